@@ -1,0 +1,25 @@
+# Two commands for a fresh machine: `make reproduce` and `make test`. Each creates .venv when it is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+OUT ?= results/reproduce
+
+.PHONY: reproduce test lint clean
+
+reproduce: .venv/installed
+	$(BIN)/softnce reproduce --out $(OUT)
+
+test: .venv/installed lint
+	$(BIN)/python -m pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[vision,graph,dev]"
+	touch $@
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache

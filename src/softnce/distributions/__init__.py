@@ -1,0 +1,1 @@
+"""Distributions on the simplex behind the losses."""

@@ -1,0 +1,1 @@
+"""The laboratory: everything that trains and judges the losses. Needs ``softnce[lab]``."""
