@@ -1,0 +1,3 @@
+from softnce.cli import main
+
+main()

@@ -1,0 +1,39 @@
+"""The ``softnce`` command: a table of subcommands, each imported only when it is called."""
+
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    # name: (module with main(argv), one line of help)
+    "study": ("softnce.lab.studies", "run one of the experiments: softnce study list"),
+    "report": ("softnce.lab.report", "build the HTML page from a directory of results"),
+    "train": ("softnce.lab.train", "train a classifier from a recipe"),
+    "evaluate": ("softnce.lab.evaluate", "score a checkpoint: accuracy, calibration, reliability diagram"),
+    "predict": ("softnce.lab.predict", "top-5 classes with probabilities for images"),
+    "recipes": ("softnce.lab.recipes", "list the recipes, or show one with every value filled in"),
+    "bench": ("softnce.lab.bench", "time and memory of the losses beside their peers"),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print("usage: softnce COMMAND [...]\n\nSoft-label training by noise contrastive estimation.\n\ncommands:")
+        print("\n".join(f"  {name:<10}{text}" for name, (_, text) in COMMANDS.items()))
+        print("\nsoftnce COMMAND --help explains a command.")
+        return
+    if argv[0] in ("-V", "--version"):
+        from softnce import __version__
+
+        print(__version__)
+        return
+    if argv[0] not in COMMANDS:
+        sys.exit(f"softnce: unknown command {argv[0]!r}; the commands are {', '.join(COMMANDS)}")
+    module = COMMANDS[argv[0]][0]
+    try:
+        command = import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.split(".")[0] == "softnce":
+            raise
+        sys.exit(f"softnce {argv[0]} needs {missing.name}: pip install 'softnce[lab]'")
+    command.main(argv[1:])
