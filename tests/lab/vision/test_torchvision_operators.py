@@ -1,9 +1,10 @@
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
-pytest.importorskip("timm", reason="needs softnce[vision]")
+pytestmark = pytest.mark.skipif(find_spec("timm") is None, reason="needs softnce[vision]")
 
 
 def run(code):
