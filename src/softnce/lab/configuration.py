@@ -1,0 +1,298 @@
+"""Typed configuration: a dataclass is the command line, the YAML file and the documentation at once.
+
+    @dataclass(frozen=True)
+    class Optimiser:
+        \"\"\"How the weights move.\"\"\"
+
+        name: Literal["adam", "sgd"] = option("adam", "update rule")
+        lr: float = option(1e-3, "learning rate")
+
+    @dataclass(frozen=True)
+    class Fit:
+        epochs: int = option(500, "passes over the data")
+        optimiser: Optimiser = field(default_factory=Optimiser)      # nested: a group of --help
+
+    config = from_args(Fit, ["--optimiser.lr", "0.1"], prog="softnce fit", description="Fit a model.")
+
+Any field can be set by its dotted name. jsonargparse reads the values; a wrong key is answered with the
+nearest right one, a wrong value with the type wanted, always on one line. Rules between fields belong in the
+dataclass's ``__post_init__``, as a ValueError that names the field.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, TypeVar, Union
+
+from jsonargparse import ArgumentParser, Namespace
+
+Config = TypeVar("Config")
+
+
+def option(default: Config, help: str) -> Config:
+    """A dataclass field with its (immutable) default and the sentence ``--help`` shows for it.
+
+    For a list, dictionary or path write ``field(default_factory=…, metadata={"help": …})``.
+    """
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+def required(help: str) -> Any:
+    """A dataclass field without default: leaving it out is an error that names it."""
+    return dataclasses.field(metadata={"help": help})
+
+
+def from_args(
+    config_type: type[Config],
+    argv: Sequence[str],
+    *,
+    prog: str,
+    description: str,
+    defaults: Config | None = None,
+    presets: Mapping[str, Config] | None = None,
+) -> Config:
+    """Read a configuration from command-line arguments ``--dotted.field value``.
+
+    Args:
+        config_type: the dataclass to fill.
+        argv: the arguments, without the name of the program.
+        prog: name of the program in messages.
+        description: first paragraph of ``--help``.
+        defaults: values of fields that are not given; ``config_type``'s own where None.
+        presets: named configurations; adds ``--preset NAME``, whose configuration then gives the defaults.
+            The first is used when none is named.
+
+    Prints help and exits 0 for ``--help``; exits 2 with one line on bad input.
+    """
+    try:
+        if presets is not None:
+            if defaults is not None:
+                raise TypeError("from_args: give defaults or presets, not both")
+            defaults = presets[_preset_named(argv, presets)]
+        parser = _parser(config_type, defaults, prog=prog, description=description)
+        if presets is not None:
+            names = tuple(presets)
+            parser.add_argument(
+                "--preset",
+                type=Literal[names],
+                default=names[0],
+                help="named set of defaults; beside --help, shows its values",
+            )
+        given = _options(argv)
+        return _checked(config_type, parser, lambda: parser.parse_args(list(argv)), given, dashes="--")
+    except ValueError as error:
+        _exit_with_line(prog, str(error))
+
+
+def from_mapping(
+    config_type: type[Config], mapping: Mapping[str, Any], *, source: str, defaults: Config | None = None
+) -> Config:
+    """Read a configuration from nested dictionaries, such as a parsed YAML file.
+
+    Raises a one-line ValueError that starts with ``source`` (usually the file's name) on an unknown key, a
+    value of the wrong type, a missing field or a broken rule between fields.
+    """
+    if not isinstance(mapping, Mapping):
+        raise ValueError(f"{source}: need a mapping of fields, got {mapping!r}")
+    parser = _parser(config_type, defaults, prog=source, description="")
+    try:
+        given = _flatten(mapping, _leaves(config_type))
+        return _checked(config_type, parser, lambda: parser.parse_object(dict(mapping)), given, dashes="")
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+def to_mapping(config: Any) -> dict[str, Any]:
+    """The configuration as nested dictionaries of JSON values; ``from_mapping`` reads it back."""
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+        if isinstance(value, Mapping):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        return str(value) if isinstance(value, Path) else value
+
+    result = plain(config)
+    assert isinstance(result, dict)
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    """A field that holds a value, at its dotted place."""
+
+    type: Any
+    help: str
+    default: Any
+    group: str  # dotted name of the dataclass around it
+
+
+def _leaves(config_type: type, defaults: Any = None, prefix: str = "") -> dict[str, _Leaf]:
+    hints = typing.get_type_hints(config_type)
+    leaves: dict[str, _Leaf] = {}
+    for field in dataclasses.fields(config_type):
+        if not field.init:
+            continue
+        key = f"{prefix}{field.name}"
+        if defaults is not None:
+            default = getattr(defaults, field.name)
+        elif field.default is not dataclasses.MISSING:
+            default = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        else:
+            default = dataclasses.MISSING
+        if dataclasses.is_dataclass(hints[field.name]):
+            inner = None if default is dataclasses.MISSING else default
+            leaves |= _leaves(hints[field.name], inner, f"{key}.")
+        elif not field.metadata.get("help"):
+            raise TypeError(
+                f"{config_type.__name__}.{field.name} has no help: declare it with option(default, help)"
+            )
+        else:
+            leaves[key] = _Leaf(hints[field.name], field.metadata["help"], default, prefix.rstrip("."))
+    return leaves
+
+
+def _parser(config_type: type, defaults: Any, *, prog: str, description: str) -> ArgumentParser:
+    parser = ArgumentParser(prog=prog, description=description, exit_on_error=False)
+    groups: dict[str, Any] = {}
+    for key, leaf in _leaves(config_type, defaults).items():
+        if leaf.group not in groups:
+            groups[leaf.group] = parser.add_argument_group(leaf.group) if leaf.group else parser
+        is_required = leaf.default is dataclasses.MISSING
+        groups[leaf.group].add_argument(
+            f"--{key}",
+            type=str if leaf.type is Path else leaf.type,
+            required=is_required,
+            default=None if is_required else str(leaf.default) if leaf.type is Path else leaf.default,
+            help=leaf.help,
+        )
+    return parser
+
+
+def _checked(
+    config_type: type[Config],
+    parser: ArgumentParser,
+    parse: Callable[[], Namespace],
+    given: Mapping[str, Any],
+    dashes: str,
+) -> Config:
+    """Parse, with every complaint turned into a one-line ValueError."""
+    leaves = _leaves(config_type)
+    known = [action.dest for action in parser._actions]
+    for key in given:
+        # An entry of a dictionary field, --field.entry, is known by its field.
+        if key not in known and not any(key.startswith(f"{field}.") for field in known):
+            raise ValueError(f"unknown option {dashes}{key}; did you mean {dashes}{_nearest(key, known)}?")
+    try:
+        values = parse()
+    except (argparse.ArgumentError, TypeError, ValueError) as error:
+        raise ValueError(_one_line(str(error), leaves, given, dashes)) from None
+    return _build(config_type, {key: values[key] for key in leaves})
+
+
+def _build(config_type: type[Config], values: Mapping[str, Any], prefix: str = "") -> Config:
+    hints = typing.get_type_hints(config_type)
+    arguments: dict[str, Any] = {}
+    for field in dataclasses.fields(config_type):  # type: ignore[arg-type]
+        key, hint = f"{prefix}{field.name}", hints[field.name]
+        if not field.init:
+            continue
+        if dataclasses.is_dataclass(hint):
+            arguments[field.name] = _build(typing.cast(type, hint), values, f"{key}.")
+        else:
+            arguments[field.name] = Path(values[key]) if hint is Path else values[key]
+    return config_type(**arguments)
+
+
+def _options(argv: Sequence[str]) -> dict[str, Any]:
+    """What was given, by name: every option takes one value, ``--name value`` or ``--name=value``."""
+    given: dict[str, Any] = {}
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        position += 1
+        if word in ("-h", "--help"):
+            continue
+        if not word.startswith("--"):
+            raise ValueError(f"unexpected argument {word!r}; options are written --name value")
+        name, equals, value = word[2:].partition("=")
+        if not equals and position < len(argv) and not argv[position].startswith("--"):
+            value = argv[position]
+            position += 1
+        given[name] = value
+    return given
+
+
+def _preset_named(argv: Sequence[str], presets: Mapping[str, Any]) -> str:
+    name = _options(argv).get("preset", next(iter(presets)))
+    if name not in presets:
+        raise ValueError(f"--preset: got {name!r}, need {_type_name(Literal[tuple(presets)])}")
+    return str(name)
+
+
+def _flatten(mapping: Mapping[str, Any], leaves: Mapping[str, _Leaf], prefix: str = "") -> dict[str, Any]:
+    groups = {leaf.group for leaf in leaves.values()}
+    flat: dict[str, Any] = {}
+    for name, value in mapping.items():
+        key = f"{prefix}{name}"
+        if key in leaves or not any(group == key or group.startswith(f"{key}.") for group in groups):
+            flat[key] = value
+        elif isinstance(value, Mapping):
+            flat |= _flatten(value, leaves, f"{key}.")
+        else:
+            raise ValueError(f"{key}: got {value!r}, need a mapping of fields")
+    return flat
+
+
+def _nearest(key: str, known: Sequence[str]) -> str:
+    def likeness(candidate: str) -> float:
+        # The last part alone often tells more than the whole: "lr" means "optimiser.lr".
+        pairs = ((key, candidate), (key.split(".")[-1], candidate.split(".")[-1]))
+        return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+
+    return max((candidate for candidate in known if candidate != "help"), key=likeness)
+
+
+def _one_line(message: str, leaves: Mapping[str, _Leaf], given: Mapping[str, Any], dashes: str) -> str:
+    if found := re.search(r'Parser key "([^"]+)"', message):
+        key = found[1]
+        if key in leaves:
+            value = given.get(key, {name: given[name] for name in given if name.startswith(f"{key}.")})
+            return f"{dashes}{key}: got {value!r}, need {_type_name(leaves[key].type)}"
+    if found := re.search(r"argument --(\S+): expected one argument", message):
+        wanted = _type_name(leaves[found[1]].type) if found[1] in leaves else "a value"
+        return f"--{found[1]}: got nothing, need {wanted}"
+    for key, leaf in leaves.items():
+        if leaf.default is dataclasses.MISSING and key not in given:
+            return f"missing option {dashes}{key}: {leaf.help}"
+    return " ".join(message.split())
+
+
+def _type_name(wanted: Any) -> str:
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin in (Union, UnionType):
+        return " or ".join("null" if part is NoneType else _type_name(part) for part in arguments)
+    if origin in (list, tuple, set):
+        item = _type_name(arguments[0]) if arguments else "value"
+        return f"a list of {item}, written [a, b, …]"
+    if origin is dict:
+        return "a mapping to " + _type_name(arguments[1])
+    names = {int: "int", float: "float", bool: "true or false", str: "text", Path: "a path"}
+    return names.get(wanted, getattr(wanted, "__name__", str(wanted)))
+
+
+def _exit_with_line(prog: str, message: str) -> NoReturn:
+    print(f"{prog}: {message}", file=sys.stderr)
+    raise SystemExit(2)
