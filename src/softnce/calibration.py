@@ -1,0 +1,328 @@
+"""Does a probability of 0.8 mean right four times in five? Calibration errors, proper scores, temperature.
+
+Targets are labels (N,), probabilities (N, K), or ``SoftTargets``; ignored rows are left out. With soft
+targets every quantity is its expectation over a label drawn from the target: a prediction counts as correct to
+the degree the target agrees with it. Models trained by contrast give unnormalised scores: take their softmax
+where probabilities are asked for, hand them over as they are where logits are.
+
+References: Guo et al. 2017 (expected calibration error, temperature scaling); Nixon et al. 2019 (equal-mass
+and class-wise errors); Brier 1950.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from softnce.targets import SoftTargets, as_soft_targets
+from softnce.validation import check_rows_sum_to_one, values_are_checked
+
+Targets = Tensor | SoftTargets
+Binning = Literal["width", "mass"]
+
+
+@dataclass(frozen=True)
+class ReliabilityCurve:
+    """Observed against predicted frequency in B bins. Empty bins have NaN confidence and accuracy."""
+
+    edges: Tensor  # (B + 1,) bin b holds edges[b] < confidence <= edges[b + 1], and bin 0 also confidence 0
+    count: Tensor  # (B,)
+    confidence: Tensor  # (B,) mean predicted probability
+    accuracy: Tensor  # (B,) mean outcome
+
+    @property
+    def gap(self) -> Tensor:
+        """|accuracy − confidence| of each bin, 0 where the bin is empty."""
+        return (self.accuracy - self.confidence).abs().nan_to_num(0.0)
+
+    @property
+    def expected_error(self) -> Tensor:
+        """Σ_b (n_b / N) |accuracy_b − confidence_b|."""
+        return (self.count * self.gap).sum() / self.count.sum()
+
+    @property
+    def maximum_error(self) -> Tensor:
+        """The largest gap of a bin that holds anything."""
+        return self.gap.max()
+
+
+def reliability_curve(
+    confidence: Tensor, outcome: Tensor, *, bins: int = 15, binning: Binning = "width"
+) -> ReliabilityCurve:
+    """Bin predicted probabilities and compare each bin's mean with the frequency of what was predicted.
+
+    Args:
+        confidence: (N,) predicted probabilities.
+        outcome: (N,) whether the prediction came true, in [0, 1]; fractions for soft targets.
+        bins: number of bins B.
+        binning: ``"width"`` for equal intervals of [0, 1]; ``"mass"`` for equally many samples a bin. Equal
+            confidences never part, so the result does not depend on the order of the samples.
+
+    Time O(N log B), for equal mass O(N log N); memory O(N).
+    """
+    _check_binning(bins, binning)
+    if confidence.dim() != 1 or outcome.shape != confidence.shape:
+        raise ValueError(
+            "confidence and outcome must be vectors of one length, "
+            f"got shapes {tuple(confidence.shape)} and {tuple(outcome.shape)}"
+        )
+    if len(confidence) == 0:
+        raise ValueError("confidence is empty: calibration needs at least one sample")
+    for name, value in (("confidence", confidence), ("outcome", outcome)):
+        if values_are_checked(value) and not bool(((value >= 0) & (value <= 1)).all()):
+            low, high = value.min().item(), value.max().item()
+            raise ValueError(f"{name} must lie in [0, 1], got values from {low:.4g} to {high:.4g}")
+    edges = _mass_edges(confidence, bins) if binning == "mass" else _width_edges(confidence, bins)
+    return _curve(edges, _bin_totals(confidence[:, None], outcome[:, None], edges)[0])
+
+
+def expected_calibration_error(
+    probs: Tensor, targets: Targets, *, bins: int = 15, binning: Binning = "width"
+) -> Tensor:
+    """Mean |accuracy − confidence| over bins of the predicted class's probability, weighted by their counts.
+
+    Args:
+        probs: (N, K) class probabilities.
+        targets: labels (N,), probabilities (N, K) or ``SoftTargets``.
+        bins, binning: as in :func:`reliability_curve`.
+
+    >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
+    >>> round(expected_calibration_error(probs, torch.tensor([0, 1]), bins=10).item(), 4)
+    0.35
+    """
+    return reliability_curve(*top_label(probs, targets), bins=bins, binning=binning).expected_error
+
+
+def maximum_calibration_error(probs: Tensor, targets: Targets, *, bins: int = 15, binning: Binning = "width") -> Tensor:
+    """The largest |accuracy − confidence| of a bin; arguments as :func:`expected_calibration_error`."""
+    return reliability_curve(*top_label(probs, targets), bins=bins, binning=binning).maximum_error
+
+
+def classwise_calibration_error(
+    probs: Tensor, targets: Targets, *, bins: int = 15, binning: Binning = "width"
+) -> Tensor:
+    """Expected calibration error of each class's probability against its frequency, averaged over classes.
+
+    Unlike the top-label error it sees the whole distribution. Arguments as
+    :func:`expected_calibration_error`. Time O(N·K·log B), for equal mass O(N·K·log N); memory O(N·K).
+    """
+    _check_binning(bins, binning)
+    probs, frequency = _probs_and_frequency(probs, targets)
+    if binning == "width":
+        return _classwise(_bin_totals(probs, frequency, _width_edges(probs, bins)))
+    totals = [
+        _bin_totals(p[:, None], f[:, None], _mass_edges(p, bins)) for p, f in zip(probs.T, frequency.T, strict=True)
+    ]
+    return _classwise(torch.cat(totals))
+
+
+def brier_score(probs: Tensor, targets: Targets) -> Tensor:
+    """Mean over samples of Σ_k (p_k − 1[label = k])², in [0, 2].
+
+    For a soft target y its expectation is Σ_k (p_k − y_k)² + 1 − Σ_k y_k², smallest at p = y.
+    """
+    probs, frequency = _probs_and_frequency(probs, targets)
+    probs = probs.double()
+    return (probs.square().sum(1) - 2 * (probs * frequency).sum(1) + 1).mean()
+
+
+def negative_log_likelihood(logits: Tensor, targets: Targets) -> Tensor:
+    """Mean of −Σ_k y_k log softmax(logits)_k. For probabilities pass their logarithm."""
+    logits, frequency = _logits_and_frequency(logits, targets)
+    log_probs = logits.double().log_softmax(1)
+    # a class that cannot happen costs nothing, also where its log-probability is −inf
+    return -torch.where(frequency > 0, frequency * log_probs, 0.0).sum(1).mean()
+
+
+def fit_temperature(logits: Tensor, targets: Targets, *, limits: tuple[float, float] = (1e-3, 1e3)) -> float:
+    """The temperature T that minimises the negative log-likelihood of softmax(logits / T).
+
+    Fit it on held-out data. The likelihood is convex in β = 1/T with slope E[Σ_k (softmax(βz)_k − y_k) z_k];
+    Newton steps find its zero, bisection steps in where they leave the bracket. If the slope keeps its sign
+    within ``limits`` the nearer limit is returned: the lowest temperature means that every sample is
+    predicted rightly, so that no confidence is too high. Time O(N·K) a step, about ten steps.
+    """
+    if not 0 < limits[0] < limits[1]:
+        raise ValueError(f"limits must be 0 < lowest < highest temperature, got {limits}")
+    z, frequency = _logits_and_frequency(logits, targets)
+    if not bool(z.isfinite().all()):
+        raise ValueError("logits must be finite to fit a temperature")
+    z = z.double() - z.double().amax(1, keepdim=True)
+    observed = (frequency * z).sum(1).mean()
+
+    def slope_and_curvature(beta: float) -> tuple[float, float]:
+        p = (beta * z).softmax(1)
+        mean = (p * z).sum(1)
+        curvature = (p * z.square()).sum(1) - mean.square()
+        return (mean.mean() - observed).item(), curvature.mean().item()
+
+    low, high = 1 / limits[1], 1 / limits[0]
+    if slope_and_curvature(high)[0] <= 0:
+        return limits[0]
+    if slope_and_curvature(low)[0] >= 0:
+        return limits[1]
+    beta = min(max(1.0, low), high)
+    for _ in range(200):
+        slope, curvature = slope_and_curvature(beta)
+        low, high = (beta, high) if slope < 0 else (low, beta)
+        step = beta - slope / curvature if curvature > 0 else low
+        # the bracket spans orders of magnitude: bisect its logarithm
+        following = step if low < step < high else (low * high) ** 0.5
+        if abs(following - beta) <= 1e-12 * beta:
+            break
+        beta = following
+    return 1 / beta
+
+
+class CalibrationMeter:
+    """All of the above over an evaluation set, batch by batch.
+
+    Keeps two numbers a sample and a (K, B) table instead of the probabilities: 8·N + 24·K·B bytes.
+
+    >>> meter = CalibrationMeter()
+    >>> meter.update(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+    >>> list(meter.compute())
+    ['ece', 'ece_mass', 'mce', 'classwise_ece', 'brier', 'nll']
+    """
+
+    def __init__(self, bins: int = 15) -> None:
+        _check_binning(bins, "width")
+        self.bins = bins
+        self.reset()
+
+    def reset(self) -> None:
+        self.confidence: list[Tensor] = []
+        self.outcome: list[Tensor] = []
+        self.brier = self.nll = 0.0
+        self.class_totals: Tensor | None = None  # (K, B, 3)
+
+    def update(self, logits: Tensor, targets: Targets) -> None:
+        """Add a batch: logits (N, K), targets as everywhere here."""
+        logits, frequency = _logits_and_frequency(logits.detach().float(), targets, may_be_empty=True)
+        if len(logits) == 0:
+            return
+        probs = logits.softmax(1)
+        confidence, predicted = probs.max(1)
+        self.confidence.append(confidence.cpu())
+        self.outcome.append(frequency.gather(1, predicted[:, None])[:, 0].float().cpu())
+        self.brier += brier_score(probs, frequency).item() * len(probs)
+        self.nll += negative_log_likelihood(logits, frequency).item() * len(probs)
+        totals = _bin_totals(probs, frequency, _width_edges(probs, self.bins)).cpu()
+        self.class_totals = totals if self.class_totals is None else self.class_totals + totals
+
+    def gather(self) -> None:
+        """Collect what every process accumulated, so that each holds the whole. Every rank must call it."""
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+            return
+        meters: list = [None] * dist.get_world_size()
+        dist.all_gather_object(meters, self)
+        self.reset()
+        for meter in meters:
+            if meter.class_totals is None:
+                continue
+            self.confidence += meter.confidence
+            self.outcome += meter.outcome
+            self.brier += meter.brier
+            self.nll += meter.nll
+            before = self.class_totals
+            self.class_totals = meter.class_totals if before is None else before + meter.class_totals
+
+    def curve(self, binning: Binning = "width") -> ReliabilityCurve:
+        """The reliability curve of the predicted class's probability."""
+        if not self.confidence:
+            raise ValueError("nothing was measured: update() needs at least one batch with rows that count")
+        confidence, outcome = torch.cat(self.confidence), torch.cat(self.outcome)
+        return reliability_curve(confidence, outcome.clamp(max=1), bins=self.bins, binning=binning)
+
+    def compute(self) -> dict[str, float]:
+        """ece and mce (equal width), ece_mass (equal mass), classwise_ece, brier, nll."""
+        curve, n = self.curve(), sum(map(len, self.confidence))
+        assert self.class_totals is not None
+        return {
+            "ece": curve.expected_error.item(),
+            "ece_mass": self.curve("mass").expected_error.item(),
+            "mce": curve.maximum_error.item(),
+            "classwise_ece": _classwise(self.class_totals).item(),
+            "brier": self.brier / n,
+            "nll": self.nll / n,
+        }
+
+
+def top_label(probs: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+    """The predicted class's probability (N,), and how far the target agrees with that class (N,)."""
+    probs, frequency = _probs_and_frequency(probs, targets)
+    confidence, predicted = probs.max(1)
+    return confidence.clamp(max=1), frequency.gather(1, predicted[:, None])[:, 0].clamp(max=1)
+
+
+def _curve(edges: Tensor, totals: Tensor) -> ReliabilityCurve:
+    count, confidence, outcome = totals.unbind(-1)
+    return ReliabilityCurve(edges, count.long(), confidence / count, outcome / count)
+
+
+def _classwise(totals: Tensor) -> Tensor:
+    """Mean over classes of the expected error, from (K, B, 3) totals of count, probability and outcome."""
+    count, probability, outcome = totals.unbind(-1)
+    # n_b |outcome_b / n_b − probability_b / n_b| needs no division, so empty bins need no care
+    return ((probability - outcome).abs().sum(1) / count.sum(1)).mean()
+
+
+def _bin_totals(probability: Tensor, outcome: Tensor, edges: Tensor) -> Tensor:
+    """Count, summed probability and summed outcome, by column and bin: (N, C) twice, (B + 1,) → (C, B, 3)."""
+    columns, bins = probability.shape[1], len(edges) - 1
+    probability, outcome = probability.detach().double(), outcome.detach().double()
+    # bins are closed on the right: 1.0 falls in the last bin, 0.0 in the first
+    index = torch.bucketize(probability.contiguous(), edges[1:-1])
+    index += torch.arange(columns, device=index.device) * bins
+    values = torch.stack([torch.ones_like(probability), probability, outcome], -1).flatten(0, 1)
+    totals = values.new_zeros(columns * bins, 3).index_add_(0, index.flatten(), values)
+    return totals.view(columns, bins, 3)
+
+
+def _width_edges(probability: Tensor, bins: int) -> Tensor:
+    # rounded like the probabilities, so that a single-precision 0.2 lies on the edge 0.2 and not beyond it
+    edges = torch.arange(bins + 1, device=probability.device, dtype=torch.double) / bins
+    return edges.to(probability.dtype).double()
+
+
+def _mass_edges(probability: Tensor, bins: int) -> Tensor:
+    """The last value of each of ``bins`` equal runs of the sorted sample, between 0 and 1."""
+    b = torch.arange(1, bins, device=probability.device)
+    last = (b * len(probability) + bins - 1) // bins - 1  # ceil(b·N / B) − 1
+    inner = probability.detach().double().sort().values[last]
+    return torch.cat([inner.new_zeros(1), inner, inner.new_ones(1)])
+
+
+def _check_binning(bins: int, binning: str) -> None:
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, got {bins}")
+    if binning not in ("width", "mass"):
+        raise ValueError(f"binning must be 'width' or 'mass', got {binning!r}")
+
+
+def _probs_and_frequency(probs: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+    probs, frequency = _logits_and_frequency(probs, targets, "probs")
+    if values_are_checked(probs):
+        check_rows_sum_to_one(probs, "probs")
+    return probs, frequency
+
+
+def _logits_and_frequency(
+    logits: Tensor, targets: Targets, name: str = "logits", may_be_empty: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The rows that count, and how often each class happens in them: (N, K) as given and (N, K) in double."""
+    if logits.dim() != 2 or not logits.is_floating_point():
+        raise ValueError(f"{name} must be floating point (N, K), got {tuple(logits.shape)} of {logits.dtype}")
+    soft = as_soft_targets(targets, logits.shape[1])
+    if len(soft) != len(logits):
+        raise ValueError(f"targets have {len(soft)} rows, {name} have {len(logits)}")
+    frequency = soft.dense().double().to(logits.device)
+    if soft.mask is not None:
+        logits, frequency = logits[soft.mask.to(logits.device)], frequency[soft.mask.to(logits.device)]
+    if len(logits) == 0 and not may_be_empty:
+        raise ValueError(f"{name} have no row that counts: calibration needs at least one sample")
+    if values_are_checked(logits) and bool(logits.isnan().any()):
+        raise ValueError(f"{name} hold NaN in {int(logits.isnan().any(1).sum())} of {len(logits)} rows")
+    return logits, frequency

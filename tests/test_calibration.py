@@ -1,0 +1,257 @@
+"""Calibration against a slow reference: loops over bins and samples, in Python numbers."""
+
+import doctest
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import softnce.calibration as calibration
+from softnce.calibration import (
+    CalibrationMeter,
+    brier_score,
+    classwise_calibration_error,
+    expected_calibration_error,
+    fit_temperature,
+    maximum_calibration_error,
+    negative_log_likelihood,
+    reliability_curve,
+    top_label,
+)
+from softnce.targets import SoftTargets
+
+
+def slow_bins(confidence, bins, binning):
+    """For each bin the list of its samples."""
+    if binning == "width":
+        members = [[] for _ in range(bins)]
+        for i, c in enumerate(confidence):
+            b = next(b for b in range(bins) if c <= (b + 1) / bins or b == bins - 1)
+            members[b].append(i)
+        return members
+    order = sorted(range(len(confidence)), key=lambda i: confidence[i])
+    members, start = [], 0
+    for b in range(bins):
+        end = max(start, math.ceil((b + 1) * len(order) / bins))
+        while start < end < len(order) and confidence[order[end]] == confidence[order[end - 1]]:
+            end += 1  # ties stay together, in the earlier bin
+        members.append(order[start:end])
+        start = end
+    return members
+
+
+def slow_error(confidence, outcome, bins, binning):
+    gaps = []
+    for members in slow_bins(confidence, bins, binning):
+        if members:
+            c = sum(confidence[i] for i in members) / len(members)
+            a = sum(outcome[i] for i in members) / len(members)
+            gaps.append((len(members) / len(confidence), abs(a - c)))
+    return sum(n * gap for n, gap in gaps), max(gap for _, gap in gaps)
+
+
+def problem(n, k, soft, seed, repeated=False):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(n, k, generator=generator, dtype=torch.double)
+    if repeated:  # few distinct rows: many equal confidences
+        logits = logits[torch.randint(3, (n,), generator=generator) % n]
+    if soft:
+        return logits, torch.randn(n, k, generator=generator, dtype=torch.double).softmax(1)
+    return logits, torch.randint(k, (n,), generator=generator)
+
+
+def frequencies(targets, k):
+    rows = targets.tolist()
+    return rows if targets.dim() == 2 else [[float(y == j) for j in range(k)] for y in rows]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    n=st.integers(1, 40),
+    k=st.integers(2, 6),
+    bins=st.integers(1, 17),
+    binning=st.sampled_from(["width", "mass"]),
+    soft=st.booleans(),
+    repeated=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_errors_agree_with_loops(n, k, bins, binning, soft, repeated, seed):
+    logits, targets = problem(n, k, soft, seed, repeated)
+    probs, truth = logits.softmax(1), frequencies(targets, k)
+    rows = probs.tolist()
+    predicted = [max(range(k), key=row.__getitem__) for row in rows]
+    confidence = [row[j] for row, j in zip(rows, predicted, strict=True)]
+    outcome = [row[j] for row, j in zip(truth, predicted, strict=True)]
+    ece, mce = slow_error(confidence, outcome, bins, binning)
+    options = {"bins": bins, "binning": binning}
+    assert expected_calibration_error(probs, targets, **options).item() == pytest.approx(ece, abs=1e-12)
+    assert maximum_calibration_error(probs, targets, **options).item() == pytest.approx(mce, abs=1e-12)
+    classwise = [slow_error([row[j] for row in rows], [row[j] for row in truth], bins, binning)[0] for j in range(k)]
+    measured = classwise_calibration_error(probs, targets, **options).item()
+    assert measured == pytest.approx(sum(classwise) / k, abs=1e-12)
+
+
+@settings(deadline=None, max_examples=30)
+@given(n=st.integers(1, 20), k=st.integers(2, 6), soft=st.booleans(), seed=st.integers(0, 2**31))
+def test_proper_scores_are_expectations_over_the_label(n, k, soft, seed):
+    logits, targets = problem(n, k, soft, seed)
+    rows = logits.softmax(1).tolist()
+    brier = nll = 0.0
+    for row, truth in zip(rows, frequencies(targets, k), strict=True):
+        for label, weight in enumerate(truth):
+            brier += weight * sum((p - (j == label)) ** 2 for j, p in enumerate(row)) / n
+            nll -= weight * math.log(row[label]) / n
+    assert brier_score(logits.softmax(1), targets).item() == pytest.approx(brier, rel=1e-10)
+    assert negative_log_likelihood(logits, targets).item() == pytest.approx(nll, rel=1e-10)
+
+
+def test_full_confidence_lies_in_the_last_bin_and_edges_close_on_the_right():
+    for dtype in (torch.float32, torch.float64):
+        confidence = torch.tensor([0.0, 0.2, 0.2001, 0.99, 1.0], dtype=dtype)
+        curve = reliability_curve(confidence, torch.ones(5, dtype=dtype), bins=5)
+        assert curve.count.tolist() == [2, 1, 0, 0, 2]
+        assert curve.confidence[2].isnan()
+    certain = torch.eye(3)
+    assert expected_calibration_error(certain, torch.tensor([0, 1, 2])).item() == 0
+    assert maximum_calibration_error(certain, torch.tensor([0, 1, 0])).item() == pytest.approx(1 / 3)
+
+
+def test_equal_mass_bins_hold_equally_many_and_ignore_order():
+    logits, targets = problem(30, 4, False, 0)
+    confidence, outcome = top_label(logits.softmax(1), targets)
+    curve = reliability_curve(confidence, outcome, bins=6, binning="mass")
+    assert curve.count.tolist() == [5] * 6
+    tied = (confidence * 4).round() / 4
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(1))
+    a = reliability_curve(tied, outcome, bins=6, binning="mass").expected_error
+    b = reliability_curve(tied[order], outcome[order], bins=6, binning="mass").expected_error
+    assert a.item() == pytest.approx(b.item(), abs=1e-14)
+
+
+def test_a_calibrated_forecaster_has_no_error_with_soft_targets():
+    probs = torch.randn(200, 5, dtype=torch.double).softmax(1)
+    for error in (expected_calibration_error, maximum_calibration_error, classwise_calibration_error):
+        assert error(probs, probs).item() == pytest.approx(0, abs=1e-12)
+    # and the Brier score of any other forecast is worse
+    assert brier_score(probs, probs) < brier_score((probs + 0.2) / 2, probs)
+
+
+def test_soft_targets_and_dense_rows_are_one_thing():
+    logits, labels = problem(25, 4, False, 3)
+    soft = SoftTargets.from_labels(labels, 4, smoothing=0.2)
+    dense = soft.dense().double()
+    for metric in (expected_calibration_error, classwise_calibration_error, brier_score):
+        assert metric(logits.softmax(1), soft).item() == pytest.approx(
+            metric(logits.softmax(1), dense).item(), abs=1e-7
+        )
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_meter_agrees_with_the_functions_over_uneven_batches(soft):
+    logits, targets = problem(101, 5, soft, 4)
+    logits = logits.float()
+    meter = CalibrationMeter(bins=10)
+    for rows in torch.arange(101).split(32):
+        meter.update(logits[rows], targets[rows])
+    probs = logits.softmax(1)
+    expected = {
+        "ece": expected_calibration_error(probs, targets, bins=10),
+        "ece_mass": expected_calibration_error(probs, targets, bins=10, binning="mass"),
+        "mce": maximum_calibration_error(probs, targets, bins=10),
+        "classwise_ece": classwise_calibration_error(probs, targets, bins=10),
+        "brier": brier_score(probs, targets),
+        "nll": negative_log_likelihood(logits, targets),
+    }
+    measured = meter.compute()
+    assert measured.keys() == expected.keys()
+    for name, value in expected.items():
+        assert measured[name] == pytest.approx(value.item(), abs=1e-7), name
+
+
+def test_ignored_rows_are_left_out():
+    logits, labels = problem(20, 3, False, 5)
+    masked = labels.clone()
+    masked[::3] = -100
+    keep = masked >= 0
+    a = expected_calibration_error(logits.softmax(1), masked)
+    assert a == expected_calibration_error(logits.softmax(1)[keep], labels[keep])
+    meter = CalibrationMeter()
+    meter.update(logits, masked)
+    meter.update(logits[:2], torch.tensor([-100, -100]))  # a batch without any row that counts
+    assert meter.compute()["ece"] == pytest.approx(a.item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.02, 0.5, 1.0, 3.0, 40.0])
+def test_fit_temperature_finds_the_one_the_labels_were_drawn_with(temperature):
+    # Soft targets that are the tempered softmax itself leave no sampling noise: the answer is exact.
+    logits = torch.randn(300, 10, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    fitted = fit_temperature(logits, (logits / temperature).softmax(1))
+    assert fitted == pytest.approx(temperature, rel=1e-8)
+
+
+def test_fit_temperature_is_the_minimum_of_the_likelihood():
+    logits, labels = problem(400, 5, False, 6)
+    best = fit_temperature(logits, labels)
+    lowest = negative_log_likelihood(logits / best, labels)
+    for factor in (0.9, 0.999, 1.001, 1.1):
+        assert negative_log_likelihood(logits / (best * factor), labels) > lowest
+
+
+def test_fit_temperature_stops_at_its_limits():
+    separable = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    assert fit_temperature(separable, torch.tensor([0, 1])) == 1e-3
+    assert fit_temperature(separable, torch.tensor([1, 0])) == 1e3
+
+
+def test_meter_gathers_over_processes(tmp_path):
+    logits, targets = problem(10, 3, False, 7)
+    torch.multiprocessing.spawn(_gathering_rank, (str(tmp_path / "store"), logits, targets), nprocs=2)
+
+
+def _gathering_rank(rank, store, logits, targets):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    whole, part = CalibrationMeter(), CalibrationMeter()
+    whole.update(logits, targets)
+    rows = slice(0, 7) if rank == 0 else slice(7, 10)
+    part.update(logits[rows], targets[rows])
+    part.gather()
+    for name, value in whole.compute().items():
+        assert part.compute()[name] == pytest.approx(value, abs=1e-6)
+    empty = CalibrationMeter()
+    if rank == 0:
+        empty.update(logits, targets)
+    empty.gather()
+    assert empty.compute()["ece"] == pytest.approx(whole.compute()["ece"])
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p, y: expected_calibration_error(p, y, bins=0), "bins must be at least 1"),
+        (lambda p, y: expected_calibration_error(p, y, binning="size"), "'width' or 'mass', got 'size'"),
+        (lambda p, y: expected_calibration_error(p[0], y), r"probs must be floating point \(N, K\)"),
+        (lambda p, y: expected_calibration_error(p * 2, y), "probs must sum to 1"),
+        (lambda p, y: expected_calibration_error(p - 0.5, y), "not logits"),
+        (lambda p, y: expected_calibration_error(p[:0], y[:0]), "no row that counts"),
+        (lambda p, y: expected_calibration_error(p, y[:-1]), "targets have 3 rows, probs have 4"),
+        (lambda p, y: expected_calibration_error(p, y + 9), "holds the label"),
+        (lambda p, y: expected_calibration_error(p, p[:, :2]), r"\(N, 3\) probabilities"),
+        (lambda p, y: negative_log_likelihood(p * math.nan, y), "NaN in 4 of 4 rows"),
+        (lambda p, y: fit_temperature(p.log() - math.inf, y), "finite"),
+        (lambda p, y: fit_temperature(p, y, limits=(2.0, 1.0)), "limits must be"),
+        (lambda p, y: reliability_curve(p[:, 0], y[:2]), "vectors of one length"),
+        (lambda p, y: reliability_curve(p[:, 0] + 1, p[:, 0]), r"confidence must lie in \[0, 1\]"),
+        (lambda p, y: CalibrationMeter().compute(), "nothing was measured"),
+    ],
+)
+def test_misuse_is_named(call, message):
+    probs = torch.full((4, 3), 1 / 3)
+    with pytest.raises(ValueError, match=message):
+        call(probs, torch.tensor([0, 1, 2, 0]))
+
+
+def test_examples_in_the_docstrings():
+    assert doctest.testmod(calibration).failed == 0
