@@ -1,0 +1,223 @@
+"""What a target is contrasted with.
+
+A candidate is only a target, never an embedding: it needs no forward pass, carries no gradient and never goes stale. So
+a loss may take its candidates from anywhere: the batch, earlier batches, a sampler, the classes themselves. The objects
+here do that, and add up: ``BatchCandidates() + ClassCandidates()``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softnce.targets import SoftTargets, invert_cdf
+from softnce.validation import check_distribution
+
+Groups = list[SoftTargets]
+
+
+class Candidates(nn.Module):
+    """Something that proposes candidates for a batch.
+
+    ``forward(batch, own, generator)`` gets the targets of the whole batch (of all ranks when training is distributed)
+    and the positions of this call's rows in it. It returns groups of candidates, and the positions of the rows' own
+    targets among all of them, or None when it does not hold them; the loss then adds them.
+    """
+
+    uses_batch = False
+    """Whether the other ranks' targets are needed."""
+
+    def forward(
+        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Groups, Tensor | None]:
+        raise NotImplementedError
+
+    def remember(self, batch: SoftTargets) -> None:
+        """Called once for every training batch, after its candidates were used."""
+
+    def __add__(self, other: Candidates) -> Candidates:
+        if not isinstance(other, Candidates):
+            return NotImplemented
+        return CandidateSum(*_terms(self), *_terms(other))
+
+
+class BatchCandidates(Candidates):
+    """The targets of the batch, across all ranks: the paper's choice."""
+
+    uses_batch = True
+
+    def forward(
+        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Groups, Tensor | None]:
+        return [batch], own
+
+
+class ClassCandidates(Candidates):
+    """The K classes, each as a label smoothed by ``smoothing`` (None: as the batch's targets are).
+
+    Plain vertices alone are soft target cross-entropy (for uniform noise): the one case in which the row's own target
+    is not among the candidates.
+    """
+
+    def __init__(self, smoothing: float | None = 0.0) -> None:
+        super().__init__()
+        if smoothing is not None and not 0 <= smoothing < 1:
+            raise ValueError(f"smoothing must be in [0, 1) or None, got {smoothing}")
+        self.smoothing = smoothing
+
+    def forward(
+        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Groups, Tensor | None]:
+        smoothing = batch.smoothing if self.smoothing is None else float(self.smoothing)
+        if isinstance(smoothing, Tensor):
+            raise ValueError("ClassCandidates(smoothing=None) needs targets that share one smoothing; give a number")
+        labels = torch.arange(batch.num_classes, device=batch.device)[:, None]
+        return [SoftTargets(batch.num_classes, labels, None, smoothing, batch.smoothing_dist)], None
+
+    @property
+    def are_plain_vertices(self) -> bool:
+        return self.smoothing == 0
+
+
+class SampledCandidates(Candidates):
+    """``size`` soft targets drawn afresh at every call, as the training policy would make them.
+
+    Each is a label from ``marginal``, or, with ``mix_alpha`` > 0, two of them mixed by λ ~ Beta(mix_alpha, mix_alpha);
+    then smoothed. O(size·log K) a call. On every rank its own.
+
+    Args:
+        size: M, the number of candidates.
+        marginal: class probabilities (K,) to draw labels from, None for uniform.
+        mix_alpha: parameter of MixUp's Beta distribution, 0 for no mixing.
+        smoothing: ε. Equal to the targets' ε it costs nothing.
+        smoothing_dist: ξ (K,), None for uniform.
+    """
+
+    cdf: Tensor | None
+    smoothing_dist: Tensor | None
+
+    def __init__(
+        self,
+        size: int,
+        marginal: Tensor | None = None,
+        mix_alpha: float = 0.0,
+        smoothing: float = 0.0,
+        smoothing_dist: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        if size < 1:
+            raise ValueError(f"size must be at least 1, got {size}")
+        if not mix_alpha >= 0:
+            raise ValueError(f"mix_alpha must not be negative, got {mix_alpha}")
+        if not 0 <= smoothing <= 1:
+            raise ValueError(f"smoothing must be in [0, 1], got {smoothing}")
+        if marginal is not None:
+            check_distribution(marginal, "marginal")
+        if smoothing_dist is not None:
+            check_distribution(smoothing_dist, "smoothing_dist", None if marginal is None else len(marginal))
+        self.size = size
+        self.mix_alpha = float(mix_alpha)
+        self.smoothing = float(smoothing)
+        self.register_buffer("cdf", None if marginal is None else marginal.double().cumsum(0))
+        self.register_buffer("smoothing_dist", smoothing_dist)
+
+    def forward(
+        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Groups, Tensor | None]:
+        num_classes, device = batch.num_classes, batch.device
+        if self.cdf is not None and len(self.cdf) != num_classes:
+            raise ValueError(f"marginal has {len(self.cdf)} classes, the targets have {num_classes}")
+        count = self.size * (2 if self.mix_alpha > 0 else 1)
+        if self.cdf is None:
+            labels = torch.randint(num_classes, (count,), device=device, generator=generator)
+        else:
+            labels = invert_cdf(self.cdf, count, generator)
+        labels = labels.view(self.size, -1)
+        weight = None
+        if self.mix_alpha > 0:
+            concentration = torch.full((self.size, 2), self.mix_alpha, device=device)
+            # _sample_dirichlet is what torch.distributions.Beta calls; only it takes a generator.
+            lam = torch._sample_dirichlet(concentration, generator=generator)
+            weight = lam * (1 - self.smoothing)
+        return [SoftTargets(num_classes, labels, weight, self.smoothing, self.smoothing_dist)], None
+
+
+class QueueCandidates(Candidates):
+    """The last ``size`` targets of earlier batches, first in, first out. O(size·S) memory, or O(size·K) if dense.
+
+    A batch enters after it was used, in training only; under distributed training with the rows of all ranks, so that
+    every rank holds the same queue. The queue is part of the ``state_dict``: a loaded one goes on exactly where it was
+    saved.
+    """
+
+    uses_batch = True
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        if size < 1:
+            raise ValueError(f"size must be at least 1, got {size}")
+        self.size = size
+        self.held: SoftTargets | None = None  # oldest first
+
+    def __len__(self) -> int:
+        """How many targets are held."""
+        return 0 if self.held is None else len(self.held)
+
+    def forward(
+        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Groups, Tensor | None]:
+        if self.held is None:
+            return [], None
+        if batch.num_classes != self.held.num_classes:
+            raise ValueError(
+                f"the queue holds targets of {self.held.num_classes} classes, the batch has {batch.num_classes}"
+            )
+        self.held = self.held.to(batch.device)
+        return [self.held], None
+
+    def remember(self, batch: SoftTargets) -> None:
+        # A copy: the caller may reuse the memory of its batch.
+        latest = batch[-self.size :].detach().clone()
+        self.held = latest if self.held is None else SoftTargets.cat([self.held.to(batch.device), latest])[-self.size :]
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {} if self.held is None else dict(vars(self.held))
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.held = SoftTargets(**state) if state else None
+
+
+class CandidateSum(Candidates):
+    """Several kinds of candidates together; at most one of them holds the rows' own targets."""
+
+    def __init__(self, *terms: Candidates) -> None:
+        super().__init__()
+        if sum(isinstance(term, BatchCandidates) for term in terms) > 1:
+            raise ValueError("BatchCandidates twice would count every row's own target twice")
+        self.terms = nn.ModuleList(terms)
+
+    @property
+    def uses_batch(self) -> bool:  # type: ignore[override]
+        return any(term.uses_batch for term in self.terms)
+
+    def forward(
+        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Groups, Tensor | None]:
+        groups: Groups = []
+        place: Tensor | None = None
+        for term in self.terms:
+            more, position = term(batch, own, generator)
+            if position is not None:
+                place = position + sum(map(len, groups))
+            groups += more
+        return groups, place
+
+    def remember(self, batch: SoftTargets) -> None:
+        for term in self.terms:
+            term.remember(batch)  # type: ignore[operator]
+
+
+def _terms(candidates: Candidates) -> list[Candidates]:
+    return list(candidates.terms) if isinstance(candidates, CandidateSum) else [candidates]  # type: ignore[arg-type]

@@ -1,0 +1,121 @@
+"""Targets and means across ranks.
+
+A candidate is only a target: it carries no gradient, so gathering targets is exact, and it is small, so what travels
+are (class, weight) pairs. Two collectives a step: one header of 64 bytes a rank, then one block of 4-byte words.
+"""
+
+import struct
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import pad
+
+from softnce.targets import SoftTargets
+
+_LABELS, _PAIRS, _DENSE = range(3)
+
+
+def is_active() -> bool:
+    """Whether there are other ranks to talk to."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def all_sum(values: Tensor) -> Tensor:
+    """The sum of ``values`` over all ranks, without gradient."""
+    total = values.detach().clone()
+    dist.all_reduce(total)
+    return total
+
+
+def gather_targets(targets: SoftTargets) -> tuple[SoftTargets, int]:
+    """The targets of all ranks in rank order, and where this rank's begin.
+
+    Batches may be uneven, or empty on some ranks. Sends S int32 and S float32 a row (labels: one int32; dense rows: K
+    float32); float64 weights travel as float64. ξ is taken to be the same on all ranks.
+    """
+    headers = _exchange(_header(targets), targets.device)
+    sizes = [header.rows for header in headers]
+    filled = [header for header in headers if header.rows] or headers
+    num_classes = filled[0].num_classes
+    if any(header.num_classes != num_classes for header in filled):
+        raise ValueError(f"ranks have targets of different numbers of classes: {[h.num_classes for h in filled]}")
+    form = max(header.form for header in filled)
+    dtype = torch.float64 if any(header.is_double for header in filled) else torch.float32
+    shared = all(h.is_shared and h.smoothing == filled[0].smoothing for h in filled)
+    masked = any(header.is_masked for header in filled)
+
+    # Every rank lays out its rows in the same columns of 4-byte words, filled up to the longest batch.
+    size = torch.finfo(dtype).bits // 32
+    pairs = num_classes if form == _DENSE else max(header.pairs for header in filled)
+    widths = [pairs * (form != _DENSE), pairs * size * (form != _LABELS), size * (not shared), 1 * masked]
+    block = torch.zeros(len(targets), 0, dtype=torch.int32, device=targets.device)
+    if len(targets):
+        columns = [block]
+        if form != _DENSE and targets.index is not None:
+            columns.append(pad(targets.index.int(), (0, pairs - targets.index.shape[1])))
+        if form != _LABELS:
+            weight = targets.foreground(dtype) if form == _DENSE else targets.pair_weight(dtype)
+            columns.append(_words(pad(weight, (0, pairs - weight.shape[1]))))
+        if not shared:
+            columns.append(_words(targets.background_mass(dtype)[:, None]))
+        if masked:
+            columns.append(block.new_ones(len(targets), 1) if targets.mask is None else targets.mask[:, None].int())
+        block = torch.cat(columns, 1)
+    longest = max(sizes)
+    sent = pad(block, (0, sum(widths) - block.shape[1], 0, longest - len(block))).contiguous()
+    received = sent.new_empty(len(sizes) * longest, sum(widths))
+    dist.all_gather_into_tensor(received, sent)
+    rows = torch.cat([received[r * longest : r * longest + n] for r, n in enumerate(sizes)])
+
+    index, weight, mass, counts = (part.contiguous() for part in rows.split(widths, 1))
+    gathered = SoftTargets(
+        num_classes,
+        None if form == _DENSE else index.long(),
+        None if form == _LABELS else weight.view(dtype),
+        filled[0].smoothing if shared else mass.view(dtype)[:, 0],
+        targets.smoothing_dist,
+        counts[:, 0].bool() if masked else None,
+    )
+    return gathered, sum(sizes[: dist.get_rank()])
+
+
+class _Header(NamedTuple):
+    rows: int
+    num_classes: int
+    form: int
+    pairs: int
+    is_double: bool
+    is_masked: bool
+    is_shared: bool
+    smoothing: float
+
+
+def _header(targets: SoftTargets) -> _Header:
+    return _Header(
+        len(targets),
+        targets.num_classes,
+        _DENSE if targets.index is None else _LABELS if targets.weight is None else _PAIRS,
+        0 if targets.index is None else targets.index.shape[1],
+        targets.weight is not None and targets.weight.dtype == torch.float64,
+        targets.mask is not None,
+        isinstance(targets.smoothing, float),
+        targets.smoothing if isinstance(targets.smoothing, float) else 0.0,
+    )
+
+
+def _exchange(header: _Header, device: torch.device) -> list[_Header]:
+    numbers = [*map(int, header[:-1]), *struct.unpack("<q", struct.pack("<d", header.smoothing))]
+    mine = torch.tensor(numbers, device=device)
+    everyone = mine.new_empty(dist.get_world_size() * len(mine))
+    dist.all_gather_into_tensor(everyone, mine)
+    return [
+        _Header(*row[:4], *map(bool, row[4:7]), *struct.unpack("<d", struct.pack("<q", row[7])))
+        for row in everyone.view(-1, len(mine)).tolist()
+    ]
+
+
+def _words(floats: Tensor) -> Tensor:
+    """The same bytes as int32."""
+    return floats.contiguous().view(torch.int32)

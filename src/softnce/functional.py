@@ -1,0 +1,228 @@
+"""The losses as functions of class logits and targets.
+
+Every one takes ``logits`` (N, K) or (N, K, d₁, …) and ``targets``: labels (N,) or (N, d₁, …), probabilities of the
+logits' shape, or :class:`~softnce.SoftTargets` (of N·d₁·… rows, the class dimension moved last). Scores are computed in
+float32 or better, also under autocast, and a loss of half-precision logits is float32.
+
+Arguments they share:
+
+- ``temperature`` τ: a positive number, or a tensor (a learnable parameter).
+- ``noise_probs`` η: class probabilities (K,), None for uniform.
+- ``reduction``: ``"mean"`` (weighted, over the rows that count), ``"sum"`` or ``"none"``.
+- ``weight``: one weight a sample, of the labels' shape.
+- ``class_weight`` (K,): in cross-entropy as in :func:`torch.nn.functional.cross_entropy`; in the contrastive losses it
+  weighs a sample by Σ_k α_k·class_weight_k, which for a label is the same thing.
+- ``label_smoothing`` ε in [0, 1]: moves the targets towards uniform.
+- ``ignore_index``: samples with this label are neither positives nor candidates. A batch of nothing else has loss 0.
+"""
+
+import torch
+from torch import Tensor
+
+from softnce import draws
+from softnce.arguments import (
+    check_candidates,
+    check_class_weight,
+    check_hard,
+    check_temperature,
+    reduce,
+    row_weight,
+    rows_of_logits,
+    rows_of_targets,
+    times,
+    total_weight,
+)
+from softnce.contrast import class_scores, contrast, cross_entropy
+from softnce.noise import log_noise
+from softnce.targets import SoftTargets
+
+__all__ = [
+    "info_nce",
+    "nll",
+    "probabilities",
+    "ranking",
+    "soft_distribution_info_nce",
+    "soft_target_cross_entropy",
+    "soft_target_info_nce",
+]
+
+
+def soft_target_info_nce(
+    logits: Tensor,
+    targets: Tensor | SoftTargets,
+    noise_probs: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    candidates: SoftTargets | None = None,
+    reduction: str = "mean",
+    *,
+    own: Tensor | None = None,
+    weight: Tensor | None = None,
+    class_weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    remove_accidental_hits: bool = False,
+) -> Tensor:
+    r"""Pick each row's soft target out of the candidates.
+
+    .. math:: \ell = -\log \frac{e^{\sigma(\alpha)}}{\sum_{c \in C} e^{\sigma(c)}}, \qquad
+              \sigma(c) = \sum_k c_k \left(\text{logit}_k / \tau - \log \eta_k\right)
+
+    Args:
+        candidates: every target to contrast with; None: the batch's own ``targets``.
+        own: (N,) which of the candidates is each row's own; None: it is not among them, and is added.
+        remove_accidental_hits: leave out other candidates that equal the row's own target.
+
+    Time O(N·K + M) for labels, O(N·M·S) for S pairs, O(N·M·K) as one matrix product for dense targets; memory O(N·M),
+    never O(N·M·K).
+
+    >>> logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+    >>> soft_target_info_nce(logits, torch.tensor([0, 1]), label_smoothing=0.1)
+    tensor(0.1530)
+    """
+    logits, shape = rows_of_logits(logits)
+    soft = rows_of_targets(targets, logits, shape, label_smoothing, ignore_index)
+    if candidates is None:
+        if own is not None:
+            raise ValueError("own says which of candidates is each row's own, so it needs candidates")
+        candidates, own = soft, torch.arange(len(soft), device=logits.device)
+    else:
+        check_candidates(candidates, own, logits)
+    scores = class_scores(logits, check_temperature(temperature), log_noise(noise_probs, logits.shape[1]))
+    losses = contrast(scores, soft, [candidates], own, remove_accidental_hits)
+    return reduce(losses, contrast_weight(soft, shape, weight, class_weight), reduction, shape)
+
+
+def info_nce(
+    logits: Tensor,
+    targets: Tensor | SoftTargets,
+    noise_probs: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    candidates: SoftTargets | None = None,
+    reduction: str = "mean",
+    *,
+    own: Tensor | None = None,
+    weight: Tensor | None = None,
+    class_weight: Tensor | None = None,
+    ignore_index: int = -100,
+    remove_accidental_hits: bool = False,
+) -> Tensor:
+    """InfoNCE on class logits: pick each row's label out of the batch's labels. O(N·K).
+
+    The same as :func:`soft_target_info_nce`, for hard labels only.
+    """
+    return soft_target_info_nce(
+        logits,
+        check_hard(targets, "info_nce"),
+        noise_probs,
+        temperature,
+        candidates,
+        reduction,
+        own=own,
+        weight=weight,
+        class_weight=class_weight,
+        ignore_index=ignore_index,
+        remove_accidental_hits=remove_accidental_hits,
+    )
+
+
+def soft_distribution_info_nce(
+    logits: Tensor,
+    targets: Tensor | SoftTargets,
+    noise_probs: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    reduction: str = "mean",
+    *,
+    weight: Tensor | None = None,
+    class_weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    remove_accidental_hits: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """InfoNCE with one label drawn from each soft target, against the batch's drawn labels. O(N·K)."""
+    logits, shape = rows_of_logits(logits)
+    soft = rows_of_targets(targets, logits, shape, label_smoothing, ignore_index)
+    drawn = draws.Categorical()(soft, generator)
+    losses = soft_target_info_nce(
+        logits,
+        drawn,
+        noise_probs,
+        temperature,
+        reduction="none",
+        remove_accidental_hits=remove_accidental_hits,
+    )
+    return reduce(losses, contrast_weight(drawn, shape, weight, class_weight), reduction, shape)
+
+
+def soft_target_cross_entropy(
+    logits: Tensor,
+    targets: Tensor | SoftTargets,
+    temperature: float | Tensor = 1.0,
+    reduction: str = "mean",
+    *,
+    weight: Tensor | None = None,
+    class_weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+) -> Tensor:
+    """−Σ_k α_k·log softmax(logits/τ)_k. O(N·K).
+
+    As :func:`torch.nn.functional.cross_entropy`, class weights and their part in the mean included; SoftTargets are
+    treated as probabilities are there.
+    """
+    logits, shape = rows_of_logits(logits)
+    soft = rows_of_targets(targets, logits, shape, label_smoothing, ignore_index)
+    check_class_weight(class_weight, logits.shape[1])
+    losses = cross_entropy(class_scores(logits, check_temperature(temperature)), soft, class_weight)
+    rows = row_weight(soft, shape, weight)
+    return reduce(losses, rows, reduction, shape, cross_entropy_total(losses, soft, rows, class_weight))
+
+
+def nll(
+    logits: Tensor,
+    targets: Tensor | SoftTargets,
+    temperature: float | Tensor = 1.0,
+    reduction: str = "mean",
+    *,
+    weight: Tensor | None = None,
+    class_weight: Tensor | None = None,
+    ignore_index: int = -100,
+) -> Tensor:
+    """−log softmax(logits/τ)_y of hard labels y. O(N·K)."""
+    return soft_target_cross_entropy(
+        logits,
+        check_hard(targets, "nll"),
+        temperature,
+        reduction,
+        weight=weight,
+        class_weight=class_weight,
+        ignore_index=ignore_index,
+    )
+
+
+def probabilities(logits: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
+    """p(k|x) ∝ exp(logit_k/τ), (N, K): the model all these losses train, normalised over the classes."""
+    return class_scores(logits, check_temperature(temperature)).softmax(1)
+
+
+def ranking(logits: Tensor, k: int = 1) -> Tensor:
+    """The k best classes of each row, best first, (N, k). The noise has no part in it, nor has the temperature."""
+    return logits.topk(k, dim=1).indices
+
+
+def contrast_weight(
+    targets: SoftTargets, shape: torch.Size, weight: Tensor | None, class_weight: Tensor | None
+) -> Tensor | None:
+    """The weight of every row in a contrastive loss, (N,), or None where all weigh 1."""
+    check_class_weight(class_weight, targets.num_classes)
+    rows = row_weight(targets, shape, weight)
+    return rows if class_weight is None else times(rows, targets.expectation(class_weight))
+
+
+def cross_entropy_total(
+    losses: Tensor, targets: SoftTargets, rows: Tensor | None, class_weight: Tensor | None
+) -> Tensor:
+    """What the mean of a cross-entropy divides by: the weights of the labels' classes, or of the rows if soft."""
+    if class_weight is not None and targets.index is not None and targets.weight is None:
+        rows = times(rows, class_weight[targets.index[:, 0]])
+    return total_weight(len(losses), rows, losses)

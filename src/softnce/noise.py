@@ -1,0 +1,125 @@
+"""The noise η: how often each class turns up as a candidate. Every function returns probabilities (K,)."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softnce.targets import SoftTargets
+from softnce.validation import check_distribution, check_labels, values_are_checked
+
+
+def uniform(num_classes: int) -> Tensor:
+    """η_k = 1/K."""
+    if num_classes < 1:
+        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+    return torch.full((num_classes,), 1 / num_classes)
+
+
+def from_counts(counts: Tensor, floor: float | None = None) -> Tensor:
+    """η from class counts (K,).
+
+    A class that never occurs has no log η. Either ``floor`` gives every class at least that many counts (1 is a
+    common choice), or such a class is an error.
+    """
+    if counts.dim() != 1 or len(counts) == 0:
+        raise ValueError(f"counts must have shape (K,), got {tuple(counts.shape)}")
+    counts = counts.double()
+    if not bool(counts.isfinite().all()) or bool((counts < 0).any()):
+        raise ValueError("counts must be finite and not negative")
+    if floor is not None:
+        if not floor > 0:
+            raise ValueError(f"floor must be positive, got {floor}")
+        counts = counts.clamp(min=floor)
+    empty = (counts == 0).nonzero()[:, 0].tolist()
+    if empty:
+        named = ", ".join(map(str, empty[:5])) + (", …" if len(empty) > 5 else "")
+        raise ValueError(
+            f"{len(empty)} of {len(counts)} classes have no count ({named}), and −log η is infinite there; "
+            "pass floor=1 to give every class at least one count"
+        )
+    return (counts / counts.sum()).to(torch.get_default_dtype())
+
+
+def from_labels(labels: Tensor, num_classes: int, floor: float | None = None, ignore_index: int = -100) -> Tensor:
+    """η from the training labels, of any shape. See :func:`from_counts` for ``floor``."""
+    labels = torch.as_tensor(labels).flatten()
+    check_labels(labels, num_classes, "labels", ignore_index)
+    return from_counts(torch.bincount(labels[labels != ignore_index].long(), minlength=num_classes), floor)
+
+
+def from_loader(
+    loader: Iterable[Any], num_classes: int, floor: float | None = None, ignore_index: int = -100
+) -> Tensor:
+    """η from one pass over a loader whose batches end in their targets: labels, (N, K) probabilities or SoftTargets.
+
+    Reads the whole loader once; where the labels are at hand, :func:`from_labels` is quicker.
+    """
+    counts = torch.zeros(num_classes, dtype=torch.float64)
+    for batch in loader:
+        targets = batch[-1] if isinstance(batch, (tuple, list)) else batch
+        if isinstance(targets, Tensor) and targets.is_floating_point():
+            targets = SoftTargets.from_dense(targets)
+        elif isinstance(targets, Tensor):
+            targets = SoftTargets.from_labels(targets.flatten(), num_classes, ignore_index=ignore_index)
+        if not isinstance(targets, SoftTargets) or targets.num_classes != num_classes:
+            raise ValueError(f"a batch of loader must end in targets of {num_classes} classes, got {targets!r}")
+        counts += targets.class_mass().double().cpu()
+    return from_counts(counts, floor)
+
+
+class RunningNoise(nn.Module):
+    """η estimated along the way, for streams whose class marginal is unknown or drifts.
+
+    Keeps a decaying sum of the targets seen in training, starting from ``prior`` counts spread uniformly, which also
+    keeps every class above zero. Give it to a loss in place of ``noise_probs``.
+
+    Args:
+        num_classes: K.
+        decay: what a batch's weight is multiplied by with each later batch; 1 never forgets.
+        prior: uniform counts that never decay.
+
+    >>> running = RunningNoise(4, decay=1.0, prior=4.0)
+    >>> running.update(SoftTargets.from_labels(torch.tensor([0, 0, 0, 1]), 4))
+    >>> running.probs()
+    tensor([0.5000, 0.2500, 0.1250, 0.1250])
+    """
+
+    mass: Tensor
+
+    def __init__(self, num_classes: int, decay: float = 0.999, prior: float = 1.0) -> None:
+        super().__init__()
+        if not 0 < decay <= 1:
+            raise ValueError(f"decay must be in (0, 1], got {decay}")
+        if not prior > 0:
+            raise ValueError(f"prior must be positive, got {prior}")
+        self.decay = decay
+        self.prior = prior
+        self.register_buffer("mass", torch.zeros(num_classes))
+
+    @torch.no_grad()
+    def update(self, targets: SoftTargets) -> None:
+        """Take in a batch of targets. O(N·S + K)."""
+        # Out of place: the last loss may still need the old values in its backward.
+        self.mass = self.mass * self.decay + targets.class_mass().to(self.mass.dtype)
+
+    def probs(self) -> Tensor:
+        counts = self.mass + self.prior / len(self.mass)
+        return counts / counts.sum()
+
+
+def log_noise(noise_probs: Tensor | None, num_classes: int | None = None) -> Tensor | None:
+    """log η of checked probabilities, None for uniform."""
+    if noise_probs is None:
+        return None
+    if not isinstance(noise_probs, Tensor):
+        raise TypeError(f"noise_probs must be a tensor (K,) or None, got {type(noise_probs).__name__}")
+    check_distribution(noise_probs, "noise_probs", num_classes)
+    if values_are_checked(noise_probs) and bool((noise_probs == 0).any()):
+        first = int((noise_probs == 0).nonzero()[0])
+        raise ValueError(
+            f"noise_probs is zero for class {first}, where −log η is infinite; floor it, for example "
+            "noise.from_counts(counts, floor=1)"
+        )
+    return noise_probs.detach().to(torch.promote_types(noise_probs.dtype, torch.float32)).log()

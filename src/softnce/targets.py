@@ -1,0 +1,504 @@
+"""Soft targets, stored as what people really have: a few (class, weight) pairs a row and one shared background."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from softnce.validation import check_distribution, check_labels, check_rows_sum_to_one, values_are_checked
+
+
+class SoftTargets:
+    r"""N points on the simplex of K classes.
+
+    Row i is :math:`\alpha_i = \sum_j w_{ij}\, e_{index_{ij}} + \varepsilon_i\, \xi`: S weighted classes and a
+    background of mass ε spread over all classes as ξ. Memory is O(N·S + K), whatever K.
+
+    ================  =============  ==============  ==========================================
+    made by           ``index``      ``weight``      S
+    ================  =============  ==============  ==========================================
+    ``from_labels``   (N, 1)         None: 1 − ε     1
+    ``mix``           (N, S)         (N, S)          2 after MixUp or CutMix
+    ``from_topk``     (N, k)         (N, k)          k
+    ``from_pairs``    (N, S)         (N, S)          given
+    ``from_dense``    None           (N, K)          K
+    ================  =============  ==============  ==========================================
+
+    Attributes:
+        index: class of each pair, int64, or None when ``weight`` runs over all classes.
+        weight: weight of each pair. Pairs that fill up a row have weight 0. With the background they sum to 1.
+        smoothing: ε, one number for all rows or a tensor (N,).
+        smoothing_dist: ξ, a tensor (K,), or None for uniform.
+        mask: (N,) rows that count, or None when all do. A masked row is neither a positive nor a candidate.
+
+    Build it with the ``from_*`` methods; they check their input.
+
+    >>> t = SoftTargets.from_labels(torch.tensor([0, 2]), num_classes=4, smoothing=0.1)
+    >>> t.mix(t.flip(0), 0.7).dense()
+    tensor([[0.6550, 0.0250, 0.2950, 0.0250],
+            [0.2950, 0.0250, 0.6550, 0.0250]])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        index: Tensor | None,
+        weight: Tensor | None,
+        smoothing: float | Tensor = 0.0,
+        smoothing_dist: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        if index is None and weight is None:
+            raise ValueError("SoftTargets needs index, weight or both")
+        self.num_classes = num_classes
+        self.index = index
+        self.weight = weight
+        self.smoothing = smoothing
+        # Without a background there is nothing to spread; one form for one meaning.
+        self.smoothing_dist = None if isinstance(smoothing, float) and smoothing == 0.0 else smoothing_dist
+        self.mask = mask
+
+    # ------------------------------------------------------------------------------------------ constructors
+
+    @classmethod
+    def from_labels(
+        cls,
+        labels: Tensor,
+        num_classes: int,
+        smoothing: float = 0.0,
+        smoothing_dist: Tensor | None = None,
+        ignore_index: int = -100,
+    ) -> SoftTargets:
+        """Labels (N,), smoothed by ``smoothing`` towards ``smoothing_dist`` (ξ, None = uniform)."""
+        if labels.dim() != 1:
+            raise ValueError(f"labels must have shape (N,), got {tuple(labels.shape)}")
+        check_labels(labels, num_classes, "labels", ignore_index)
+        smoothing = _check_smoothing(smoothing, smoothing_dist, num_classes)
+        mask: Tensor | None = labels != ignore_index
+        if mask is not None and values_are_checked(labels) and bool(mask.all()):
+            mask = None
+        index = labels.long() if mask is None else torch.where(mask, labels, 0).long()
+        return cls(num_classes, index[:, None], None, smoothing, smoothing_dist, mask)
+
+    @classmethod
+    def from_dense(cls, probs: Tensor) -> SoftTargets:
+        """Probabilities (N, K), such as timm's or torchvision's MixUp returns."""
+        if probs.dim() != 2 or not probs.is_floating_point():
+            raise ValueError(
+                f"probs must be a floating point (N, K) tensor, got shape {tuple(probs.shape)} of {probs.dtype}"
+            )
+        if values_are_checked(probs):
+            check_rows_sum_to_one(probs, "probs")
+        return cls(probs.shape[1], None, probs)
+
+    @classmethod
+    def from_pairs(cls, index: Tensor, weight: Tensor, num_classes: int) -> SoftTargets:
+        """S weighted classes a row: ``index`` (N, S) and ``weight`` (N, S), each row of which sums to 1.
+
+        Rows with fewer pairs are filled up with weight 0 (the index is then ignored, but must be in range); a class
+        named twice counts with the sum of its weights.
+        """
+        if index.dim() != 2 or index.shape != weight.shape:
+            raise ValueError(
+                f"index and weight must have one shape (N, S), got {tuple(index.shape)} and {tuple(weight.shape)}"
+            )
+        if not weight.is_floating_point():
+            raise TypeError(f"weight must be a floating point tensor, got {weight.dtype}")
+        check_labels(index, num_classes, "index")
+        if values_are_checked(weight):
+            check_rows_sum_to_one(weight, "weight")
+        return cls(num_classes, index.long(), weight)
+
+    @classmethod
+    def from_topk(
+        cls,
+        logits: Tensor,
+        k: int,
+        temperature: float = 1.0,
+        remainder: Literal["renormalise", "spread"] = "renormalise",
+    ) -> SoftTargets:
+        """The k likeliest classes of a teacher with these ``logits`` (N, K), softened by ``temperature``.
+
+        What the other classes had is given to the k in proportion (``"renormalise"``) or spread uniformly over all
+        classes (``"spread"``; then the background's mass differs from row to row).
+        """
+        if logits.dim() != 2 or not logits.is_floating_point():
+            raise ValueError(f"logits must be floating point (N, K), got {tuple(logits.shape)} {logits.dtype}")
+        num_classes = logits.shape[1]
+        if not 1 <= k <= num_classes:
+            raise ValueError(f"k must be between 1 and the {num_classes} classes, got {k}")
+        if not temperature > 0:
+            raise ValueError(f"temperature must be positive, got {temperature}")
+        if remainder not in ("renormalise", "spread"):
+            raise ValueError(f"remainder must be 'renormalise' or 'spread', got {remainder!r}")
+        if values_are_checked(logits) and bool(logits.isnan().any()):
+            raise ValueError("logits hold NaN")
+        scaled = logits.to(_at_least_float32(logits.dtype)) / temperature
+        top, index = scaled.topk(k, dim=1)
+        if remainder == "renormalise":
+            return cls(num_classes, index, top.softmax(1))
+        weight = (top - scaled.logsumexp(1, keepdim=True)).exp()
+        return cls(num_classes, index, weight, (1 - weight.sum(1)).clamp(0, 1))
+
+    @classmethod
+    def from_votes(cls, counts: Tensor) -> SoftTargets:
+        """Annotators' votes (N, K): row i is the share of annotators of sample i that chose each class.
+
+        Stored as pairs when few of the K classes were ever chosen for one sample, else as dense rows.
+        """
+        if counts.dim() != 2:
+            raise ValueError(f"counts must have shape (N, K), got {tuple(counts.shape)}")
+        share = counts.to(torch.get_default_dtype())
+        total = share.sum(1, keepdim=True)
+        if not bool(share.isfinite().all()) or bool((share < 0).any()):
+            raise ValueError("counts must be finite and not negative")
+        if bool((total == 0).any()):
+            row = int((total[:, 0] == 0).nonzero()[0])
+            raise ValueError(f"counts has no vote in row {row}; leave such rows out")
+        share = share / total
+        chosen = max(1, int((counts > 0).sum(1).amax())) if len(counts) else 1
+        if 4 * chosen > counts.shape[1]:
+            return cls(counts.shape[1], None, share)
+        weight, index = share.topk(chosen, dim=1)
+        return cls(counts.shape[1], index, weight)
+
+    # ------------------------------------------------------------------------------------------------- views
+
+    def __len__(self) -> int:
+        return len(self.weight if self.index is None else self.index)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        form = "dense" if self.index is None else f"{self.index.shape[1]} pairs a row"
+        mass = f"{self.smoothing:g}" if isinstance(self.smoothing, float) else "by row"
+        return f"SoftTargets({len(self)} rows, {self.num_classes} classes, {form}, smoothing {mass}, {self.device})"
+
+    @property
+    def device(self) -> torch.device:
+        return (self.weight if self.index is None else self.index).device  # type: ignore[union-attr]
+
+    @property
+    def is_hard(self) -> bool:
+        """Whether every row is one label and nothing else."""
+        return self.index is not None and self.weight is None and is_zero(self.smoothing)
+
+    def pair_weight(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The weights (N, S), also where they are implied by the labels; in ``dtype`` where one is given."""
+        if self.weight is not None:
+            return self.weight if dtype is None else self.weight.to(dtype)
+        assert self.index is not None
+        dtype = dtype or torch.get_default_dtype()
+        if isinstance(self.smoothing, Tensor):
+            return (1 - self.smoothing.to(dtype))[:, None]
+        return torch.full(self.index.shape, 1 - self.smoothing, dtype=dtype, device=self.device)
+
+    def background_mass(self, dtype: torch.dtype | None = None) -> Tensor:
+        """ε of every row, (N,)."""
+        if isinstance(self.smoothing, Tensor):
+            return self.smoothing if dtype is None else self.smoothing.to(dtype)
+        dtype = dtype or (torch.get_default_dtype() if self.weight is None else self.weight.dtype)
+        return torch.full((len(self),), self.smoothing, dtype=dtype, device=self.device)
+
+    def foreground(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The pairs as dense rows (N, K), without the background."""
+        weight = self.pair_weight(dtype)
+        if self.index is None:
+            return weight
+        return weight.new_zeros(len(self), self.num_classes).scatter_add(1, self.index, weight)
+
+    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The rows as probabilities (N, K). Memory O(N·K)."""
+        rows = self.foreground(dtype)
+        if is_zero(self.smoothing):
+            return rows
+        return rows + self.background_mass(rows.dtype)[:, None] * self.background(rows.dtype)
+
+    def background(self, dtype: torch.dtype) -> Tensor | float:
+        """ξ, (K,), or the number 1/K where it is uniform."""
+        return 1 / self.num_classes if self.smoothing_dist is None else self.smoothing_dist.to(dtype)
+
+    def expectation(self, values: Tensor) -> Tensor:
+        """Σ_k α_ik·v_k for every row i, (N,), of ``values`` (K,) shared by the rows or (N, K).
+
+        O(N·S), and O(K) or O(N·K) more for the background.
+        """
+        dtype, weight = values.dtype, self.pair_weight(values.dtype)
+        if self.index is None:
+            total = (weight * values).sum(-1)
+        elif values.dim() == 1:
+            total = (weight * values[self.index]).sum(-1)
+        else:
+            total = (weight * values.gather(1, self.index)).sum(-1)
+        return total if is_zero(self.smoothing) else total + self.background_mass(dtype) * self.background_mean(values)
+
+    def background_mean(self, values: Tensor) -> Tensor:
+        """Σ_k ξ_k·v_k of ``values`` (K,) or (N, K)."""
+        if self.smoothing_dist is None:
+            return values.mean(-1)
+        return (values * self.smoothing_dist.to(values.dtype)).sum(-1)
+
+    def class_mass(self) -> Tensor:
+        """The sum of all rows that count, (K,). O(N·S + K)."""
+        weight, mass = self.pair_weight(), self.background_mass()
+        if self.mask is not None:
+            weight, mass = weight * self.mask[:, None], mass * self.mask
+        if self.index is None:
+            total = weight.sum(0)
+        else:
+            total = weight.new_zeros(self.num_classes).index_add(0, self.index.flatten(), weight.flatten())
+        if is_zero(self.smoothing):
+            return total
+        return total + mass.sum() * self.background(total.dtype)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """One label (N,) from each row. O(N·S), and O(N·log K) more for a background that is not uniform."""
+        if self.index is None and is_zero(self.smoothing):
+            return torch.multinomial(self.pair_weight().clamp(min=0), 1, generator=generator)[:, 0]
+        weight, mass = self.pair_weight(), self.background_mass()
+        # The pairs' weights come first on the unit interval; past them lies the background.
+        edges = weight.double().cumsum(1)
+        total = edges[:, -1:] + mass.double()[:, None]
+        u = torch.rand(len(self), 1, dtype=torch.float64, device=self.device, generator=generator) * total
+        slot = (u >= edges).sum(1, keepdim=True)
+        last = torch.where(weight > 0, torch.arange(weight.shape[1], device=self.device), -1).amax(1, keepdim=True)
+        if is_zero(self.smoothing):
+            slot = torch.minimum(slot, last.clamp(min=0))  # u rounded up to the very end
+        inside = slot.clamp(max=weight.shape[1] - 1)
+        label = inside if self.index is None else self.index.gather(1, inside)
+        if not is_zero(self.smoothing):
+            background = sample_labels(self.smoothing_dist, len(self), self.num_classes, self.device, generator)
+            label = torch.where(slot < weight.shape[1], label, background[:, None])
+        return label[:, 0]
+
+    # -------------------------------------------------------------------------------------------- operations
+
+    def smooth(self, smoothing: float, smoothing_dist: Tensor | None = None) -> SoftTargets:
+        """Every row moved by ``smoothing`` towards ``smoothing_dist``: (1 − ε)·α + ε·ξ."""
+        smoothing = _check_smoothing(smoothing, smoothing_dist, self.num_classes)
+        if smoothing == 0:
+            return self
+        dist = _common_dist([(self.smoothing, self.smoothing_dist), (smoothing, smoothing_dist)], self.num_classes)
+        weight = None if self.weight is None else self.weight * (1 - smoothing)
+        mass = smoothing if is_zero(self.smoothing) else smoothing + (1 - smoothing) * self.smoothing
+        return SoftTargets(self.num_classes, self.index, weight, mass, dist, self.mask)
+
+    def mix(self, other: SoftTargets, lam: float | Tensor) -> SoftTargets:
+        """MixUp or CutMix of the targets: ``lam``·self + (1 − ``lam``)·other, ``lam`` one number or (N,).
+
+        Pairs stay pairs (S adds up), and a background shared by both stays shared.
+        """
+        if other.num_classes != self.num_classes or len(other) != len(self):
+            raise ValueError(
+                f"other must have {len(self)} rows and {self.num_classes} classes as self has, "
+                f"got {len(other)} rows and {other.num_classes} classes"
+            )
+        if isinstance(lam, Tensor) and lam.dim() == 0 and values_are_checked(lam):
+            lam = float(lam)
+        if isinstance(lam, Tensor):
+            if lam.dim() > 0 and lam.shape != (len(self),):
+                raise ValueError(f"lam must be a number or have shape ({len(self)},), got {tuple(lam.shape)}")
+            if values_are_checked(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
+                raise ValueError("lam must lie in [0, 1]")
+            lam = lam.to(self.device)
+            column: float | Tensor = lam[:, None] if lam.dim() else lam
+        else:
+            lam = float(lam)
+            if not 0 <= lam <= 1:
+                raise ValueError(f"lam must lie in [0, 1], got {lam}")
+            column = lam
+        dist = _common_dist(
+            [(self.smoothing, self.smoothing_dist), (other.smoothing, other.smoothing_dist)], self.num_classes
+        )
+        if _same_number(self.smoothing, other.smoothing):
+            mass = self.smoothing
+        else:
+            mass = lam * self.smoothing + (1 - lam) * other.smoothing
+        mask = self.mask if other.mask is None else other.mask
+        if self.mask is not None and other.mask is not None:
+            mask = self.mask & other.mask
+        if self.index is None or other.index is None:
+            weight = column * self.foreground() + (1 - column) * other.foreground()
+            return SoftTargets(self.num_classes, None, weight, mass, dist, mask)
+        weight = torch.cat([column * self.pair_weight(), (1 - column) * other.pair_weight()], 1)
+        return SoftTargets(self.num_classes, torch.cat([self.index, other.index], 1), weight, mass, dist, mask)
+
+    def __getitem__(self, rows: int | slice | Tensor | Sequence[int]) -> SoftTargets:
+        """The rows named; a single number gives a SoftTargets of one row."""
+        if isinstance(rows, int):
+            if not -len(self) <= rows < len(self):
+                raise IndexError(f"row {rows} of {len(self)}")
+            rows = slice(rows, rows + 1 or None)
+        return self._map(lambda x: x[rows])
+
+    def flip(self, dim: int = 0) -> SoftTargets:
+        """The rows in reverse order: timm's partner for MixUp."""
+        if dim != 0:
+            raise ValueError(f"dim must be 0, the rows, got {dim}")
+        return self._map(lambda x: x.flip(0))
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> SoftTargets:
+        return self._map(lambda x: x.to(device, non_blocking=non_blocking), shared=True)
+
+    def detach(self) -> SoftTargets:
+        return self._map(lambda x: x.detach(), shared=True)
+
+    def clone(self) -> SoftTargets:
+        return self._map(lambda x: x.clone(), shared=True)
+
+    def pin_memory(self) -> SoftTargets:
+        return self._map(lambda x: x.pin_memory(), shared=True)
+
+    @staticmethod
+    def cat(parts: Sequence[SoftTargets]) -> SoftTargets:
+        """All rows one after the other. Shorter pairs are filled up; pairs beside dense rows become dense."""
+        parts = list(parts)
+        if not parts:
+            raise ValueError("SoftTargets.cat needs at least one part")
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        for part in parts[1:]:
+            if part.num_classes != first.num_classes:
+                raise ValueError(f"parts have {first.num_classes} and {part.num_classes} classes")
+        dist = _common_dist([(part.smoothing, part.smoothing_dist) for part in parts], first.num_classes)
+        mask = None
+        if any(part.mask is not None for part in parts):
+            mask = torch.cat(
+                [
+                    torch.ones(len(part), dtype=torch.bool, device=part.device) if part.mask is None else part.mask
+                    for part in parts
+                ]
+            )
+        mass = first.smoothing
+        if not all(_same_number(part.smoothing, mass) for part in parts):
+            mass = torch.cat([part.background_mass() for part in parts])
+        if any(part.index is None for part in parts):
+            weight = torch.cat([part.foreground() for part in parts])
+            return SoftTargets(first.num_classes, None, weight, mass, dist, mask)
+        indices = [part.index for part in parts if part.index is not None]
+        width = max(index.shape[1] for index in indices)
+        index = torch.cat([_fill(index, width) for index in indices])
+        if all(part.weight is None for part in parts):
+            return SoftTargets(first.num_classes, index, None, mass, dist, mask)
+        weight = torch.cat([_fill(part.pair_weight(), width) for part in parts])
+        return SoftTargets(first.num_classes, index, weight, mass, dist, mask)
+
+    def _map(self, f: Any, shared: bool = False) -> SoftTargets:
+        """``f`` on every tensor with a row dimension, and on ξ where ``shared``."""
+        dist = self.smoothing_dist
+        return SoftTargets(
+            self.num_classes,
+            None if self.index is None else f(self.index),
+            None if self.weight is None else f(self.weight),
+            f(self.smoothing) if isinstance(self.smoothing, Tensor) else self.smoothing,
+            f(dist) if shared and dist is not None else dist,
+            None if self.mask is None else f(self.mask),
+        )
+
+
+def sample_labels(
+    probs: Tensor | None,
+    n: int,
+    num_classes: int,
+    device: torch.device | str,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """n labels from ``probs`` (K,), or uniform where it is None. O(K + n·log K), O(n) for uniform."""
+    if probs is None:
+        return torch.randint(num_classes, (n,), device=device, generator=generator)
+    return invert_cdf(probs.double().cumsum(0), n, generator)
+
+
+def invert_cdf(cdf: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    """n labels from a cumulative distribution (K,), not necessarily ending at 1. O(n·log K)."""
+    u = torch.rand(n, dtype=cdf.dtype, device=cdf.device, generator=generator) * cdf[-1]
+    # The first class whose edge lies beyond u has mass; u rounded up to the end belongs to the last such class.
+    last = torch.searchsorted(cdf, cdf[-1:])
+    return torch.minimum(torch.searchsorted(cdf, u, right=True), last)
+
+
+def as_soft_targets(
+    targets: Tensor | SoftTargets,
+    num_classes: int,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+) -> SoftTargets:
+    """What a loss was given, (N,) labels, (N, K) probabilities or SoftTargets, as SoftTargets."""
+    if isinstance(targets, SoftTargets):
+        if targets.num_classes != num_classes:
+            raise ValueError(f"targets have {targets.num_classes} classes, logits have {num_classes}")
+        return targets.smooth(label_smoothing)
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"targets must be a tensor or SoftTargets, got {type(targets).__name__}")
+    if targets.dim() == 1:
+        check_labels(targets, num_classes, "targets", ignore_index)
+        with_background = _check_smoothing(label_smoothing, None, num_classes)
+        return SoftTargets.from_labels(targets, num_classes, with_background, ignore_index=ignore_index)
+    if targets.dim() != 2 or targets.shape[1] != num_classes:
+        raise ValueError(
+            f"targets must be (N,) labels or (N, {num_classes}) probabilities, got shape {tuple(targets.shape)}"
+        )
+    if not targets.is_floating_point():
+        raise TypeError(f"targets of shape (N, K) must be floating point probabilities, got {targets.dtype}")
+    if values_are_checked(targets):
+        check_rows_sum_to_one(targets, "targets")
+    return SoftTargets(num_classes, None, targets).smooth(label_smoothing)
+
+
+def same_background(a: SoftTargets, b: SoftTargets) -> bool:
+    """Whether every row of both has one and the same background, so that it cancels between their scores."""
+    if not _same_number(a.smoothing, b.smoothing):
+        return False
+    return is_zero(a.smoothing) or _same_dist(a.smoothing_dist, b.smoothing_dist, a.num_classes)
+
+
+def is_zero(mass: float | Tensor) -> bool:
+    return isinstance(mass, float) and mass == 0.0
+
+
+def _same_number(a: float | Tensor, b: float | Tensor) -> bool:
+    return isinstance(a, float) and isinstance(b, float) and a == b
+
+
+def _same_dist(a: Tensor | None, b: Tensor | None, num_classes: int) -> bool:
+    if a is b:
+        return True
+    if a is None or b is None:
+        given = a if b is None else b
+        assert given is not None
+        return bool((given == 1 / num_classes).all())
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+def _common_dist(parts: Sequence[tuple[float | Tensor, Tensor | None]], num_classes: int) -> Tensor | None:
+    """The one distribution that all parts with a background spread it as."""
+    dists = [dist for mass, dist in parts if not is_zero(mass)]
+    if not all(_same_dist(dists[0], dist, num_classes) for dist in dists[1:]):
+        raise ValueError(
+            "the targets have backgrounds of different smoothing_dist; make them dense first: "
+            "SoftTargets.from_dense(t.dense())"
+        )
+    return dists[0] if dists else None
+
+
+def _check_smoothing(smoothing: float, dist: Tensor | None, num_classes: int) -> float:
+    if isinstance(smoothing, bool) or not isinstance(smoothing, (int, float)) or not 0 <= smoothing <= 1:
+        raise ValueError(f"smoothing must be a number in [0, 1], got {smoothing!r}")
+    if dist is not None:
+        check_distribution(dist, "smoothing_dist", num_classes)
+    return float(smoothing)
+
+
+def _fill(pairs: Tensor, width: int) -> Tensor:
+    return torch.nn.functional.pad(pairs, (0, width - pairs.shape[1]))
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+# A DataLoader whose data set returns rows (``t[i]``) collates them as it does tensors.
+default_collate_fn_map[SoftTargets] = lambda batch, *, collate_fn_map=None: SoftTargets.cat(batch)

@@ -1,0 +1,92 @@
+"""Checking arguments: shapes always, values only where reading them is wanted.
+
+A shape is known to the host; a value of a CUDA tensor is not, and reading it makes the host wait for the device.
+Value checks can therefore be switched off, and are skipped by themselves while ``torch.compile`` traces and for
+tensors that hold no data (fake and functional tensors).
+"""
+
+from types import TracebackType
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+_enabled = True
+
+
+class set_validation:
+    """Switch the value checks on or off, as a call or for the length of a ``with`` block.
+
+    >>> _ = set_validation(False)               # from here on
+    >>> with set_validation(True):              # in here
+    ...     pass
+    >>> _ = set_validation(True)
+
+    What remains when they are off is free: shapes, dtypes, lengths and Python numbers.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        global _enabled
+        self.previous = _enabled
+        _enabled = bool(enabled)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        global _enabled
+        _enabled = self.previous
+
+
+def values_are_checked(*tensors: Tensor | None) -> bool:
+    """Whether the values of these tensors may be read on the host now."""
+    if not _enabled or torch.compiler.is_compiling():
+        return False
+    return all(t is None or (type(t) in (Tensor, Parameter) and t.device.type != "meta") for t in tensors)
+
+
+def check_distribution(p: Tensor, name: str, num_classes: int | None = None) -> None:
+    """``p`` must be a (K,) tensor of probabilities: finite, not negative, summing to 1."""
+    if p.dim() != 1 or not p.is_floating_point():
+        raise ValueError(f"{name} must be a (K,) floating point tensor, got shape {tuple(p.shape)} of {p.dtype}")
+    if num_classes is not None and len(p) != num_classes:
+        raise ValueError(f"{name} has {len(p)} entries, but there are {num_classes} classes")
+    if values_are_checked(p):
+        check_rows_sum_to_one(p[None], name)
+
+
+def check_rows_sum_to_one(rows: Tensor, name: str) -> None:
+    """Each row of ``rows`` must be finite, not negative and sum to 1 within the rounding of its dtype."""
+    if rows.numel() == 0:
+        return
+    total = rows.sum(-1, dtype=torch.float64 if rows.dtype == torch.float64 else torch.float32)
+    slack = 1e-3 if rows.dtype in (torch.float32, torch.float64) else 2e-2
+    off = (total - 1).abs().amax()
+    low = rows.amin()
+    # NaN fails both comparisons, so a row with NaN lands here too.
+    if not (bool(off <= slack) and bool(low >= 0)):
+        if not bool(rows.isfinite().all()):
+            raise ValueError(f"{name} holds NaN or infinite values; probabilities are needed")
+        if bool(low < 0):
+            raise ValueError(f"{name} holds the negative value {low.item():.4g}; probabilities are needed, not logits")
+        worst = total.flatten()[(total - 1).abs().flatten().argmax()].item()
+        raise ValueError(f"{name} must sum to 1 over the classes, got a sum of {worst:.6g}")
+
+
+def check_labels(labels: Tensor, num_classes: int, name: str = "targets", ignore_index: int | None = None) -> None:
+    """``labels`` must be integers in [0, num_classes), or ``ignore_index`` where one is given."""
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"{name} must hold integer labels, got {labels.dtype}")
+    if labels.numel() == 0 or not values_are_checked(labels):
+        return
+    if ignore_index is not None:
+        labels = labels[labels != ignore_index]
+        if labels.numel() == 0:
+            return
+    low, high = (int(v) for v in torch.aminmax(labels))
+    if low < 0 or high >= num_classes:
+        ignored = "" if ignore_index is None else f" (or ignore_index = {ignore_index})"
+        wrong = low if low < 0 else high
+        raise ValueError(f"{name} holds the label {wrong}; labels are in [0, {num_classes}){ignored}")
