@@ -16,9 +16,7 @@ SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def _extension_loads(folders: list[str]) -> bool:
-    libraries = [
-        path for folder in folders for suffix in (".so", ".pyd") for path in Path(folder).glob(f"_C*{suffix}")
-    ]
+    libraries = [path for folder in folders for suffix in (".so", ".pyd") for path in Path(folder).glob(f"_C*{suffix}")]
     try:
         for path in libraries:
             torch.ops.load_library(path)

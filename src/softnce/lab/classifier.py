@@ -1,0 +1,335 @@
+"""The one LightningModule: a model, a loss, how labels become targets, and what is measured.
+
+It knows nothing of images. A batch is a :class:`Batch`: whatever the model takes, and the labels of its rows, which may
+be fewer than what the model sees (``ignore_index`` marks rows that do not count, such as nodes outside a mask).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from softnce import noise as class_noise
+from softnce.calibration import CalibrationMeter
+from softnce.candidates import BatchCandidates, Candidates, ClassCandidates, QueueCandidates, SampledCandidates
+from softnce.draws import Categorical
+from softnce.lab import torchvision_operators  # noqa: F401  (before Lightning)
+from softnce.lab.recipes.recipe import Loss, Optimiser, Schedule, Targets
+from softnce.losses import NLL, ClassifierLoss, InfoNCE, SoftTargetCrossEntropy, SoftTargetInfoNCE
+from softnce.targets import SoftTargets
+
+import lightning as L  # isort: skip
+
+IGNORED = -100
+
+
+class Batch(NamedTuple):
+    """What a training or evaluation step gets.
+
+    The last four are for training on a share of a larger batch, on several devices or by accumulation: ``whole`` are
+    the labels of that batch and ``own`` the places of this share's rows in it. Without them the batch is whole, and
+    under several devices the loss gathers what it needs.
+    """
+
+    inputs: Any  # what the model takes
+    labels: Tensor  # (n,) of the rows that the model scores, IGNORED where a row does not count
+    whole: Tensor | None = None  # (N,)
+    own: Tensor | None = None  # (n,)
+    step: int | None = None  # which update of the run this is; None: counted here
+    skipped: int = 0  # inputs that could not be read and were replaced
+
+
+class Diverged(RuntimeError):
+    """The loss is no longer a number."""
+
+
+class Classifier(L.LightningModule):
+    """Trains ``model`` (inputs → class scores) with ``loss`` and evaluates it.
+
+    Args:
+        model: gives class scores (n, K) for ``batch.inputs``.
+        loss: one of :mod:`softnce.losses`, called with scores and soft targets.
+        num_classes: K.
+        targets: smoothing and mixing.
+        draw: turns each soft target into what is contrasted, such as one label drawn from it; None leaves it.
+        optimiser, schedule: how the weights move.
+        steps_per_epoch: updates an epoch, for the schedule.
+        parameter_groups: what the optimiser gets, with ``lr_scale`` and ``weight_decay`` a group; None: all that is
+            trainable, matrices decayed.
+        seed: everything random in a step follows from it and the number of the step.
+        about: plain values kept in every checkpoint, from which the model can be built again.
+
+    Logged: ``train/loss`` (mean over the whole batch) and ``train/lr`` every update; after each epoch what
+    :class:`Scores` reports, as ``val/top1`` and so on. Classes are ranked by exp(z·y/τ), and a softmax makes that
+    probabilities for likelihood and calibration; the noise has no part in either.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: ClassifierLoss,
+        num_classes: int,
+        *,
+        targets: Targets | None = None,
+        draw: Categorical | None = None,
+        optimiser: Optimiser | None = None,
+        schedule: Schedule | None = None,
+        steps_per_epoch: int = 1,
+        parameter_groups: Callable[[], list[dict[str, Any]]] | None = None,
+        seed: int = 0,
+        about: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+        self.num_classes = num_classes
+        self.targets = targets or Targets()
+        self.draw = draw
+        self.optimiser = optimiser or Optimiser()
+        self.schedule = schedule or Schedule()
+        self.steps_per_epoch = steps_per_epoch
+        self.parameter_groups = parameter_groups
+        self.seed = seed
+        self.about = about or {}
+        self.scores = Scores(num_classes)
+        self.skipped = 0
+        # of the update under way: what its micro-batches add to the loss, and the targets of its whole batch
+        self._pending: list[Tensor] = []
+        self._remembered: SoftTargets | None = None
+
+    def forward(self, inputs: Any) -> Tensor:
+        return self.model(inputs)
+
+    # ---------------------------------------------------------------------------------------------- training
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        step = self.global_step if batch.step is None else batch.step
+        rank = self.global_rank
+        torch.manual_seed(_seed(self.seed, step, batch_idx, rank))  # dropout and stochastic depth
+        # what all shares of a batch must draw alike comes from this one
+        shared = torch.Generator(batch.labels.device).manual_seed(_seed(self.seed, step))
+        self.skipped += batch.skipped
+        labels = batch.labels if batch.whole is None else batch.whole
+        soft = SoftTargets.from_labels(labels, self.num_classes, self.targets.smoothing, ignore_index=IGNORED)
+        inputs = batch.inputs
+        if self.targets.mixes:
+            if not isinstance(inputs, Tensor):
+                raise ValueError(
+                    f"targets.mixup and cutmix need inputs that are one tensor, got {type(inputs).__name__}"
+                )
+            mix = draw_mix(self.targets, inputs.shape, self.seed, step)
+            if mix is not None:
+                inputs, soft = mix_inputs(inputs, mix), soft.mix(soft.flip(0), mix.share)
+        if self.draw is not None:
+            soft = self.draw(soft, shared)
+        scores = self(inputs)
+        # Lightning divides by the number of accumulated micro-batches and DDP by that of the ranks
+        divided = self.trainer.accumulate_grad_batches * self.trainer.world_size
+        if batch.whole is None:
+            value = self._whole_loss(scores, soft, shared)
+            self._pending.append(value.detach() / divided)
+            return value
+        assert batch.own is not None
+        value = self._share_loss(scores, soft, batch.own, shared)
+        self._pending.append(value.detach())
+        self._remembered = soft
+        return value * divided  # the shares' losses already add up to the mean over the whole batch
+
+    def _whole_loss(self, scores: Tensor, soft: SoftTargets, generator: torch.Generator) -> Tensor:
+        if isinstance(self.loss, SoftTargetInfoNCE):
+            return self.loss(scores, soft, generator=generator)
+        return self.loss(scores, soft)
+
+    def _share_loss(self, scores: Tensor, whole: SoftTargets, own: Tensor, generator: torch.Generator) -> Tensor:
+        """This share's part of the mean over the whole batch."""
+        if len(own) == 0:
+            return 0.0 * scores.sum()
+        # The whole batch is at hand, so the loss need not ask other ranks, and remembers it once an update, not once a
+        # share: both are what it does in eval mode. Gradients flow as ever.
+        self.loss.eval()
+        if isinstance(self.loss, SoftTargetInfoNCE):
+            return self.loss(scores, whole[own], batch=whole, own=own, generator=generator)
+        return self.loss(scores, whole[own]) * (len(own) / len(whole))
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Once an update: show the loss of the whole batch, and stop if it is no number."""
+        total = torch.stack(self._pending).sum()
+        self._pending.clear()
+        if self._remembered is not None and isinstance(self.loss, SoftTargetInfoNCE):
+            self.loss.candidates.remember(self._remembered)
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(total)
+        value, rate = total.item(), max(group["lr"] for group in optimizer.param_groups)
+        if not math.isfinite(value):
+            raise Diverged(
+                f"the loss is {value} at step {self.global_step} (epoch {self.current_epoch}, learning rate {rate:.3g})"
+            )
+        self.log("train/loss", value, prog_bar=True)
+        self.log("train/lr", rate)
+        if self.skipped:
+            self.log("train/skipped", float(self.skipped))
+
+    def configure_optimizers(self) -> Any:
+        groups = trainable(self) if self.parameter_groups is None else self.parameter_groups()
+        o = self.optimiser
+        for group in groups:
+            group["lr"] = o.lr * group.setdefault("lr_scale", 1.0)
+            group.setdefault("weight_decay", o.weight_decay)
+        if o.name == "sgd":
+            update: torch.optim.Optimizer = torch.optim.SGD(groups, momentum=o.momentum)
+        else:
+            update = torch.optim.AdamW(groups, betas=(0.9, o.beta2))
+        rate = torch.optim.lr_scheduler.LambdaLR(update, lambda step: self.rate(step) / o.lr)
+        return {"optimizer": update, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def rate(self, step: int) -> float:
+        """The learning rate of update ``step``, counted from 0: a line from 0, then a cosine down to ``min_lr``."""
+        o, s = self.optimiser, self.schedule
+        epoch = step / self.steps_per_epoch
+        if epoch < s.warmup_epochs:
+            return o.lr * epoch / s.warmup_epochs
+        share = min(1.0, (epoch - s.warmup_epochs) / max(s.epochs - s.warmup_epochs, 1e-9))
+        return s.min_lr + (o.lr - s.min_lr) * 0.5 * (1 + math.cos(math.pi * share))
+
+    # -------------------------------------------------------------------------------------------- evaluation
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.scores.update(self(batch.inputs).float() / self.loss.temperature, batch.labels)
+
+    def on_validation_epoch_end(self) -> None:
+        self.scores.gather()
+        results = self.scores.compute()
+        self.scores.reset()
+        for name, value in results.items():  # the same on every rank; sync_dist only says so to Lightning
+            self.log(f"val/{name}", value, prog_bar=name in ("top1", "ece"), sync_dist=True)
+
+    # ------------------------------------------------------------------------------------------- checkpoints
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["about"] = self.about
+
+
+class Scores:
+    """What is reported of a classifier: top-1, top-5, mean over classes, likelihood, calibration."""
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes = num_classes
+        self.calibration = CalibrationMeter()
+        self.reset()
+
+    def reset(self) -> None:
+        self.calibration.reset()
+        # by class: rows, rows ranked first, rows ranked among the first five
+        self.counts = torch.zeros(3, self.num_classes, dtype=torch.double)
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Add rows: logits (n, K), labels (n,); rows labelled IGNORED are left out."""
+        kept = labels != IGNORED
+        logits, labels = logits[kept], labels[kept]
+        if len(labels) == 0:
+            return
+        ranked = logits.topk(min(5, self.num_classes), dim=1).indices == labels[:, None]
+        hits = torch.stack([torch.ones_like(labels, dtype=torch.bool), ranked[:, 0], ranked.any(1)]).double()
+        self.counts += torch.zeros_like(self.counts).index_add_(1, labels.cpu(), hits.cpu())
+        self.calibration.update(logits, labels)
+
+    def gather(self) -> None:
+        """Add up over all processes; each must call it."""
+        self.calibration.gather()
+        if dist.is_available() and dist.is_initialized():
+            everyone: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(everyone, self.counts)
+            self.counts = torch.stack(everyone).sum(0)
+
+    def compute(self) -> dict[str, float]:
+        """Shares in [0, 1]. A class without rows has no part in the class average."""
+        rows, first, five = self.counts
+        present = rows > 0
+        return {
+            "top1": (first.sum() / rows.sum()).item(),
+            "top5": (five.sum() / rows.sum()).item(),
+            "class_average": (first[present] / rows[present]).mean().item(),
+            **self.calibration.compute(),
+        }
+
+
+class Mix(NamedTuple):
+    """How a batch is mixed with itself reversed."""
+
+    share: float  # of the sample itself in its target
+    box: tuple[int, int, int, int] | None  # top, bottom, left, right of what CutMix pastes; None: MixUp
+
+
+def draw_mix(targets: Targets, shape: tuple[int, ...], seed: int, step: int) -> Mix | None:
+    """MixUp or CutMix for a batch of images (n, C, H, W) or vectors (n, d), None for this batch unmixed.
+
+    The same for all shares of update ``step``: whether, which, λ and the box depend on the seed and the step alone.
+    """
+    random = np.random.default_rng([seed, step])
+    if random.random() >= targets.mix_probability:
+        return None
+    cut = targets.cutmix > 0 and (targets.mixup == 0 or random.random() < targets.switch_probability)
+    if not cut:
+        return Mix(float(random.beta(targets.mixup, targets.mixup)), None)
+    if len(shape) != 4:
+        raise ValueError(f"targets.cutmix needs images (n, C, H, W), got inputs of shape {tuple(shape)}")
+    height, width = shape[-2:]
+    side = math.sqrt(1 - random.beta(targets.cutmix, targets.cutmix))
+    middle, halves = random.integers((height, width)), (int(height * side) // 2, int(width * side) // 2)
+    (top, left), (bottom, right) = (
+        (np.clip(middle + sign * np.array(halves), 0, (height, width)).tolist()) for sign in (-1, 1)
+    )
+    return Mix(1 - (bottom - top) * (right - left) / (height * width), (top, bottom, left, right))
+
+
+def mix_inputs(inputs: Tensor, mix: Mix) -> Tensor:
+    if mix.box is None:
+        return mix.share * inputs + (1 - mix.share) * inputs.flip(0)
+    top, bottom, left, right = mix.box
+    mixed = inputs.clone()
+    mixed[..., top:bottom, left:right] = inputs.flip(0)[..., top:bottom, left:right]
+    return mixed
+
+
+def build_loss(
+    config: Loss, targets: Targets, labels: Tensor, num_classes: int
+) -> tuple[ClassifierLoss, Categorical | None]:
+    """The loss a recipe names and how its targets are drawn, with η from the training ``labels``."""
+    if config.name == "nll":
+        return NLL(config.temperature), None
+    if config.name == "soft-ce":
+        return SoftTargetCrossEntropy(config.temperature), None
+    eta = None if config.noise == "uniform" else class_noise.from_labels(labels, num_classes)
+    if config.name == "info-nce":
+        return InfoNCE(eta, config.temperature), None
+    if config.name == "soft-dist-info-nce":
+        return InfoNCE(eta, config.temperature), Categorical()
+    batch, classes = BatchCandidates(), ClassCandidates()
+    candidates: Candidates = batch
+    if config.candidates == "sampled":
+        marginal = class_noise.from_labels(labels, num_classes, floor=1)
+        candidates = SampledCandidates(config.num_candidates, marginal, targets.mixup, targets.smoothing)
+    elif config.candidates == "queue":
+        candidates = batch + QueueCandidates(config.num_candidates)
+    elif config.candidates == "classes":
+        candidates = classes
+    elif config.candidates == "batch+classes":
+        candidates = batch + classes
+    return SoftTargetInfoNCE(eta, config.temperature, candidates), None
+
+
+def trainable(module: nn.Module) -> list[dict[str, Any]]:
+    """All parameters with a gradient in two groups: matrices, and what weight decay leaves alone (vectors, scalars)."""
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in parameters if p.dim() > 1]},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+
+
+def _seed(*key: int) -> int:
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))

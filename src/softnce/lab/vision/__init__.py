@@ -1,0 +1,1 @@
+"""Images: data sets, transforms, models. Needs ``softnce[vision]``."""

@@ -1,0 +1,85 @@
+"""From an image to the tensor the model sees, by timm, as MAE's fine-tuning does it."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from softnce.lab import torchvision_operators  # noqa: F401  (before timm)
+from softnce.lab.recipes.recipe import Data, Model
+from softnce.lab.vision.models import PACKAGED_MEAN, PACKAGED_STD
+
+from timm.data import create_transform  # isort: skip
+
+Transform = Callable[[Image.Image], Tensor]
+
+# mean and deviation of the channels of each training set
+STATISTICS = {
+    "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    "tiny-imagenet": ([0.4802, 0.4481, 0.3975], [0.2302, 0.2265, 0.2262]),
+    "cifar100": ([0.5071, 0.4867, 0.4408], [0.2675, 0.2565, 0.2761]),
+    "cifar10": ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
+    "digits": ([0.3053] * 3, [0.3760] * 3),
+}
+
+
+def statistics(data: Data, model: Model) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Channel means and deviations: as given, as the weights were trained with, or the data set's (or ImageNet's)."""
+    mean, deviation = STATISTICS.get(data.kind, STATISTICS["imagenet"])
+    if model.weights == "packaged":
+        mean, deviation = PACKAGED_MEAN, PACKAGED_STD
+    return tuple(data.mean or mean), tuple(data.std or deviation)
+
+
+def evaluation_transform(data: Data, model: Model) -> Transform:
+    """Resize the shorter side to image_size/crop (bicubic), crop the centre, normalise."""
+    mean, deviation = statistics(data, model)
+    return create_transform(
+        data.image_size, interpolation="bicubic", mean=mean, std=deviation, crop_pct=data.crop, is_training=False
+    )
+
+
+def training_transform(data: Data, model: Model) -> Transform:
+    """Random resized crop, flip, RandAugment, normalise, random erasing (noise)."""
+    if data.augment == "none":
+        return evaluation_transform(data, model)
+    mean, deviation = statistics(data, model)
+    return create_transform(
+        data.image_size,
+        is_training=True,
+        color_jitter=0.0,
+        auto_augment=None if data.augment == "crop" else data.augment,
+        interpolation="bicubic",
+        re_prob=data.erasing,
+        re_mode="pixel",
+        mean=mean,
+        std=deviation,
+    )
+
+
+@contextmanager
+def seeded(*key: int) -> Iterator[None]:
+    """All global random generators started from ``key``, and put back afterwards.
+
+    An augmented image is then a function of (seed, epoch, sample), whichever process makes it and whenever.
+    """
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    start = word(*key)
+    random.seed(start)
+    np.random.seed(start)  # noqa: NPY002  (timm draws from it)
+    torch.default_generator.manual_seed(start)
+    try:
+        yield
+    finally:
+        random.setstate(state[0])
+        np.random.set_state(state[1])  # noqa: NPY002
+        torch.set_rng_state(state[2])
+
+
+def word(*key: int) -> int:
+    """32 random bits that depend on all of ``key``."""
+    return int(np.random.SeedSequence(key).generate_state(1)[0])
