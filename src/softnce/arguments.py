@@ -55,8 +55,8 @@ def rows_of_targets(
 
 def check_hard(targets: Tensor | SoftTargets, name: str) -> Tensor | SoftTargets:
     """Targets must be labels; a loss for soft ones is named otherwise."""
-    is_hard = targets.is_hard if isinstance(targets, SoftTargets) else not torch.is_floating_point(targets)
-    if not is_hard:
+    is_soft = isinstance(targets, SoftTargets) and not targets.is_hard
+    if is_soft or (isinstance(targets, Tensor) and targets.is_floating_point()):
         raise ValueError(
             f"{name} takes hard labels, got soft targets; for those use SoftTargetInfoNCE, SoftDistributionInfoNCE or "
             "SoftTargetCrossEntropy"

@@ -137,10 +137,11 @@ class SampledCandidates(Candidates):
         labels = labels.view(self.size, -1)
         weight = None
         if self.mix_alpha > 0:
-            concentration = torch.full((self.size, 2), self.mix_alpha, device=device)
-            # _sample_dirichlet is what torch.distributions.Beta calls; only it takes a generator.
-            lam = torch._sample_dirichlet(concentration, generator=generator)
-            weight = lam * (1 - self.smoothing)
+            # λ and 1 − λ are two gamma variates over their sum; torch.distributions.Beta takes no generator.
+            # In float64, because a small mix_alpha makes variates that underflow in float32.
+            shape = torch.full((self.size, 2), self.mix_alpha, dtype=torch.float64, device=device)
+            gamma = torch._standard_gamma(shape, generator)
+            weight = (gamma / gamma.sum(1, keepdim=True) * (1 - self.smoothing)).to(torch.get_default_dtype())
         return [SoftTargets(num_classes, labels, weight, self.smoothing, self.smoothing_dist)], None
 
 

@@ -109,6 +109,12 @@ def _logsumexp(
         matrix = matrix + _background_scores(scores, group)
         own_score = own_score + _background_scores(scores, targets, own=True)
     exponents = matrix - own_score[:, None]
+    if group.index is None or targets.index is None:
+        # A dense row was scored above its lowest weight; what all its classes have in common comes in here. It
+        # cancels when rows were smoothed alike, as MixUp with label smoothing does.
+        exponents = exponents + (_lowest(group, scores) - _lowest(targets, scores)[:, None]) * scores.sum(
+            1, keepdim=True
+        )
     lowest = torch.finfo(exponents.dtype).min
     if group.mask is not None:
         exponents = exponents.masked_fill(~group.mask, lowest)
@@ -125,7 +131,7 @@ def _pair_scores(scores: Tensor, group: SoftTargets) -> Tensor:
     weight = group.pair_weight(scores.dtype)
     if group.index is None:
         with torch.autocast(scores.device.type, enabled=False):
-            return scores @ weight.t()
+            return scores @ (weight - _lowest(group, scores)[:, None]).t()
     columns = group.index.unbind(1)
     matrix = scores.index_select(1, columns[0]) * weight[:, 0]
     for j, column in enumerate(columns[1:], 1):
@@ -136,7 +142,16 @@ def _pair_scores(scores: Tensor, group: SoftTargets) -> Tensor:
 def _own_scores(scores: Tensor, targets: SoftTargets) -> Tensor:
     """Σ_j w_ij·s_{i, index_ij} for every row i, (N,), without the background."""
     weight = targets.pair_weight(scores.dtype)
-    return (weight * (scores if targets.index is None else scores.gather(1, targets.index))).sum(1)
+    if targets.index is None:
+        return ((weight - _lowest(targets, scores)[:, None]) * scores).sum(1)
+    return (weight * scores.gather(1, targets.index)).sum(1)
+
+
+def _lowest(targets: SoftTargets, scores: Tensor) -> Tensor:
+    """The lowest weight of each dense row, 0 for pairs. A sum over what lies above it rounds far less."""
+    if targets.index is not None:
+        return scores.new_zeros(1)
+    return targets.pair_weight(scores.dtype).amin(1)
 
 
 def _background_scores(scores: Tensor, targets: SoftTargets, own: bool = False) -> Tensor:

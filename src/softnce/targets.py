@@ -319,10 +319,13 @@ class SoftTargets:
         mask = self.mask if other.mask is None else other.mask
         if self.mask is not None and other.mask is not None:
             mask = self.mask & other.mask
+        # Weights implied by labels are born here, in lam's precision.
+        born = lam.dtype if isinstance(lam, Tensor) and lam.is_floating_point() else None
         if self.index is None or other.index is None:
             weight = column * self.foreground() + (1 - column) * other.foreground()
             return SoftTargets(self.num_classes, None, weight, mass, dist, mask)
-        weight = torch.cat([column * self.pair_weight(), (1 - column) * other.pair_weight()], 1)
+        mine, its = (t.pair_weight(born if t.weight is None else None) for t in (self, other))
+        weight = torch.cat([column * mine, (1 - column) * its], 1)
         return SoftTargets(self.num_classes, torch.cat([self.index, other.index], 1), weight, mass, dist, mask)
 
     def __getitem__(self, rows: int | slice | Tensor | Sequence[int]) -> SoftTargets:
@@ -343,10 +346,10 @@ class SoftTargets:
         return self._map(lambda x: x.to(device, non_blocking=non_blocking), shared=True)
 
     def detach(self) -> SoftTargets:
-        return self._map(lambda x: x.detach(), shared=True)
+        return self._map(lambda x: x.detach())
 
     def clone(self) -> SoftTargets:
-        return self._map(lambda x: x.clone(), shared=True)
+        return self._map(lambda x: x.clone())
 
     def pin_memory(self) -> SoftTargets:
         return self._map(lambda x: x.pin_memory(), shared=True)
@@ -452,7 +455,7 @@ def same_background(a: SoftTargets, b: SoftTargets) -> bool:
     """Whether every row of both has one and the same background, so that it cancels between their scores."""
     if not _same_number(a.smoothing, b.smoothing):
         return False
-    return is_zero(a.smoothing) or _same_dist(a.smoothing_dist, b.smoothing_dist, a.num_classes)
+    return is_zero(a.smoothing) or _same_dist(a.smoothing_dist, b.smoothing_dist, a.num_classes, unread=False)
 
 
 def is_zero(mass: float | Tensor) -> bool:
@@ -463,9 +466,12 @@ def _same_number(a: float | Tensor, b: float | Tensor) -> bool:
     return isinstance(a, float) and isinstance(b, float) and a == b
 
 
-def _same_dist(a: Tensor | None, b: Tensor | None, num_classes: int) -> bool:
+def _same_dist(a: Tensor | None, b: Tensor | None, num_classes: int, unread: bool) -> bool:
+    """Whether two ξ are equal; ``unread`` where that takes values that may not be read now."""
     if a is b:
         return True
+    if not values_are_checked(a, b):
+        return unread
     if a is None or b is None:
         given = a if b is None else b
         assert given is not None
@@ -476,7 +482,7 @@ def _same_dist(a: Tensor | None, b: Tensor | None, num_classes: int) -> bool:
 def _common_dist(parts: Sequence[tuple[float | Tensor, Tensor | None]], num_classes: int) -> Tensor | None:
     """The one distribution that all parts with a background spread it as."""
     dists = [dist for mass, dist in parts if not is_zero(mass)]
-    if not all(_same_dist(dists[0], dist, num_classes) for dist in dists[1:]):
+    if not all(_same_dist(dists[0], dist, num_classes, unread=True) for dist in dists[1:]):
         raise ValueError(
             "the targets have backgrounds of different smoothing_dist; make them dense first: "
             "SoftTargets.from_dense(t.dense())"

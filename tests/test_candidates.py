@@ -1,0 +1,185 @@
+import pytest
+import torch
+from batches import KINDS, make_targets
+from reference import contrast as slow_contrast
+
+from softnce import (
+    BatchCandidates,
+    ClassCandidates,
+    QueueCandidates,
+    SampledCandidates,
+    SoftTargetInfoNCE,
+    SoftTargets,
+    noise,
+)
+
+K = 6
+
+
+def batch(seed: int, n: int = 5, kind: str = "mixed") -> SoftTargets:
+    return make_targets(kind, n, K, torch.Generator().manual_seed(seed))
+
+
+def slow(logits: torch.Tensor, targets: SoftTargets, others: list[SoftTargets]) -> torch.Tensor:
+    rows = [c.dense(torch.float64) for c in others]
+    return slow_contrast(logits, targets.dense(torch.float64), torch.cat(rows), None).mean()
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "ignored"])
+def test_a_queue_contrasts_with_the_last_targets_of_earlier_batches(kind: str) -> None:
+    loss = SoftTargetInfoNCE(candidates=QueueCandidates(12), reduction="none")
+    logits = torch.randn(5, K, dtype=torch.float64)
+    batches = [batch(seed, kind="smoothed" if kind == "smoothed" and seed == 0 else kind) for seed in range(4)]
+    if kind == "smoothed":  # each draws its own ξ; a queue needs one
+        batches = [batches[0]] * 4
+    assert loss(logits, batches[0]).eq(0).all(), "an empty queue leaves only the own target"
+    loss(logits, batches[1])
+    loss(logits, batches[2])
+    assert len(loss.candidates) == 12
+    held = SoftTargets.cat(batches[:3])[-12:]
+    torch.testing.assert_close(loss.candidates.held.dense(torch.float64), held.dense(torch.float64))
+    expected = slow_contrast(logits, batches[3].dense(torch.float64), held.dense(torch.float64), None)
+    torch.testing.assert_close(loss(logits, batches[3]), expected, rtol=0, atol=1e-12)
+
+
+def test_a_queue_takes_batches_of_any_form_and_smoothing() -> None:
+    loss = SoftTargetInfoNCE(candidates=QueueCandidates(20))
+    logits = torch.randn(5, K, dtype=torch.float64)
+    kinds = ("labels", "mixed", "spread", "dense")
+    for seed, kind in enumerate(kinds):
+        loss(logits, batch(seed, kind=kind))
+    expected = torch.cat([batch(seed, kind=kind).dense(torch.float64) for seed, kind in enumerate(kinds)])
+    torch.testing.assert_close(loss.candidates.held.dense(torch.float64), expected)
+
+
+def test_a_queue_is_not_touched_in_eval() -> None:
+    loss = SoftTargetInfoNCE(candidates=QueueCandidates(20)).eval()
+    loss(torch.randn(5, K), batch(0))
+    assert len(loss.candidates) == 0
+
+
+@pytest.mark.parametrize("kind", ["labels", "mixed", "spread", "dense"])
+def test_a_saved_queue_goes_on_exactly(kind: str, tmp_path) -> None:
+    def new() -> SoftTargetInfoNCE:
+        return SoftTargetInfoNCE(candidates=BatchCandidates() + QueueCandidates(7))
+
+    loss, logits = new(), torch.randn(5, K, dtype=torch.float64)
+    for seed in range(3):
+        loss(logits, batch(seed, kind=kind))
+    torch.save(loss.state_dict(), tmp_path / "loss.pt")
+    resumed = new()
+    resumed.load_state_dict(torch.load(tmp_path / "loss.pt", weights_only=True))
+    for seed in range(3, 6):
+        assert torch.equal(loss(logits, batch(seed, kind=kind)), resumed(logits, batch(seed, kind=kind)))
+    empty = new()
+    empty.load_state_dict(new().state_dict())
+    assert len(empty.candidates.terms[1]) == 0
+
+
+def test_a_queue_keeps_its_own_copy() -> None:
+    loss, labels = SoftTargetInfoNCE(candidates=QueueCandidates(4)), torch.tensor([0, 1])
+    loss(torch.randn(2, K), labels)
+    labels.fill_(5)
+    assert loss.candidates.held.index.flatten().tolist() == [0, 1]
+
+
+def test_a_queue_remembers_an_accumulated_batch_once() -> None:
+    loss, whole = SoftTargetInfoNCE(candidates=BatchCandidates() + QueueCandidates(20)), batch(0, n=6)
+    for rows in torch.arange(6).split(2):
+        loss(torch.randn(2, K), whole[rows], batch=whole, own=rows)
+    assert len(loss.candidates.terms[1]) == 6
+
+
+def test_sampled_candidates_look_like_the_policy() -> None:
+    marginal = torch.tensor([0.5, 0.3, 0.2, 0.0, 0.0, 0.0])
+    sampled = SampledCandidates(20_000, marginal, mix_alpha=0.8, smoothing=0.1)
+    ([group], own) = sampled(batch(0), torch.arange(5), torch.Generator().manual_seed(0))
+    assert own is None
+    assert group.smoothing == 0.1
+    rows = group.dense()
+    torch.testing.assert_close(rows.sum(1), torch.ones(20_000))
+    # Five standard errors of a mean of 20,000: one false alarm in a million.
+    assert ((rows.mean(0) - (0.9 * marginal + 0.1 / K)).abs() < 5 * rows.std(0) / 20_000**0.5 + 1e-6).all()
+    lam = group.weight[:, 0] / 0.9
+    beta = torch.distributions.Beta(0.8, 0.8)
+    assert abs(lam.mean() - 0.5) < 5 * beta.stddev / 20_000**0.5
+    assert abs(lam.var() - beta.variance) < 0.003
+    ([again], _) = sampled(batch(0), torch.arange(5), torch.Generator().manual_seed(0))
+    assert torch.equal(again.dense(), rows)
+    ([plain], _) = SampledCandidates(8)(batch(0), torch.arange(5))
+    assert plain.is_hard
+
+
+def test_sampled_candidates_get_the_own_target_added() -> None:
+    loss = SoftTargetInfoNCE(candidates=SampledCandidates(30, mix_alpha=0.8, smoothing=0.1))
+    logits, targets = torch.randn(5, K, dtype=torch.float64), batch(1)
+    value = loss(logits, targets, generator=torch.Generator().manual_seed(3))
+    groups, _ = loss.candidates(targets, torch.arange(5), torch.Generator().manual_seed(3))
+    torch.testing.assert_close(value, slow(logits, targets, groups), rtol=0, atol=1e-12)
+
+
+def test_smoothed_class_candidates() -> None:
+    logits, targets = torch.randn(5, K, dtype=torch.float64), batch(1)
+    vertices = 0.9 * torch.eye(K, dtype=torch.float64) + 0.1 / K
+    for smoothing in (0.1, None):
+        loss = SoftTargetInfoNCE(candidates=ClassCandidates(smoothing))
+        expected = slow_contrast(logits, targets.dense(torch.float64), vertices, None).mean()
+        torch.testing.assert_close(loss(logits, targets), expected, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="one smoothing"):
+        SoftTargetInfoNCE(candidates=ClassCandidates(None))(logits, batch(1, kind="spread"))
+
+
+def test_candidates_add_up_and_keep_the_own_in_place() -> None:
+    queue = QueueCandidates(8)
+    queue.remember(batch(9, n=4))
+    total = ClassCandidates() + (queue + BatchCandidates())
+    loss = SoftTargetInfoNCE(candidates=total, reduction="none")
+    logits, targets = torch.randn(5, K, dtype=torch.float64), batch(1)
+    rows = torch.cat([torch.eye(K, dtype=torch.float64), batch(9, n=4).dense(), targets.dense()])
+    expected = slow_contrast(logits, targets.dense(), rows, K + 4 + torch.arange(5))
+    torch.testing.assert_close(loss(logits, targets), expected, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="own target twice"):
+        BatchCandidates() + ClassCandidates() + BatchCandidates()
+
+
+def test_accidental_hits_are_left_out_and_the_own_never() -> None:
+    labels = torch.tensor([0, 0, 1, 2, 2])
+    logits = torch.randn(5, K, dtype=torch.float64)
+    targets = SoftTargets.from_labels(labels, K)
+    pairs = targets.mix(targets, 0.5)  # the same targets, as pairs that name a class twice
+    rows = targets.dense(torch.float64)
+    expected = slow_contrast(logits, rows, rows, torch.arange(5), remove_hits=True)
+    for form in (targets, pairs, SoftTargets.from_dense(rows)):
+        loss = SoftTargetInfoNCE(remove_accidental_hits=True, reduction="none")
+        torch.testing.assert_close(loss(logits, form), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SampledCandidates(0), "size must be at least 1"),
+        (lambda: SampledCandidates(4, mix_alpha=-1.0), "mix_alpha must not be negative"),
+        (lambda: SampledCandidates(4, smoothing=2.0), "smoothing must be in"),
+        (lambda: SampledCandidates(4, torch.tensor([0.5, 0.2])), "marginal must sum to 1"),
+        (lambda: QueueCandidates(0), "size must be at least 1"),
+        (lambda: ClassCandidates(smoothing=1.0), "smoothing must be in"),
+    ],
+)
+def test_misuse(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_queue_refuses_another_number_of_classes() -> None:
+    queue = QueueCandidates(4)
+    queue.remember(batch(0))
+    other = SoftTargets.from_labels(torch.tensor([0]), K + 1)
+    with pytest.raises(ValueError, match="the queue holds targets of 6 classes, the batch has 7"):
+        queue(other, torch.tensor([0]))
+
+
+def test_noise_for_sampled_candidates_may_have_empty_classes() -> None:
+    counts = torch.tensor([3, 0, 1])
+    with pytest.raises(ValueError, match=r"1 of 3 classes have no count \(1\).*floor=1"):
+        noise.from_counts(counts)
+    torch.testing.assert_close(noise.from_counts(counts, floor=1), torch.tensor([0.6, 0.2, 0.2]))

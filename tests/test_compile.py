@@ -1,0 +1,89 @@
+"""torch.compile(fullgraph=True) and devices: no graph break, no operation that mixes devices."""
+
+import pytest
+import torch
+from batches import make_targets
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+
+from softnce import (
+    NLL,
+    BatchCandidates,
+    ClassCandidates,
+    InfoNCE,
+    QueueCandidates,
+    SampledCandidates,
+    SoftDistributionInfoNCE,
+    SoftTargetCrossEntropy,
+    SoftTargetInfoNCE,
+    SoftTargets,
+    noise,
+)
+
+N, K = 8, 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["labels", "mixed", "dense"])
+@pytest.mark.parametrize("loss", [SoftTargetInfoNCE, SoftTargetCrossEntropy])
+def test_compiles_to_one_graph(loss: type[torch.nn.Module], kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    module = loss()
+    targets: torch.Tensor | SoftTargets = make_targets(kind, N, K, generator)
+    if kind == "labels":
+        targets = torch.randint(K, (N,), generator=generator)
+    elif kind == "dense":
+        targets = targets.dense()
+    logits = torch.randn(N, K, dtype=torch.float64, generator=generator, requires_grad=True)
+    compiled = torch.compile(module, fullgraph=True)
+    ours, eager = compiled(logits, targets), module(logits, targets)
+    torch.testing.assert_close(ours, eager, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(ours, logits), torch.autograd.grad(eager, logits))
+
+
+LOSSES = {
+    "batch": lambda: SoftTargetInfoNCE(noise.uniform(K)),
+    "sampled": lambda: SoftTargetInfoNCE(candidates=SampledCandidates(16, noise.uniform(K), 0.8, smoothing=0.1)),
+    "sum": lambda: SoftTargetInfoNCE(candidates=BatchCandidates() + ClassCandidates() + QueueCandidates(32)),
+    "running": lambda: SoftTargetInfoNCE(noise.RunningNoise(K)),
+    "info-nce": lambda: InfoNCE(noise.uniform(K)),
+    "soft-distribution": lambda: SoftDistributionInfoNCE(),
+    "cross-entropy": lambda: SoftTargetCrossEntropy(),
+    "nll": lambda: NLL(),
+}
+
+
+class IndexingByOperators(TorchFunctionMode):
+    """x[...] spelled as operators: Tensor.__getitem__ asks for a device guard that a CPU build does not have."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is not torch.Tensor.__getitem__:
+            return function(*args, **(kwargs or {}))
+        x, keys = args
+        dim = 0
+        for key in keys if isinstance(keys, tuple) else (keys,):
+            if key is None:
+                x, dim = x.unsqueeze(dim), dim + 1
+            elif isinstance(key, int):
+                x = x.select(dim, key)
+            elif isinstance(key, slice):
+                x, dim = torch.ops.aten.slice(x, dim, key.start, key.stop, key.step or 1), dim + 1
+            else:
+                x, dim = torch.ops.aten.index(x, [None] * dim + [key]), dim + 1
+        return x
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("kind", ["labels", "ignored", "smoothed", "mixed", "spread", "dense"])
+def test_every_operation_stays_on_the_device(name: str, kind: str) -> None:
+    """Fake tensors know their device and refuse operations across devices."""
+    if name in ("info-nce", "nll") and kind != "labels":
+        pytest.skip("takes hard labels")
+    targets = make_targets(kind, N, K, torch.Generator().manual_seed(0))
+    with FakeTensorMode(), IndexingByOperators():
+        with torch.device("cuda"):
+            loss = LOSSES[name]()
+        logits = torch.empty(N, K, device="cuda")
+        soft = targets._map(lambda x: torch.empty(x.shape, dtype=x.dtype, device="cuda"), shared=True)
+        for _ in range(2):  # the queue holds something the second time
+            assert loss(logits, soft).device.type == "cuda"

@@ -1,0 +1,116 @@
+"""Every path of the contrast against the slow reference, in value and gradient, float64."""
+
+import pytest
+import torch
+from batches import KINDS, Batch, batches, make_targets
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import contrast as slow_contrast
+from reference import published_loss
+
+import softnce
+from softnce import SoftTargets, functional
+from softnce.contrast import class_scores, contrast
+
+
+def assert_equal(batch: Batch, candidates: list[SoftTargets], own: torch.Tensor | None, remove_hits: bool) -> None:
+    logits = batch.logits.requires_grad_()
+    scores = class_scores(logits, batch.temperature, batch.noise.log())
+    fast = contrast(scores, batch.targets, candidates, own, remove_hits)
+    (fast_gradient,) = torch.autograd.grad(fast.sum(), logits)
+
+    rows = torch.cat([c.dense(torch.float64) for c in candidates])
+    mask = torch.cat([torch.ones(len(c), dtype=torch.bool) if c.mask is None else c.mask for c in candidates])
+    slow = slow_contrast(batch.scores, batch.targets.dense(torch.float64), rows, own, mask, remove_hits)
+    (slow_gradient,) = torch.autograd.grad(slow.sum(), logits)
+
+    counted = slice(None) if batch.targets.mask is None else batch.targets.mask
+    bound = 1e-12 * (1 + float(batch.scores.detach().abs().max()))
+    assert fast.isfinite().all()
+    assert fast_gradient.isfinite().all()
+    error = (fast - slow)[counted].abs()
+    assert error.numel() == 0 or error.max() <= bound
+    # A gradient is a difference of two points on the simplex over τ; its error scales with the weights' error.
+    error = (fast_gradient - slow_gradient)[counted].abs()
+    assert error.numel() == 0 or error.max() <= bound / batch.temperature
+
+
+@settings(max_examples=300)
+@given(batches(), st.booleans())
+def test_batch_candidates_equal_the_reference(batch: Batch, remove_hits: bool) -> None:
+    assert_equal(batch, [batch.targets], torch.arange(len(batch.targets)), remove_hits)
+
+
+@settings(max_examples=300)
+@given(batches(), st.lists(st.sampled_from(KINDS), min_size=1, max_size=3), st.integers(0, 10**6), st.booleans())
+def test_groups_of_other_candidates_equal_the_reference(
+    batch: Batch, kinds: list[str], seed: int, hold_own: bool
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    k = batch.targets.num_classes
+    groups = [make_targets(kind, 1 + seed % 5, k, generator) for kind in kinds]
+    own = None
+    if hold_own:
+        own = sum(map(len, groups)) + torch.arange(len(batch.targets))
+        groups.append(batch.targets)
+    assert_equal(batch, groups, own, remove_hits=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_candidates_but_the_own_is_zero(kind: str) -> None:
+    targets = make_targets(kind, 1, 5, torch.Generator().manual_seed(0))
+    logits = torch.randn(1, 5, dtype=torch.float64, requires_grad=True)
+    loss = contrast(logits, targets, [targets], torch.tensor([0]))
+    loss.sum().backward()
+    assert loss.item() == 0
+    assert (logits.grad == 0).all()
+
+
+def test_equals_the_published_formulation() -> None:
+    logits, noise = torch.randn(12, 6, dtype=torch.float64), torch.rand(6, dtype=torch.float64) + 0.1
+    noise = noise / noise.sum()
+    targets = torch.randn(12, 6, dtype=torch.float64).softmax(1)
+    ours = functional.soft_target_info_nce(logits, targets, noise, 0.7)
+    torch.testing.assert_close(ours, published_loss(logits, targets, noise, 0.7), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradcheck(kind: str) -> None:
+    targets = make_targets(kind, 5, 4, torch.Generator().manual_seed(1))
+    logits = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    temperature = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda x, t: functional.soft_target_info_nce(x, targets, temperature=t), (logits, temperature)
+    )
+
+
+@settings(max_examples=60)
+@given(batches(), st.randoms(use_true_random=False))
+def test_permuting_the_batch_permutes_the_losses(batch: Batch, random) -> None:
+    order = list(range(len(batch.targets)))
+    random.shuffle(order)
+
+    def losses(logits: torch.Tensor, targets: SoftTargets) -> torch.Tensor:
+        return functional.soft_target_info_nce(logits, targets, batch.noise, batch.temperature, reduction="none")
+
+    expected = losses(batch.logits, batch.targets)[order]
+    bound = 1e-12 * (1 + float(batch.scores.detach().abs().max()))
+    torch.testing.assert_close(
+        losses(batch.logits[order], batch.targets[torch.tensor(order)]), expected, rtol=0, atol=bound
+    )
+
+
+def test_every_loss_is_finite_at_extreme_logits() -> None:
+    logits = torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [1e4, 1e4, 1e4]], requires_grad=True)
+    labels = torch.tensor([1, 0, 2])
+    for loss in (
+        softnce.SoftTargetInfoNCE(),
+        softnce.InfoNCE(),
+        softnce.SoftDistributionInfoNCE(),
+        softnce.SoftTargetCrossEntropy(),
+        softnce.NLL(),
+    ):
+        value = loss(logits, labels)
+        (gradient,) = torch.autograd.grad(value, logits)
+        assert value.isfinite()
+        assert gradient.isfinite().all()

@@ -1,0 +1,339 @@
+"""The modules: drop-in where nn.CrossEntropyLoss stood, and everything they take besides."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import softnce
+from softnce import (
+    NLL,
+    BatchCandidates,
+    ClassCandidates,
+    InfoNCE,
+    QueueCandidates,
+    SampledCandidates,
+    SoftDistributionInfoNCE,
+    SoftTargetCrossEntropy,
+    SoftTargetInfoNCE,
+    SoftTargets,
+    functional,
+    noise,
+)
+
+N, K = 12, 5
+GENERATOR = torch.Generator().manual_seed(0)
+LOGITS = torch.randn(N, K, dtype=torch.float64, generator=GENERATOR)
+LABELS = torch.randint(K, (N,), generator=GENERATOR)
+PROBS = torch.randn(N, K, dtype=torch.float64, generator=GENERATOR).softmax(1)
+WEIGHT = torch.rand(N, dtype=torch.float64, generator=GENERATOR)
+CLASS_WEIGHT = torch.rand(K, dtype=torch.float64, generator=GENERATOR) + 0.1
+ALL = [SoftTargetInfoNCE, InfoNCE, SoftDistributionInfoNCE, SoftTargetCrossEntropy, NLL]
+EXACT = {"rtol": 0.0, "atol": 1e-13}
+
+
+@pytest.mark.parametrize(
+    ("reduction", "smoothing", "weighted", "kind"),
+    list(
+        itertools.product(["mean", "sum", "none"], [0.0, 0.2], [False, True], ["labels", "ignored", "probs", "spatial"])
+    ),
+)
+def test_cross_entropy_is_torchs(reduction: str, smoothing: float, weighted: bool, kind: str) -> None:
+    class_weight = CLASS_WEIGHT if weighted else None
+    logits, targets = LOGITS, LABELS
+    if kind == "ignored":
+        targets = torch.where(LABELS.eq(LABELS[0]), 255, LABELS)
+    if kind == "probs":
+        targets = PROBS
+    if kind == "spatial":
+        logits, targets = LOGITS.reshape(2, 2, 3, K).movedim(-1, 1), LABELS.reshape(2, 2, 3)
+    ignored = -100 if kind == "probs" else 255  # torch takes no other with probabilities
+    options = {"reduction": reduction, "label_smoothing": smoothing, "ignore_index": ignored}
+    ours = SoftTargetCrossEntropy(class_weight=class_weight, **options)
+    theirs = F.cross_entropy(logits, targets, class_weight, **options)
+    torch.testing.assert_close(ours(logits, targets), theirs, **EXACT)
+    if smoothing == 0 and kind != "probs":
+        hard = NLL(reduction=reduction, class_weight=class_weight, ignore_index=255)
+        torch.testing.assert_close(hard(logits, targets), theirs, **EXACT)
+
+
+@pytest.mark.parametrize("loss", [SoftTargetInfoNCE(), InfoNCE(), SoftTargetCrossEntropy(), NLL()])
+def test_sample_weights_weigh_the_mean(loss: nn.Module) -> None:
+    loss.reduction = "none"
+    each = loss(LOGITS, LABELS)
+    torch.testing.assert_close(loss(LOGITS, LABELS, WEIGHT), each * WEIGHT, **EXACT)
+    loss.reduction = "mean"
+    torch.testing.assert_close(loss(LOGITS, LABELS, WEIGHT), (each * WEIGHT).sum() / WEIGHT.sum(), **EXACT)
+    loss.reduction = "sum"
+    torch.testing.assert_close(loss(LOGITS, LABELS, WEIGHT), (each * WEIGHT).sum(), **EXACT)
+
+
+def test_class_weights_weigh_samples_by_their_targets() -> None:
+    each = functional.soft_target_info_nce(LOGITS, PROBS, reduction="none")
+    weights = PROBS @ CLASS_WEIGHT
+    ours = SoftTargetInfoNCE(class_weight=CLASS_WEIGHT)(LOGITS, PROBS)
+    torch.testing.assert_close(ours, (each * weights).sum() / weights.sum(), **EXACT)
+    by_label = InfoNCE(class_weight=CLASS_WEIGHT)(LOGITS, LABELS)
+    each = functional.info_nce(LOGITS, LABELS, reduction="none")
+    weights = CLASS_WEIGHT[LABELS]
+    torch.testing.assert_close(by_label, (each * weights).sum() / weights.sum(), **EXACT)
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_ignored_rows_are_as_if_they_were_not_there(loss: type[nn.Module]) -> None:
+    labels = torch.where(LABELS.eq(LABELS[0]), -100, LABELS)
+    kept = labels != -100
+    assert 0 < int(kept.sum()) < N
+    logits = LOGITS.clone().requires_grad_()
+    value = loss()(logits, labels)
+    value.backward()
+    if loss is not SoftDistributionInfoNCE:  # hard labels leave nothing to draw, but the stream of draws moves on
+        torch.testing.assert_close(value, loss()(LOGITS[kept], labels[kept]), **EXACT)
+    assert (logits.grad[~kept] == 0).all()
+    nothing = loss()(logits, torch.full_like(labels, -100))
+    assert nothing.item() == 0
+    assert torch.autograd.grad(nothing, logits)[0].eq(0).all()
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_dense_prediction_is_the_flat_one(loss: type[nn.Module]) -> None:
+    logits, labels = LOGITS.reshape(3, 4, K).movedim(-1, 1), LABELS.reshape(3, 4)
+    flat = loss(reduction="none")(LOGITS, LABELS)
+    torch.testing.assert_close(loss(reduction="none")(logits, labels), flat.reshape(3, 4), **EXACT)
+    if loss in (SoftTargetInfoNCE, SoftTargetCrossEntropy):
+        probs = PROBS.reshape(3, 4, K).movedim(-1, 1)
+        torch.testing.assert_close(loss()(logits, probs), loss()(LOGITS, PROBS), **EXACT)
+
+
+def test_modules_are_their_functions() -> None:
+    eta = noise.from_labels(LABELS, K, floor=1).double()
+    pairs = [
+        (SoftTargetInfoNCE(eta, 0.5), functional.soft_target_info_nce, PROBS),
+        (InfoNCE(eta, 0.5), functional.info_nce, LABELS),
+    ]
+    for module, function, targets in pairs:
+        torch.testing.assert_close(module(LOGITS, targets), function(LOGITS, targets, eta, 0.5), **EXACT)
+    for module, function, targets in [
+        (SoftTargetCrossEntropy(0.5), functional.soft_target_cross_entropy, PROBS),
+        (NLL(0.5), functional.nll, LABELS),
+    ]:
+        torch.testing.assert_close(module(LOGITS, targets), function(LOGITS, targets, 0.5), **EXACT)
+
+
+def test_soft_distribution_draws_and_is_reproducible() -> None:
+    loss = SoftDistributionInfoNCE()
+    soft = SoftTargets.from_dense(PROBS)
+
+    def value(seed: int) -> torch.Tensor:
+        return loss(LOGITS, PROBS, generator=torch.Generator().manual_seed(seed))
+
+    assert value(1) == value(1)
+    assert value(1) != value(2)
+    drawn = soft.sample(torch.Generator().manual_seed(1))
+    torch.testing.assert_close(value(1), functional.info_nce(LOGITS, drawn), **EXACT)
+    function = functional.soft_distribution_info_nce(LOGITS, PROBS, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(function, value(1), **EXACT)
+
+
+def test_hard_losses_refuse_soft_targets() -> None:
+    for loss in (InfoNCE(), NLL()):
+        for soft in (PROBS, SoftTargets.from_labels(LABELS, K, smoothing=0.1)):
+            with pytest.raises(ValueError, match="takes hard labels, got soft targets"):
+                loss(LOGITS, soft)
+        assert loss(LOGITS, SoftTargets.from_labels(LABELS, K)) == loss(LOGITS, LABELS)
+
+
+def test_learnable_temperature_gets_a_gradient() -> None:
+    loss = SoftTargetInfoNCE(temperature=nn.Parameter(torch.tensor(0.7, dtype=torch.float64)))
+    assert [name for name, _ in loss.named_parameters()] == ["temperature"]
+    loss(LOGITS, PROBS).backward()
+    step = 1e-6
+    slope = (
+        functional.soft_target_info_nce(LOGITS, PROBS, temperature=0.7 + step)
+        - functional.soft_target_info_nce(LOGITS, PROBS, temperature=0.7 - step)
+    ) / (2 * step)
+    assert loss.temperature.grad.item() == pytest.approx(slope.item(), rel=1e-6)
+
+
+def test_probabilities_and_ranking_leave_the_noise_out() -> None:
+    loss = SoftTargetInfoNCE(noise.from_counts(torch.arange(1, K + 1)), temperature=0.5)
+    torch.testing.assert_close(loss.probabilities(LOGITS), (LOGITS / 0.5).softmax(1), **EXACT)
+    assert torch.equal(functional.ranking(LOGITS, 2), LOGITS.topk(2).indices)
+
+
+def test_against_classes_does_not_depend_on_the_batch() -> None:
+    loss = SoftTargetInfoNCE(temperature=0.5).eval()
+    halves = [loss.against_classes(LOGITS[rows], PROBS[rows]) for rows in (slice(0, N // 2), slice(N // 2, N))]
+    torch.testing.assert_close(loss.against_classes(LOGITS, PROBS), torch.stack(halves).mean(), **EXACT)
+    torch.testing.assert_close(loss.against_classes(LOGITS, PROBS), F.cross_entropy(LOGITS / 0.5, PROBS), **EXACT)
+
+
+def test_noise_shifts_the_scores() -> None:
+    eta = noise.from_counts(torch.arange(1, K + 1)).double()
+    shifted = functional.soft_target_info_nce(LOGITS - eta.log(), PROBS)
+    torch.testing.assert_close(SoftTargetInfoNCE(eta)(LOGITS, PROBS), shifted, rtol=0, atol=1e-12)
+    uniform = SoftTargetInfoNCE(noise.uniform(K).double())(LOGITS, PROBS)
+    torch.testing.assert_close(uniform, SoftTargetInfoNCE()(LOGITS, PROBS), **EXACT)
+
+
+def test_running_noise_follows_the_stream() -> None:
+    running = noise.RunningNoise(K, decay=0.9)
+    loss = SoftTargetInfoNCE(running)
+    assert torch.equal(running.probs(), noise.uniform(K))
+    for _ in range(60):
+        loss(LOGITS, LABELS)
+    share = torch.bincount(LABELS, minlength=K) / N
+    assert (running.probs() - share).abs().max() < 0.02
+    before = running.probs()
+    loss.eval()(LOGITS, LABELS)
+    assert torch.equal(running.probs(), before)
+    restored = SoftTargetInfoNCE(noise.RunningNoise(K, decay=0.9))
+    restored.load_state_dict(loss.state_dict())
+    assert torch.equal(restored.running_noise.probs(), before)
+
+
+def test_mixup_of_timm_and_torchvision_pass_unchanged() -> None:
+    from softnce.lab import torchvision_operators  # noqa: F401
+
+    timm_data = pytest.importorskip("timm.data")
+    from torchvision.transforms import v2
+
+    images, labels = torch.rand(8, 3, 16, 16), torch.randint(K, (8,))
+    mixup = timm_data.Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1, num_classes=K)
+    _, by_timm = mixup(images.clone(), labels)
+    _, by_torchvision = v2.MixUp(num_classes=K)(images, labels)
+    logits = torch.randn(8, K)
+    for targets in (by_timm, by_torchvision):
+        assert SoftTargetInfoNCE()(logits, targets).isfinite()
+        assert SoftDistributionInfoNCE()(logits, targets).isfinite()
+
+
+# ------------------------------------------------------------------------------------------------- state and misuse
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_state_dict_round_trips(loss: type[nn.Module], tmp_path) -> None:
+    module = loss(class_weight=CLASS_WEIGHT)
+    torch.save(module.state_dict(), tmp_path / "state.pt")
+    other = loss(class_weight=torch.ones(K, dtype=torch.float64))
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert torch.equal(other.class_weight, CLASS_WEIGHT)
+
+
+@pytest.mark.parametrize("loss", ALL)
+@pytest.mark.parametrize(
+    ("logits", "targets", "message"),
+    [
+        (
+            torch.ones(3, 4, dtype=torch.long),
+            torch.zeros(3, dtype=torch.long),
+            "logits must be a floating point tensor",
+        ),
+        (torch.randn(4), torch.tensor(0), r"logits must have shape \(N, K\)"),
+        (torch.randn(0, 4), torch.zeros(0, dtype=torch.long), "the batch is empty"),
+        (torch.randn(3, 4), torch.zeros(2, dtype=torch.long), r"targets must be labels of shape \(3,\)"),
+        (torch.randn(3, 4), torch.tensor([0, 1, 4]), r"targets holds the label 4; labels are in \[0, 4\)"),
+        (torch.randn(3, 4), torch.tensor([0, 1, -1]), "targets holds the label -1"),
+        (torch.randn(3, 4), [0, 1, 2], "targets must be a tensor or SoftTargets, got list"),
+        (torch.randn(3, 4), SoftTargets.from_labels(torch.tensor([0, 1, 2]), 5), "5 classes, logits have 4"),
+        (torch.randn(3, 4), SoftTargets.from_labels(torch.tensor([0, 1]), 4), "2 rows, logits have 3"),
+    ],
+)
+def test_misuse_gets_one_clear_error(loss: type[nn.Module], logits, targets, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        loss()(logits, targets)
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (torch.full((3, 4), 0.3), "sum to 1 over the classes, got a sum of 1.2"),
+        (torch.tensor([[1.5, -0.5, 0.0, 0.0]] * 3), "negative value -0.5"),
+        (torch.full((3, 4), float("nan")), "NaN"),
+        (torch.full((3, 5), 0.2), r"probabilities of shape \(3, 4\)"),
+        (torch.ones(3, 4, dtype=torch.long), "must be floating point probabilities"),
+    ],
+)
+@pytest.mark.parametrize("loss", [SoftTargetInfoNCE, SoftDistributionInfoNCE, SoftTargetCrossEntropy])
+def test_bad_probabilities(loss: type[nn.Module], targets: torch.Tensor, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        loss()(torch.randn(3, 4), targets)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0}, "temperature must be a positive number, got 0.0"),
+        ({"temperature": -1}, "temperature must be a positive number, got -1"),
+        ({"temperature": torch.tensor([1.0, 2.0])}, "temperature must be one number"),
+        ({"temperature": torch.tensor(-1.0)}, "temperature must be positive"),
+        ({"noise_probs": torch.tensor([0.5, 0.4])}, "noise_probs must sum to 1"),
+        ({"noise_probs": torch.tensor([1.0, 0.0])}, "zero for class 1.*floor"),
+        ({"noise_probs": torch.ones(2, 2) / 2}, r"noise_probs must be a \(K,\)"),
+        ({"noise_probs": [0.5, 0.5]}, "noise_probs must be a tensor"),
+        ({"reduction": "avg"}, "reduction must be one of mean, sum, none, got 'avg'"),
+        ({"label_smoothing": 2.0}, r"label_smoothing must be in \[0, 1\], got 2.0"),
+        ({"class_weight": torch.tensor([-1.0, 1.0])}, "class_weight must not be negative"),
+        ({"candidates": "batch"}, "candidates must be a softnce.Candidates, got str"),
+    ],
+)
+def test_bad_options(options: dict, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        SoftTargetInfoNCE(**options)
+
+
+def test_bad_calls() -> None:
+    logits, labels = torch.randn(3, 4), torch.tensor([0, 1, 2])
+    with pytest.raises(ValueError, match="noise_probs has 5 entries, but logits have 4 classes"):
+        SoftTargetInfoNCE(noise.uniform(5))(logits, labels)
+    with pytest.raises(ValueError, match="candidates have 5 classes, logits have 4"):
+        functional.soft_target_info_nce(logits, labels, candidates=SoftTargets.from_labels(labels, 5))
+    with pytest.raises(ValueError, match="own names candidate 3 of 3"):
+        functional.soft_target_info_nce(
+            logits, labels, candidates=SoftTargets.from_labels(labels, 4), own=torch.tensor([1, 2, 3])
+        )
+    with pytest.raises(ValueError, match="weight must have one entry a sample"):
+        SoftTargetInfoNCE()(logits, labels, torch.ones(4))
+    with pytest.raises(ValueError, match=r"class_weight must have shape \(4,\)"):
+        SoftTargetInfoNCE(class_weight=torch.ones(5))(logits, labels)
+    with pytest.raises(ValueError, match="marginal has 5 classes, the targets have 4"):
+        SoftTargetInfoNCE(candidates=SampledCandidates(8, noise.uniform(5)))(logits, labels)
+
+
+def test_value_checks_can_be_switched_off() -> None:
+    broken = torch.full((3, 4), 0.3)
+    with softnce.set_validation(False):
+        assert SoftTargetInfoNCE()(torch.randn(3, 4), broken).isfinite()
+    with pytest.raises(ValueError, match="sum to 1"):
+        SoftTargetInfoNCE()(torch.randn(3, 4), broken)
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    [
+        BatchCandidates(),
+        SampledCandidates(64, mix_alpha=0.8, smoothing=0.1),
+        QueueCandidates(32),
+        ClassCandidates(),
+        ClassCandidates(smoothing=None),
+        BatchCandidates() + QueueCandidates(32) + ClassCandidates(),
+    ],
+    ids=lambda c: type(c).__name__,
+)
+def test_training_with_any_candidates_learns_a_separable_problem(candidates: softnce.Candidates) -> None:
+    torch.manual_seed(0)
+    centres = 3 * torch.randn(K, 8)
+    model = nn.Linear(8, K)
+    loss = SoftTargetInfoNCE(candidates=candidates, label_smoothing=0.1)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(60):
+        labels = torch.randint(K, (16,))
+        value = loss(model(centres[labels] + torch.randn(16, 8)), labels)
+        optimiser.zero_grad()
+        value.backward()
+        optimiser.step()
+    labels = torch.arange(K).repeat(50)
+    accuracy = (model(centres[labels] + torch.randn(len(labels), 8)).argmax(1) == labels).float().mean()
+    assert accuracy > 0.97

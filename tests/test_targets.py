@@ -1,0 +1,198 @@
+import copy
+import pickle
+
+import pytest
+import torch
+from batches import KINDS, make_targets
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset
+
+from softnce import SoftTargets
+
+LABELS = torch.tensor([0, 2, 1, 2])
+
+
+def test_labels_are_smoothed_as_torch_smooths_them() -> None:
+    t = SoftTargets.from_labels(LABELS, num_classes=4, smoothing=0.2)
+    expected = 0.8 * torch.nn.functional.one_hot(LABELS, 4) + 0.05
+    torch.testing.assert_close(t.dense(), expected)
+    assert (len(t), t.num_classes) == (4, 4)
+
+
+def test_smoothing_towards_a_given_distribution() -> None:
+    xi = torch.tensor([0.7, 0.1, 0.1, 0.1])
+    t = SoftTargets.from_labels(LABELS, num_classes=4, smoothing=0.2, smoothing_dist=xi)
+    torch.testing.assert_close(t.dense()[0], torch.tensor([0.94, 0.02, 0.02, 0.02]))
+
+
+@pytest.mark.parametrize("lam", [0.3, torch.tensor(0.3), torch.tensor([0.3, 1.0, 0.0, 0.5])])
+def test_mix_is_the_mix_of_dense_rows(lam: float | torch.Tensor) -> None:
+    t = SoftTargets.from_labels(LABELS, 4, smoothing=0.1)
+    column = lam[:, None] if isinstance(lam, torch.Tensor) and lam.dim() else lam
+    expected = column * t.dense() + (1 - column) * t.dense().flip(0)
+    mixed = t.mix(t.flip(0), lam)
+    torch.testing.assert_close(mixed.dense(), expected)
+    assert mixed.index is not None
+    assert mixed.index.shape == (4, 2)
+    assert mixed.smoothing == 0.1, "a shared background must stay shared: it cancels for free"
+    again = mixed.mix(SoftTargets.from_dense(t.dense()), 0.5)
+    torch.testing.assert_close(again.dense(), 0.5 * expected + 0.5 * t.dense())
+
+
+def test_mix_of_different_smoothing() -> None:
+    a, b = SoftTargets.from_labels(LABELS, 4, 0.1), SoftTargets.from_labels(LABELS.flip(0), 4, 0.4)
+    torch.testing.assert_close(a.mix(b, 0.25).dense(), 0.25 * a.dense() + 0.75 * b.dense())
+    rows = torch.rand(4)
+    torch.testing.assert_close(a.mix(b, rows).dense(), rows[:, None] * a.dense() + (1 - rows[:, None]) * b.dense())
+    other = SoftTargets.from_labels(LABELS, 4, 0.1, torch.tensor([0.7, 0.1, 0.1, 0.1]))
+    with pytest.raises(ValueError, match="different smoothing_dist"):
+        a.mix(other, 0.5)
+
+
+def test_topk_renormalised_and_spread() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+    p = (logits / 2).softmax(1)
+    kept = SoftTargets.from_topk(logits, k=2, temperature=2.0)
+    torch.testing.assert_close(kept.dense()[0, :2], p[0, :2] / p[0, :2].sum())
+    spread = SoftTargets.from_topk(logits, k=2, temperature=2.0, remainder="spread").dense()[0]
+    rest = p[0, 2:].sum()
+    torch.testing.assert_close(spread, torch.tensor([p[0, 0], p[0, 1], 0, 0]) + rest / 4)
+    torch.testing.assert_close(SoftTargets.from_topk(logits, k=4, temperature=2.0).dense(), p)
+
+
+def test_votes_become_shares_and_stay_small_when_few_classes_are_chosen() -> None:
+    counts = torch.tensor([[3, 1] + [0] * 18, [0, 5] + [0] * 18])
+    t = SoftTargets.from_votes(counts)
+    torch.testing.assert_close(t.dense(), counts / counts.sum(1, keepdim=True))
+    assert t.index is not None
+    assert t.index.shape == (2, 2)
+    assert SoftTargets.from_votes(counts[:, :3]).index is None
+
+
+def test_pairs_may_name_a_class_twice_and_be_filled_up() -> None:
+    t = SoftTargets.from_pairs(torch.tensor([[1, 1, 0]]), torch.tensor([[0.25, 0.75, 0.0]]), 3)
+    torch.testing.assert_close(t.dense(), torch.tensor([[0.0, 1.0, 0.0]]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_by_index_slice_mask_and_flip(kind: str) -> None:
+    t = make_targets(kind, 5, 6, torch.Generator().manual_seed(3))
+    rows = t.dense()
+    torch.testing.assert_close(t[2].dense(), rows[2:3])
+    torch.testing.assert_close(t[-1].dense(), rows[-1:])
+    torch.testing.assert_close(t[1:4].dense(), rows[1:4])
+    torch.testing.assert_close(t[torch.tensor([3, 0])].dense(), rows[[3, 0]])
+    torch.testing.assert_close(t[rows[:, 0] > 0.1].dense(), rows[rows[:, 0] > 0.1])
+    torch.testing.assert_close(t.flip(0).dense(), rows.flip(0))
+    torch.testing.assert_close(t.dense().sum(1), torch.ones(5, dtype=rows.dtype))
+    with pytest.raises(IndexError):
+        t[5]
+
+
+@given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4), st.integers(0, 1000))
+def test_cat_is_the_cat_of_dense_rows(kinds: list[str], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    parts = [make_targets(kind, 1 + i, 6, generator) for i, kind in enumerate(k for k in kinds if k != "smoothed")]
+    if not parts:
+        return
+    joined = SoftTargets.cat(parts)
+    torch.testing.assert_close(joined.dense(torch.float64), torch.cat([part.dense(torch.float64) for part in parts]))
+    if any(part.mask is not None for part in parts):
+        assert joined.mask is not None
+        assert int(joined.mask.sum()) == sum(len(p) if p.mask is None else int(p.mask.sum()) for p in parts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_class_mass_and_expectation(kind: str) -> None:
+    t = make_targets(kind, 8, 6, torch.Generator().manual_seed(3))
+    rows = t.dense(torch.float64)
+    counted = rows if t.mask is None else rows[t.mask]
+    torch.testing.assert_close(t.class_mass().double(), counted.sum(0))
+    values = torch.randn(6, dtype=torch.float64)
+    torch.testing.assert_close(t.expectation(values), rows @ values)
+    by_row = torch.randn(8, 6, dtype=torch.float64)
+    torch.testing.assert_close(t.expectation(by_row), (rows * by_row).sum(1))
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "ignored"])
+def test_samples_follow_the_rows(kind: str) -> None:
+    """χ² of 20,000 draws from each of 3 rows; a false alarm in 10,000 at the fixed seed's expectation."""
+    t = make_targets(kind, 3, 5, torch.Generator().manual_seed(5))
+    generator = torch.Generator().manual_seed(7)
+    n = 20_000
+    many = SoftTargets.cat([t] * n)
+    labels = many.sample(generator).view(n, 3)
+    for i in range(3):
+        expected = n * t.dense(torch.float64)[i]
+        counts = torch.bincount(labels[:, i], minlength=5).double()
+        assert (counts[expected == 0] == 0).all()
+        seen = expected > 0
+        statistic = ((counts - expected)[seen] ** 2 / expected[seen]).sum()
+        assert statistic < 23.51, "the 0.9999 quantile of χ² with 4 degrees of freedom"
+
+
+def test_sampling_is_reproducible_by_generator() -> None:
+    t = make_targets("mixed", 50, 9, torch.Generator().manual_seed(0))
+    first, second = (t.sample(torch.Generator().manual_seed(1)) for _ in range(2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, t.sample(torch.Generator().manual_seed(2)))
+
+
+class Rows(Dataset):
+    def __init__(self, targets: SoftTargets) -> None:
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, SoftTargets]:
+        return torch.tensor(i), self.targets[i]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_loader_collates_rows(workers: int) -> None:
+    t = make_targets("mixed", 7, 5, torch.Generator().manual_seed(0))
+    seen = list(DataLoader(Rows(t), batch_size=3, num_workers=workers))
+    torch.testing.assert_close(SoftTargets.cat([b[1] for b in seen]).dense(), t.dense())
+    assert [len(b[1]) for b in seen] == [3, 3, 1]
+    assert seen[0][1].smoothing == 0.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_pickle_and_move(kind: str) -> None:
+    t = make_targets(kind, 4, 5, torch.Generator().manual_seed(0))
+    for other in (pickle.loads(pickle.dumps(t)), copy.deepcopy(t), t.to("cpu"), t.clone(), t.detach()):
+        torch.testing.assert_close(other.dense(), t.dense())
+    assert t.to("meta").device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SoftTargets.from_labels(torch.tensor([0, 5]), 3), r"labels holds the label 5; labels are in \[0, 3\)"),
+        (lambda: SoftTargets.from_labels(torch.tensor([-1]), 3), "label -1"),
+        (lambda: SoftTargets.from_labels(torch.tensor([[0]]), 3), r"shape \(N,\)"),
+        (lambda: SoftTargets.from_labels(LABELS, 3, smoothing=1.5), r"smoothing must be a number in \[0, 1\], got 1.5"),
+        (lambda: SoftTargets.from_labels(LABELS, 3, 0.1, torch.ones(4) / 4), "4 entries, but there are 3 classes"),
+        (lambda: SoftTargets.from_dense(torch.tensor([[0.5, 0.4]])), "sum to 1 over the classes, got a sum of 0.9"),
+        (lambda: SoftTargets.from_dense(torch.tensor([[1.5, -0.5]])), "negative value -0.5"),
+        (lambda: SoftTargets.from_dense(torch.tensor([[float("nan"), 1.0]])), "NaN"),
+        (
+            lambda: SoftTargets.from_pairs(torch.tensor([[0, 3]]), torch.tensor([[0.5, 0.5]]), 3),
+            "index holds the label 3",
+        ),
+        (lambda: SoftTargets.from_pairs(torch.tensor([[0]]), torch.tensor([[0.5, 0.5]]), 3), "one shape"),
+        (lambda: SoftTargets.from_topk(torch.randn(2, 3), 4), "k must be between 1 and the 3 classes, got 4"),
+        (lambda: SoftTargets.from_topk(torch.randn(2, 3), 2, temperature=0.0), "temperature must be positive"),
+        (lambda: SoftTargets.from_topk(torch.randn(2, 3), 2, remainder="drop"), "remainder must be"),
+        (lambda: SoftTargets.from_votes(torch.tensor([[1, 0], [0, 0]])), "no vote in row 1"),
+        (lambda: SoftTargets.from_labels(LABELS, 3).mix(SoftTargets.from_labels(LABELS, 3), 1.5), r"lam must lie in"),
+        (lambda: SoftTargets.from_labels(LABELS, 3).mix(SoftTargets.from_labels(LABELS[:2], 3), 0.5), "4 rows"),
+        (lambda: SoftTargets.cat([]), "at least one"),
+        (lambda: SoftTargets.cat([make_targets("labels", 1, k, torch.Generator()) for k in (3, 4)]), "3 and 4 classes"),
+    ],
+)
+def test_misuse_gets_one_clear_error(make, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
