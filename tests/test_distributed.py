@@ -1,0 +1,141 @@
+"""Several processes give the gradients and the displayed loss of one process on the concatenated batch."""
+
+import itertools
+import socket
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from batches import make_targets
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from softnce import (
+    NLL,
+    BatchCandidates,
+    ClassCandidates,
+    InfoNCE,
+    QueueCandidates,
+    SoftTargetCrossEntropy,
+    SoftTargetInfoNCE,
+    SoftTargets,
+    noise,
+)
+from softnce.distributed import gather_targets
+
+K, DIM = 6, 4
+SIZES = {"even": [5, 5, 5, 5], "uneven": [5, 2, 1, 4], "empty rank": [5, 0, 3, 0]}
+LOSSES = {
+    "soft target": lambda: SoftTargetInfoNCE(noise.from_counts(torch.arange(1, K + 1)).double()),
+    "with classes and queue": lambda: SoftTargetInfoNCE(
+        candidates=BatchCandidates() + ClassCandidates() + QueueCandidates(7)
+    ),
+    "class weights": lambda: SoftTargetInfoNCE(class_weight=torch.arange(1, K + 1).double()),
+    "sum": lambda: SoftTargetInfoNCE(reduction="sum"),
+    "cross-entropy": lambda: SoftTargetCrossEntropy(),
+}
+KINDS = ("labels", "ignored", "mixed", "spread", "dense")
+
+
+def problem(sizes: list[int], kind: str) -> tuple[nn.Module, Tensor, SoftTargets, Tensor]:
+    torch.manual_seed(0)
+    n = sum(sizes)
+    targets = make_targets(kind, n, K, torch.Generator().manual_seed(n))
+    if kind == "mixed":  # what people have: float32 weights
+        targets.weight = targets.weight.float()
+    return nn.Linear(DIM, K).double(), torch.randn(n, DIM).double(), targets, torch.rand(n).double()
+
+
+def step(
+    model: nn.Module, loss: nn.Module, x: Tensor, targets: SoftTargets, weight: Tensor | None
+) -> tuple[float, ...]:
+    """Two steps, so that a queue holds something in the second; the loss of each, and the last gradient."""
+    shown = []
+    for _ in range(2):
+        model.zero_grad()
+        value = loss(model(x), targets, weight)
+        value.backward()
+        shown.append(value.item())
+    return (*shown, *torch.cat([p.grad.flatten() for p in model.parameters()]).tolist())
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def every_case(rank: int, world: int, port: int, results: mp.Queue) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    found = {}
+    for split, kind, name, weighted in itertools.product(SIZES, KINDS, LOSSES, [False, True]):
+        sizes = SIZES[split][:world]
+        model, x, targets, weight = problem(sizes, kind)
+        rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+        mine = weight[rows] if weighted else None
+        found[split, kind, name, weighted] = step(
+            DistributedDataParallel(model), LOSSES[name](), x[rows], targets[rows], mine
+        )
+    # What travels: count it at the collective.
+    sent = []
+    real = dist.all_gather_into_tensor
+
+    def counting(output: Tensor, tensor: Tensor, *args: object, **kwargs: object) -> object:
+        sent.append((tensor.dtype, tensor.numel() * tensor.element_size()))
+        return real(output, tensor, *args, **kwargs)
+
+    dist.all_gather_into_tensor = counting
+    t = SoftTargets.from_labels(torch.randint(1000, (1024,)), 1000, smoothing=0.1)
+    gathered, offset = gather_targets(t.mix(t.flip(0), torch.rand(1024)))
+    assert (len(gathered), offset) == (1024 * world, 1024 * rank)
+    found["bytes"] = list(sent)
+    # In eval nobody waits: only rank 0 calls the loss.
+    if rank == 0:
+        model, x, targets, _ = problem([4], "mixed")
+        SoftTargetInfoNCE().eval()(model(x), targets)
+    mismatch = make_targets("labels", 2, K + rank, torch.Generator())
+    with pytest.raises(ValueError, match="different numbers of classes"):
+        gather_targets(mismatch)
+    results.put((rank, found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+def processes(request: pytest.FixtureRequest) -> dict:
+    world = request.param
+    context = mp.get_context("spawn")
+    results = context.Queue()
+    workers = mp.spawn(every_case, args=(world, free_port(), results), nprocs=world, join=False)
+    found = dict(results.get(timeout=300) for _ in range(world))
+    workers.join()
+    return found
+
+
+def test_processes_equal_one_process(processes: dict) -> None:
+    world = len(processes)
+    for split, kind, name, weighted in itertools.product(SIZES, KINDS, LOSSES, [False, True]):
+        model, x, targets, weight = problem(SIZES[split][:world], kind)
+        one = torch.tensor(step(model, LOSSES[name](), x, targets, weight if weighted else None), dtype=torch.float64)
+        for rank in range(world):
+            many = torch.tensor(processes[rank][split, kind, name, weighted], dtype=torch.float64)
+            error = (many - one).abs().max()
+            assert error <= 1e-12, f"{split}, {kind}, {name}, weighted {weighted}, rank {rank}: {error}"
+
+
+def test_what_is_exchanged_is_pairs(processes: dict) -> None:
+    """N = 1024 a rank, K = 1000, MixUp: two int32 and two float32 a row, under 1/200 of dense rows."""
+    (_, header), (block_type, block) = processes[0]["bytes"]
+    assert header == 64
+    assert block_type == torch.int32
+    assert block == 1024 * 2 * (4 + 4)
+    assert header + block <= 1024 * 1000 * 4 / 200
+
+
+def test_hard_losses_across_processes_are_covered_by_the_soft_ones() -> None:
+    """InfoNCE and NLL are the same code with hard labels; one process is enough to show it."""
+    model, x, targets, _ = problem([5], "labels")
+    assert InfoNCE()(model(x), targets) == SoftTargetInfoNCE()(model(x), targets)
+    assert NLL()(model(x), targets) == SoftTargetCrossEntropy()(model(x), targets)
