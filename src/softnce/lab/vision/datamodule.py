@@ -22,9 +22,11 @@ import lightning as L  # isort: skip
 class ImageData(L.LightningDataModule):
     """Training and evaluation loaders of a recipe; of cached features where the backbone is frozen."""
 
-    def __init__(self, recipe: Recipe, network: Network, world: int = 1) -> None:
+    network: Network | None = None  # whose backbone gives the features, if it is frozen
+
+    def __init__(self, recipe: Recipe, world: int = 1) -> None:
         super().__init__()
-        self.recipe, self.network, self.world = recipe, network, world
+        self.recipe, self.world = recipe, world
         self.train_images = open_images(recipe.data, "train")
         self.evaluation_images = open_images(recipe.data, "evaluation")
         self.frozen = recipe.model.freeze == "backbone"
@@ -47,11 +49,13 @@ class ImageData(L.LightningDataModule):
 
     def prepare_data(self) -> None:
         if self.frozen:  # on one process of a node, so that the others find them in the cache
+            assert self.network is not None
             for images in (self.train_images, self.evaluation_images):
                 features_of(self.recipe, self.network.backbone, images)
 
     def setup(self, stage: str) -> None:
         if self.frozen and self.train_features is None:
+            assert self.network is not None
             self.train_features = features_of(self.recipe, self.network.backbone, self.train_images)
             self.evaluation_features = features_of(self.recipe, self.network.backbone, self.evaluation_images)
             self.network.scale.measure(self.train_features)

@@ -13,9 +13,19 @@ from softnce.lab import torchvision_operators  # noqa: F401  (before timm)
 from softnce.lab.recipes.recipe import Data, Model
 from softnce.lab.vision.models import PACKAGED_MEAN, PACKAGED_STD
 
-from timm.data import create_transform  # isort: skip
+from timm.data import auto_augment, create_transform  # isort: skip
 
 Transform = Callable[[Image.Image], Tensor]
+
+
+def _posterize(image: Image.Image, bits: int, **_: object) -> Image.Image:
+    # RandAugment at its strongest keeps 0 bits, which Pillow took for black until version 13 made it an error
+    return Image.new(image.mode, image.size) if bits == 0 else auto_augment.posterize(image, bits)
+
+
+for _name in ("Posterize", "PosterizeIncreasing", "PosterizeOriginal", "PosterizeTpu"):
+    if _name in auto_augment.NAME_TO_OP:
+        auto_augment.NAME_TO_OP[_name] = _posterize
 
 # mean and deviation of the channels of each training set
 STATISTICS = {

@@ -1,0 +1,478 @@
+"""Train a classifier, and stay alive: atomic checkpoints, exact resumption, a clean end on SIGTERM or divergence.
+
+``fit`` drives any :class:`~softnce.lab.classifier.Classifier`; ``train`` builds one from a recipe of images first.
+A run is a folder:
+
+    recipe.yaml      every value of the run
+    last.ckpt        the latest state; `softnce train --resume FOLDER` goes on from it
+    best.ckpt        the epoch with the best top-1 on the validation data
+    results.json     metrics of the best and of the last epoch, written at the end
+    csv/, tensorboard/   logs; a resumed run adds to them
+"""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.table import Table
+
+from softnce.lab import recipes
+from softnce.lab.classifier import Batch, Classifier, Diverged, build_loss
+from softnce.lab.configuration import from_args, option, to_mapping
+from softnce.lab.recipes.recipe import Compute, Recipe
+
+import lightning as L  # isort: skip
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO  # isort: skip
+from lightning.pytorch.callbacks import Callback, Checkpoint, EMAWeightAveraging, RichProgressBar  # isort: skip
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger  # isort: skip
+from lightning.pytorch.plugins.environments import SLURMEnvironment  # isort: skip
+
+PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+HELP = """usage: softnce train RECIPE [--out DIR] [--resume] [--any.field value ...]
+       softnce train --resume DIR
+
+Train a classifier from a recipe: a name that `softnce recipes` lists, or a YAML file. Any value of the recipe can be
+set on the command line. `softnce train RECIPE --help` explains all fields and shows the recipe's values.
+
+  softnce train laptop/digits                                        seconds, nothing to download
+  softnce train cifar100/soft-target-info-nce --data.dir ~/cifar     the paper's cell
+  torchrun --nproc-per-node 8 -m softnce train imagenet/nll --data.dir /imagenet --compute.micro_batch 64
+  softnce train --resume runs/imagenet-nll                           go on exactly where it stopped
+
+--resume beside a RECIPE goes on if DIR holds a run already and starts it otherwise (for jobs that are queued again).
+"""
+
+
+class Interrupted(Exception):
+    """The run was asked to stop and has saved its state."""
+
+
+@dataclass(frozen=True)
+class Run(Recipe):
+    """A recipe and where its run is kept."""
+
+    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run"})
+    resume: bool = option(False, "go on with the run in that folder, if there is one")
+
+
+# -------------------------------------------------------------------------------------------------- the machine
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run runs, as Lightning wants it said."""
+
+    accelerator: str
+    devices: int
+    nodes: int
+
+    @property
+    def world(self) -> int:
+        return self.devices * self.nodes
+
+    @staticmethod
+    def of(compute: Compute) -> "Machine":
+        """Devices and nodes: torchrun's or SLURM's word first, then the recipe's, then all there are."""
+        accelerator = compute.accelerator
+        if accelerator == "auto":
+            accelerator = "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        environment = os.environ
+        if "TORCHELASTIC_RUN_ID" in environment:
+            devices = int(environment["LOCAL_WORLD_SIZE"])
+            return Machine(accelerator, devices, int(environment["WORLD_SIZE"]) // devices)
+        if SLURMEnvironment.detect() and int(environment.get("SLURM_NTASKS", "1")) > 1:
+            nodes = int(environment.get("SLURM_NNODES", "1"))
+            return Machine(accelerator, int(environment["SLURM_NTASKS"]) // nodes, nodes)
+        devices = compute.devices or (torch.cuda.device_count() if accelerator == "gpu" else 1)
+        return Machine(accelerator, devices, compute.nodes)
+
+
+def is_first_process() -> bool:
+    """Whether this process is rank 0, as far as the launcher has said."""
+    return all(int(os.environ.get(name, "0")) == 0 for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+
+
+# --------------------------------------------------------------------------------------------------- checkpoints
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Checkpoints that are whole or not there: written beside, forced to disk, then renamed into place."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        final = Path(path)
+        partial = final.with_name(final.name + ".partial")
+        final.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(final)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        if hasattr(os, "O_DIRECTORY"):
+            folder = os.open(final.parent, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(folder)
+            os.close(folder)
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+class Checkpoints(Checkpoint):
+    """Keeps last.ckpt and best.ckpt, and turns SIGTERM (SIGUSR1, the first Ctrl-C) into a saved state and a stop.
+
+    States are saved between updates only, never with half a batch accumulated; and never between an epoch's last update
+    and its validation, so that resuming loses no validation.
+    """
+
+    def __init__(self, folder: Path, every: int) -> None:
+        self.folder, self.every = folder, every
+        self.best: dict[str, float] = {}
+        self.last: dict[str, float] = {}
+        self.saved_step = -1
+        self._updates = -1
+        self._signalled = False
+        self._handlers: dict[int, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "last": self.last}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.last = state["best"], state["last"]
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._updates = trainer.global_step
+        if trainer.ckpt_path is not None:
+            self.saved_step = trainer.global_step
+        if threading.current_thread() is threading.main_thread():
+            for name in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+                self._handlers[name] = signal.signal(name, self._note)
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self._signalled and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._signalled = True
+
+    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        for name, handler in self._handlers.items():
+            signal.signal(name, handler)
+        self._handlers.clear()
+
+    def _asked_to_stop(self, trainer: L.Trainer) -> bool:
+        if trainer.world_size == 1:
+            return self._signalled
+        flag = torch.tensor(float(self._signalled), device=trainer.strategy.root_device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag > 0)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        if trainer.global_step == self._updates or trainer.is_last_batch:
+            return
+        self._updates = trainer.global_step
+        stop = self._asked_to_stop(trainer)
+        if stop or trainer.global_step % self.every == 0:
+            self._save(trainer)
+        if stop:
+            raise Interrupted
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._updates = trainer.global_step
+        measured = {
+            name.removeprefix("val/"): float(value)
+            for name, value in trainer.callback_metrics.items()
+            if name.startswith("val/")
+        }
+        self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step, **measured}
+        better = "top1" in measured and measured["top1"] > self.best.get("top1", -1.0)
+        if better:
+            self.best = self.last
+        self._save(trainer)
+        if better and trainer.is_global_zero:
+            _link(self.folder / "last.ckpt", self.folder / "best.ckpt")
+        if self._asked_to_stop(trainer):
+            raise Interrupted
+
+    def _save(self, trainer: L.Trainer) -> None:
+        trainer.save_checkpoint(self.folder / "last.ckpt", weights_only=False)
+        self.saved_step = trainer.global_step
+
+
+def _link(source: Path, target: Path) -> None:
+    """``target`` becomes ``source`` in one step, without copying where the file system can."""
+    partial = target.with_name(target.name + ".partial")
+    partial.unlink(missing_ok=True)
+    try:
+        partial.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, partial)
+    partial.replace(target)
+
+
+# -------------------------------------------------------------------------------------------------------- fitting
+
+
+def fit(
+    classifier: Classifier,
+    data: L.LightningDataModule,
+    compute: Compute,
+    out: Path,
+    *,
+    machine: Machine | None = None,
+    accumulate: int = 1,
+    resume: bool = False,
+) -> dict[str, dict[str, float]]:
+    """Train ``classifier`` on ``data`` and return the metrics of the best and the last epoch.
+
+    Raises :class:`Interrupted` when a signal stopped the run, and
+    :class:`~softnce.lab.classifier.Diverged` when the loss is no number; both after the state is safe in ``out``.
+    """
+    machine = machine or Machine.of(compute)
+    optimiser, schedule = classifier.optimiser, classifier.schedule
+    checkpoints = Checkpoints(out, compute.checkpoint_steps)
+    callbacks: list[Callback] = [checkpoints]
+    if optimiser.ema:
+        callbacks.insert(0, EMAWeightAveraging(decay=optimiser.ema))
+    if compute.progress:
+        callbacks.append(RichProgressBar())
+    slurm = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+    with quiet_lightning():
+        trainer = L.Trainer(
+            accelerator=machine.accelerator,
+            devices=machine.devices,
+            num_nodes=machine.nodes,
+            strategy="ddp" if machine.world > 1 else "auto",
+            precision=PRECISION[compute.precision],  # type: ignore[arg-type]
+            max_epochs=schedule.epochs,
+            max_steps=schedule.max_steps,
+            accumulate_grad_batches=accumulate,
+            gradient_clip_val=optimiser.clip or None,
+            callbacks=callbacks,
+            logger=_loggers(out, compute),
+            plugins=[AtomicCheckpointIO(), *slurm],
+            log_every_n_steps=min(50, classifier.steps_per_epoch),
+            use_distributed_sampler=False,
+            deterministic=compute.deterministic,
+            sync_batchnorm=compute.sync_batchnorm,
+            default_root_dir=out,
+            enable_progress_bar=compute.progress,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+        )
+        start = str(out / "last.ckpt") if resume and (out / "last.ckpt").is_file() else None
+        try:
+            trainer.fit(classifier, datamodule=data, ckpt_path=start, weights_only=True)
+        except Diverged as error:
+            good = (
+                f"{out / 'last.ckpt'} of step {checkpoints.saved_step}" if checkpoints.saved_step >= 0 else "none yet"
+            )
+            raise Diverged(f"{error}; last good checkpoint: {good}") from None
+    return {"best": checkpoints.best, "last": checkpoints.last}
+
+
+def _loggers(out: Path, compute: Compute) -> list[Logger]:
+    # a new csv/version_n each start: an old log is never written over
+    loggers: list[Logger] = [CSVLogger(out, name="csv"), TensorBoardLogger(out, name="tensorboard", version="")]
+    if compute.wandb:
+        loggers.append(WandbLogger(project=compute.wandb, save_dir=out, name=out.name, id=out.name, resume="allow"))
+    return loggers
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Without Lightning's advice on what is meant as it is."""
+    log = logging.getLogger("lightning.pytorch")
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*does not have many workers.*")
+            warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec.*")  # Lightning's own, with new torch
+            yield
+    finally:
+        log.setLevel(level)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run of images that is ready to start."""
+
+    recipe: Recipe
+    out: Path
+    resume: bool
+    machine: Machine
+    classifier: Classifier
+    data: L.LightningDataModule
+    accumulate: int
+
+    def run(self) -> dict[str, Any]:
+        """Train; with ``data.holdout`` then measure the evaluation split once, with the best epoch's weights."""
+        recipe, out = self.recipe, self.out
+        results: dict[str, Any] = fit(
+            self.classifier,
+            self.data,
+            recipe.compute,
+            out,
+            machine=self.machine,
+            accumulate=self.accumulate,
+            resume=self.resume,
+        )
+        if is_first_process():
+            if recipe.data.holdout and (out / "best.ckpt").is_file():
+                from softnce.lab.evaluate import evaluate
+
+                results["test"] = evaluate(out / "best.ckpt", split="test", progress=recipe.compute.progress).results
+            _write(out / "results.json", json.dumps(results, indent=2))
+        return results
+
+
+def prepare(recipe: Recipe, out: Path, *, resume: bool = False) -> Prepared:
+    """Build all a recipe describes and claim ``out`` for it; a ValueError says what is wrong with either."""
+    from softnce.lab.vision.datamodule import ImageData
+    from softnce.lab.vision.models import build_network, parameter_groups
+
+    machine, optimiser = Machine.of(recipe.compute), recipe.optimiser
+    if recipe.compute.precision == "fp16" and machine.accelerator == "cpu":
+        raise ValueError("compute.precision fp16 needs a GPU; on the CPU take bf16 or 32")
+    data = ImageData(recipe, machine.world)
+    batches, classes = data.batches(rank=0), data.train_images.classes
+    L.seed_everything(recipe.seed, verbose=False)  # the network's initial weights
+    network = build_network(recipe.model, recipe.head, len(classes), recipe.data.image_size)
+    data.network = network
+    loss, draw = build_loss(recipe.loss, recipe.targets, data.train_images.labels, len(classes))
+    classifier = Classifier(
+        network,
+        loss,
+        len(classes),
+        targets=recipe.targets,
+        draw=draw,
+        optimiser=optimiser,
+        schedule=recipe.schedule,
+        steps_per_epoch=batches.steps,
+        parameter_groups=lambda: parameter_groups(network, optimiser.weight_decay, optimiser.layer_decay),
+        seed=recipe.seed,
+        about={"recipe": to_mapping(recipe), "classes": list(classes)},
+    )
+    if recipe.compute.compile:
+        network.compile()
+    _claim(out, recipe, resume)
+    return Prepared(recipe, out, resume, machine, classifier, data, batches.accumulate)
+
+
+def train(recipe: Recipe, out: Path, *, resume: bool = False) -> dict[str, Any]:
+    """Train the image classifier a recipe describes, in the folder ``out``; metrics of the best and last epoch."""
+    return prepare(recipe, out, resume=resume).run()
+
+
+def _claim(out: Path, recipe: Recipe, resume: bool) -> None:
+    """Make ``out`` the folder of this run, or say why it cannot be."""
+    if not is_first_process():
+        return
+    kept = out / "recipe.yaml"
+    if kept.is_file():
+        if not resume:
+            raise ValueError(
+                f"{out} holds a run already: `softnce train --resume {out}` goes on with it, or choose another --out"
+            )
+        before, now = to_mapping(recipes.load(str(kept))), to_mapping(recipe)
+        free = {("data", "dir"), ("data", "workers"), ("data", "cache"), ("compute", "progress"), ("compute", "wandb")}
+        changed = [
+            f"{group}.{name} was {before[group][name]}, is {value}"
+            for group, values in now.items()
+            if isinstance(values, dict)
+            for name, value in values.items()
+            if before[group][name] != value and (group, name) not in free
+        ]
+        if before["seed"] != now["seed"]:
+            changed.append(f"seed was {before['seed']}, is {now['seed']}")
+        if changed:
+            raise ValueError(f"{out} holds a run of another recipe, so it cannot be resumed: {'; '.join(changed)}")
+    out.mkdir(parents=True, exist_ok=True)
+    _write(kept, recipes.to_yaml(recipe))
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+# ------------------------------------------------------------------------------------------------- command line
+
+
+def parse(argv: list[str]) -> tuple[Recipe, Path, bool]:
+    """Recipe, folder, and whether to resume."""
+    words = list(argv)
+    if "--resume" in words:
+        place = words.index("--resume")
+        bare = place + 1 == len(words) or words[place + 1].startswith("--")
+        named = words[0] if words and not words[0].startswith("-") else None
+        if named is None and not bare:  # --resume DIR
+            out = Path(words[place + 1])
+            if not (out / "recipe.yaml").is_file():
+                raise ValueError(f"--resume {out}: no run there (no recipe.yaml)")
+            del words[place : place + 2]
+            words = [str(out / "recipe.yaml"), *words, "--out", str(out), "--resume=true"]
+        elif bare:
+            words[place] = "--resume=true"
+    if not words or words[0].startswith("-"):
+        raise ValueError("a RECIPE is needed first: `softnce recipes` lists them")
+    name, rest = words[0], words[1:]
+    recipe = recipes.load(name)
+    out = Path("runs") / name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
+    values = {item.name: getattr(recipe, item.name) for item in fields(Recipe)}
+    run = from_args(
+        Run,
+        rest,
+        prog="softnce train",
+        description=f"Train a classifier from the recipe {name}. The defaults shown are the recipe's values.",
+        defaults=Run(**values, out=out),
+    )
+    chosen = Recipe(**{item.name: getattr(run, item.name) for item in fields(Recipe)})
+    return chosen, run.out, run.resume
+
+
+def main(argv: list[str]) -> None:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return
+    try:
+        recipe, out, resume = parse(argv)
+        prepared = prepare(recipe, out, resume=resume)
+    except ValueError as error:
+        sys.exit(f"softnce train: {error}")
+    try:
+        results = prepared.run()
+    except Diverged as error:
+        sys.exit(f"softnce train: {error}")
+    except Interrupted:
+        if is_first_process():
+            print(f"stopped; `softnce train --resume {out}` goes on", file=sys.stderr)
+        sys.exit(128 + signal.SIGTERM)
+    if is_first_process():
+        _show(results, out)
+
+
+def _show(results: dict[str, Any], out: Path) -> None:
+    table = Table(str(out), *results)
+    for metric in next(iter(results.values())):
+        values = [columns.get(metric) for columns in results.values()]
+        form = "{:g}" if metric in ("epoch", "step") else "{:.4f}"
+        table.add_row(metric, *("" if value is None else form.format(value) for value in values))
+    Console().print(table)

@@ -1,0 +1,224 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from softnce import NLL, SoftTargetCrossEntropy, SoftTargetInfoNCE, SoftTargets
+from softnce.lab.classifier import (
+    IGNORED,
+    Batch,
+    Classifier,
+    Scores,
+    build_loss,
+    draw_mix,
+    mix_inputs,
+)
+from softnce.lab.recipes.recipe import Loss, Optimiser, Schedule, Targets
+
+import lightning as L  # isort: skip
+from timm.data.mixup import Mixup  # isort: skip
+
+K = 5
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec"),
+    pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`"),
+]
+
+
+def problem(n=12, seed=0, dim=7):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, dim, generator=generator), torch.randint(K, (n,), generator=generator)
+
+
+def trainer(**options):
+    return L.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, max_epochs=1, **options,
+    )  # fmt: skip
+
+
+def linear(seed=0, dim=7):
+    torch.manual_seed(seed)
+    return nn.Linear(dim, K)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 0.0), (0.0, 1.0)])
+def test_mixing_is_timms(seed, mixup, cutmix, monkeypatch):
+    images, labels = torch.rand(8, 3, 16, 20), torch.arange(8) % K
+    targets = Targets(smoothing=0.1, mixup=mixup, cutmix=cutmix, mix_probability=1.0)
+    mix = draw_mix(targets, images.shape, seed, step=3)
+    mixed = mix_inputs(images, mix)
+    soft = SoftTargets.from_labels(labels, K, 0.1)
+    soft = soft.mix(soft.flip(0), mix.share)
+
+    theirs = Mixup(mixup, cutmix, prob=1.0, label_smoothing=0.1, num_classes=K)
+    monkeypatch.setattr(theirs, "_params_per_batch", lambda: (mix.share, mix.box is not None))
+    monkeypatch.setattr("timm.data.mixup.cutmix_bbox_and_lam", lambda *a, **k: (mix.box, mix.share))
+    their_images, their_targets = theirs(images.clone(), labels)
+    torch.testing.assert_close(mixed, their_images)
+    torch.testing.assert_close(soft.dense(), their_targets)
+
+
+def test_mix_depends_on_seed_and_step_alone_and_has_the_right_shares():
+    targets = Targets(mixup=0.8, cutmix=1.0, mix_probability=0.8, switch_probability=0.5)
+    draws = [draw_mix(targets, (4, 3, 32, 32), 0, step) for step in range(4000)]
+    assert draws[:50] == [draw_mix(targets, (9, 3, 32, 32), 0, step) for step in range(50)]
+    assert draws[:50] != [draw_mix(targets, (4, 3, 32, 32), 1, step) for step in range(50)]
+    mixed = [mix for mix in draws if mix is not None]
+    # 5 standard deviations of a binomial: a false alarm in 1.7 million
+    assert abs(len(mixed) / 4000 - 0.8) < 5 * math.sqrt(0.8 * 0.2 / 4000)
+    cut = sum(mix.box is not None for mix in mixed) / len(mixed)
+    assert abs(cut - 0.5) < 5 * math.sqrt(0.25 / len(mixed))
+    for mix in mixed:
+        if mix.box is not None:
+            top, bottom, left, right = mix.box
+            assert 0 <= top <= bottom <= 32
+            assert 0 <= left <= right <= 32
+            assert mix.share == pytest.approx(1 - (bottom - top) * (right - left) / 32**2)
+
+
+def test_cutmix_of_vectors_is_refused():
+    with pytest.raises(ValueError, match="cutmix needs images"):
+        draw_mix(Targets(cutmix=1.0, mix_probability=1.0), (4, 10), 0, 0)
+
+
+def test_rate_is_maes_schedule():
+    classifier = Classifier(
+        linear(), NLL(), K,
+        optimiser=Optimiser(batch=512, base_lr=5e-4), schedule=Schedule(epochs=20, warmup_epochs=5, min_lr=1e-6),
+        steps_per_epoch=30,
+    )  # fmt: skip
+    lr = 5e-4 * 512 / 256
+    for step in (0, 1, 75, 149, 150, 151, 300, 599):
+        epoch = step / 30  # as facebookresearch/mae's adjust_learning_rate counts it
+        if epoch < 5:
+            expected = lr * epoch / 5
+        else:
+            expected = 1e-6 + (lr - 1e-6) * 0.5 * (1.0 + math.cos(math.pi * (epoch - 5) / (20 - 5)))
+        assert classifier.rate(step) == pytest.approx(expected, rel=1e-12)
+
+
+def losses():
+    targets = Targets(smoothing=0.1, mixup=0.8, mix_probability=1.0)
+    labels = problem(200)[1]
+    for config in (
+        Loss("nll"), Loss("info-nce"), Loss("soft-ce"), Loss("soft-dist-info-nce"), Loss("soft-target-info-nce"),
+        Loss(candidates="sampled", num_candidates=30), Loss(candidates="queue", num_candidates=20),
+        Loss(candidates="classes"), Loss(candidates="batch+classes"),
+    ):  # fmt: skip
+        policy = Targets() if config.name in ("nll", "info-nce") else targets
+        yield pytest.param(config, policy, labels, id=f"{config.name}-{config.candidates}")
+
+
+def shares_of(inputs, labels, count, step):
+    from softnce.lab.vision.loader import deal
+
+    parts = deal(len(labels), count, in_pairs=True)
+    return [Batch(inputs[own], labels[own], labels, own, step) for own in parts]
+
+
+@pytest.mark.parametrize(("config", "policy", "labels"), list(losses()))
+def test_accumulated_shares_give_the_whole_batchs_update(config, policy, labels):
+    def run(count):
+        loss, draw = build_loss(config, policy, labels, K)
+        classifier = Classifier(
+            linear(), loss, K, targets=policy, draw=draw, seed=4,
+            optimiser=Optimiser("sgd", base_lr=3.0, batch=13, weight_decay=0.0, momentum=0.0),
+            schedule=Schedule(epochs=100, warmup_epochs=0.0), steps_per_epoch=2,
+        )  # fmt: skip
+        batches = []
+        for step in range(2):  # 13 rows in pairs: shares of different size, one row its own partner
+            batches += shares_of(*problem(13, seed=step), count, step)
+        loader = torch.utils.data.DataLoader(batches, batch_size=None)
+        trainer(accumulate_grad_batches=count).fit(classifier, loader)
+        return classifier
+
+    whole, parts = run(1), run(3)
+    torch.testing.assert_close(parts.model.weight, whole.model.weight, rtol=0, atol=1e-6)
+    assert not torch.allclose(whole.model.weight, linear().weight, atol=1e-3)
+    if config.candidates == "queue":
+        queue = next(m for m in parts.loss.candidates.modules() if hasattr(m, "held")).held
+        other = next(m for m in whole.loss.candidates.modules() if hasattr(m, "held")).held
+        assert len(queue) == 20
+        torch.testing.assert_close(queue.dense(), other.dense())
+
+
+def test_one_share_equals_the_plain_loss():
+    inputs, labels = problem()
+    policy = Targets(smoothing=0.1)
+    loss, _ = build_loss(Loss(), policy, labels, K)
+    assert isinstance(loss, SoftTargetInfoNCE)
+    for batch in (Batch(inputs, labels), Batch(inputs, labels, labels, torch.arange(len(labels)), 0)):
+        model = linear()
+        expected = loss(model(inputs), SoftTargets.from_labels(labels, K, 0.1))
+        seen = []
+        classifier = Classifier(model, loss, K, targets=policy, optimiser=Optimiser("sgd", base_lr=1e-9))
+        classifier.log = lambda name, value, seen=seen, **k: seen.append((name, value))
+        trainer().fit(classifier, torch.utils.data.DataLoader([batch], batch_size=None))
+        assert dict(seen)["train/loss"] == pytest.approx(expected.item(), rel=1e-6)
+
+
+class NodeModel(nn.Module):
+    """Scores nodes of a dictionary, as a model of graphs does of its batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = linear()
+
+    def forward(self, graph):
+        return self.linear(graph["x"])
+
+
+def test_rows_outside_a_mask_neither_train_nor_count():
+    x, labels = problem(30)
+    masked = labels.clone()
+    masked[::2] = IGNORED
+
+    def run(inputs, targets):
+        model = NodeModel()
+        loss = SoftTargetInfoNCE()
+        classifier = Classifier(
+            model, loss, K, targets=Targets(smoothing=0.1), optimiser=Optimiser(base_lr=0.1, batch=256)
+        )
+        batch = Batch({"x": inputs}, targets)
+        loader = torch.utils.data.DataLoader([batch], batch_size=None)
+        run = trainer()
+        run.fit(classifier, loader)
+        scores = Scores(K)
+        scores.update(model({"x": inputs}).detach(), targets)
+        return model.linear.weight, scores.compute()
+
+    weight, measured = run(x, masked)
+    expected_weight, expected = run(x[masked >= 0], masked[masked >= 0])
+    torch.testing.assert_close(weight, expected_weight)
+    assert measured == pytest.approx(expected, abs=1e-6)
+
+
+def test_scores_agree_with_counting():
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(60, 8, generator=generator), torch.randint(7, (60,), generator=generator)
+    scores = Scores(8)
+    for rows in torch.arange(60).split(17):
+        scores.update(logits[rows], labels[rows])
+    measured = scores.compute()
+    ranks = [sorted(range(8), key=lambda k, r=row: -r[k]).index(y) for row, y in zip(logits, labels, strict=True)]
+    by_class = {
+        k: [r == 0 for r, y in zip(ranks, labels.tolist(), strict=True) if y == k] for k in set(labels.tolist())
+    }
+    assert measured["top1"] == pytest.approx(sum(r == 0 for r in ranks) / 60)
+    assert measured["top5"] == pytest.approx(sum(r < 5 for r in ranks) / 60)
+    assert measured["class_average"] == pytest.approx(sum(sum(v) / len(v) for v in by_class.values()) / len(by_class))
+    assert measured["nll"] == pytest.approx(nn.functional.cross_entropy(logits, labels).item(), rel=1e-6)
+
+
+def test_noise_comes_from_the_training_labels():
+    labels = torch.tensor([0, 0, 0, 1])
+    loss, _ = build_loss(Loss(), Targets(), labels, 2)
+    torch.testing.assert_close(loss.log_noise.exp(), torch.tensor([0.75, 0.25]))
+    assert build_loss(Loss(noise="uniform"), Targets(), labels, 2)[0].log_noise is None
+    with pytest.raises(ValueError, match="1 of 3 classes have no count"):
+        build_loss(Loss(), Targets(), labels, 3)
+    assert isinstance(build_loss(Loss("soft-ce"), Targets(), labels, 3)[0], SoftTargetCrossEntropy)
