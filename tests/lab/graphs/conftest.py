@@ -1,0 +1,31 @@
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch_geometric")
+pytest.importorskip("h5py")
+
+from softnce.lab.graphs.celltypegraph import find_specimens, read_specimen
+from softnce.lab.graphs.tissue import TissueConfig, write_tissue
+
+
+@pytest.fixture(scope="session")
+def tissue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Root of ten small specimens of two stages, for tests that only read."""
+    config = TissueConfig(out=tmp_path_factory.mktemp("tissue"), specimens=10, stages=2, cells=(90, 140))
+    return write_tissue(config)
+
+
+@pytest.fixture(scope="session")
+def graphs(tissue: Path) -> list:
+    return [read_specimen(specimen.path) for specimen in find_specimens(tissue)]
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Folder of exported real data, from SOFTNCE_DATA."""
+    folder = os.environ.get("SOFTNCE_DATA")
+    if not folder:
+        pytest.skip("SOFTNCE_DATA is not set")
+    return Path(folder)
