@@ -154,9 +154,7 @@ def _leaves(config_type: type, defaults: Any = None, prefix: str = "") -> dict[s
             inner = None if default is dataclasses.MISSING else default
             leaves |= _leaves(hints[field.name], inner, f"{key}.")
         elif not field.metadata.get("help"):
-            raise TypeError(
-                f"{config_type.__name__}.{field.name} has no help: declare it with option(default, help)"
-            )
+            raise TypeError(f"{config_type.__name__}.{field.name} has no help: declare it with option(default, help)")
         else:
             leaves[key] = _Leaf(hints[field.name], field.metadata["help"], default, prefix.rstrip("."))
     return leaves

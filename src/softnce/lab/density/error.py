@@ -1,0 +1,30 @@
+"""How far a fit is from the truth."""
+
+import torch
+from torch import Tensor
+
+from softnce.lab.density.mixture import Mixture
+
+
+def kl_divergence(data: Mixture, weights: Tensor, smoothing: float = 0.0) -> Tensor:
+    """(D, L) KL(p‖q) in nats, averaged over the samples' x.
+
+    ``weights`` are (D, L, K, d). With smoothing ε, p is (1−ε)·p + ε/K, what soft distribution InfoNCE estimates.
+    """
+    log_q = torch.einsum("dmj,dlkj->dlmk", data.points, weights.double()).log_softmax(3)
+    p = torch.lerp(data.conditional, torch.full_like(data.conditional, 1 / data.num_classes), smoothing)[:, None]
+    kl = torch.special.xlogy(p, p).sum(3) - (p * log_q).sum(3)
+    return torch.einsum("dm,dlm->dl", data.weight, kl)
+
+
+def parameter_error(data: Mixture, weights: Tensor) -> Tensor:
+    """(D, L) root mean square error of the parameters after removing the shift common to all classes, to which a
+    softmax is blind."""
+    difference = weights.double() - data.modes[:, None]
+    return (difference - difference.mean(2, keepdim=True)).square().mean((2, 3)).sqrt()
+
+
+def statistical_limit(num_classes: int, dimension: int, num_samples: int) -> float:
+    """Expected KL of the maximum-likelihood fit to sampled labels, (K−1)d/(2n): half a nat-sample for each free
+    parameter. Asymptotic: it needs enough samples to determine every parameter, which nearly separable data lack."""
+    return (num_classes - 1) * dimension / (2 * num_samples)
