@@ -1,5 +1,6 @@
 """Backbones by timm, the weights they start from, and the network a recipe asks for."""
 
+import difflib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,8 +80,8 @@ def build_backbone(model: Model, image_size: int, channels: int = 3) -> nn.Modul
     """
     name = model.name.split(".")[0]
     if not timm.is_model(name):
-        near = ", ".join(timm.list_models(f"*{name.split('_')[0]}*")[:5]) or "timm.list_models() lists them"
-        raise ValueError(f"model.name {model.name!r} is not a model of timm; near it: {near}")
+        near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0)
+        raise ValueError(f"model.name {model.name!r} is not a model of timm; near it: {', '.join(near)}")
     options: dict = {"num_classes": 0, "in_chans": channels, "drop_path_rate": model.drop_path}
     if "vit" in name:
         options |= {"global_pool": "avg", "img_size": image_size}

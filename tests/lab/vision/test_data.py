@@ -1,0 +1,186 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from softnce.lab.recipes.recipe import Data, Model
+from softnce.lab.vision.data import open_images, stratified
+from softnce.lab.vision.transforms import STATISTICS, evaluation_transform, seeded, training_transform
+
+
+def picture(path, colour=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (10, 8), (colour, 0, 0)).save(path)
+
+
+def exported(name):
+    folder = Path(os.environ.get("SOFTNCE_DATA", "/nowhere")) / name
+    if not folder.is_dir():
+        pytest.skip(f"no {name} in $SOFTNCE_DATA")
+    return folder
+
+
+def test_class_folders(tmp_path):
+    for name in ("ant", "bee", "cow"):
+        picture(tmp_path / "train" / name / "1.png")
+    picture(tmp_path / "train" / "bee" / "deep" / "2.JPEG")
+    picture(tmp_path / "val" / "cow" / "1.png", 9)
+    train, held = (open_images(Data("folder", tmp_path), split) for split in ("train", "evaluation"))
+    assert train.classes == held.classes == ["ant", "bee", "cow"]
+    assert train.labels.tolist() == [0, 1, 1, 2]
+    assert held.labels.tolist() == [2]  # numbered as in training, although the other classes are absent
+    assert held.image(0).size == (10, 8)
+    assert held.name(0).endswith("val/cow/1.png")
+
+
+def tiny(folder):
+    (folder / "wnids.txt").write_text("n02\nn01\n")
+    (folder / "words.txt").write_text("n01\tgoldfish\nn02\tnewt, eft\n")
+    for wnid in ("n01", "n02"):
+        picture(folder / "train" / wnid / "images" / f"{wnid}_0.JPEG")
+    for i in range(3):
+        picture(folder / "val" / "images" / f"val_{i}.JPEG", 50 * i)
+    lines = ["val_0.JPEG\tn02\t0\t0\t63\t63", "val_1.JPEG\tn01\t0\t0\t63\t63", "val_2.JPEG\tn02\t1\t2\t3\t4"]
+    (folder / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
+    return Data("tiny-imagenet", folder)
+
+
+def test_tiny_imagenet_with_its_annotations(tmp_path):
+    data = tiny(tmp_path)
+    train, held = open_images(data, "train"), open_images(data, "evaluation")
+    assert train.classes == ["goldfish", "newt, eft"]
+    assert train.labels.tolist() == [0, 1]
+    assert held.labels.tolist() == [1, 0, 1]
+    assert [held.image(i).getpixel((0, 0))[0] for i in range(3)] == pytest.approx([0, 50, 100], abs=3)
+
+
+def test_real_tiny_imagenet():
+    data = Data("tiny-imagenet", exported("tiny-imagenet"))
+    train, held = open_images(data, "train"), open_images(data, "evaluation")
+    assert (len(train.labels), len(held.labels), len(train.classes)) == (8000, 2000, 200)
+    assert held.labels.bincount().tolist() == [10] * 200
+    assert held.image(0).size == (64, 64)
+
+
+def test_real_cifar_has_the_published_statistics():
+    train = open_images(Data("cifar100", exported("cifar100")), "train")
+    assert (len(train.labels), len(train.classes)) == (50000, 100)
+    pixels = train.pixels.reshape(-1, 3).astype(np.float64) / 255
+    assert pixels.mean(0) == pytest.approx([0.50707516, 0.48654887, 0.44091784], abs=1e-8)
+    assert pixels.std(0) == pytest.approx([0.26733429, 0.25643846, 0.27615047], abs=1e-8)
+    # The recipes take the constants of the authors' code, which are off in the fourth digit.
+    mean, deviation = STATISTICS["cifar100"]
+    assert mean == pytest.approx([0.5071, 0.4865, 0.4409], abs=2.1e-4)
+    assert deviation == pytest.approx([0.2673, 0.2564, 0.2762], abs=2.1e-4)
+
+
+def test_digits_have_their_statistics():
+    train, held = open_images(Data("digits"), "train"), open_images(Data("digits"), "evaluation")
+    assert len(train.labels) + len(held.labels) == 1797
+    mean, deviation = STATISTICS["digits"]
+    assert train.pixels.mean() / 255 == pytest.approx(mean[0], abs=6e-5)
+    assert train.pixels.std() / 255 == pytest.approx(deviation[0], abs=6e-5)
+
+
+def test_arrays(tmp_path):
+    x = np.arange(4 * 5 * 5 * 3, dtype=np.uint8).reshape(4, 5, 5, 3)
+    np.savez(tmp_path / "train.npz", x=x, y=np.array([0, 2, 1, 2]))
+    np.savez(tmp_path / "test.npz", x=x[:, :, :, 0], y=np.array([0, 0, 1, 1]))
+    train, held = (open_images(Data("arrays", tmp_path), split) for split in ("train", "evaluation"))
+    assert train.classes == held.classes == ["0", "1", "2"]
+    assert np.array_equal(np.asarray(train.image(1)), x[1])
+    assert held.image(0).mode == "RGB"
+
+
+def test_holdout_is_a_fixed_part_of_every_class():
+    data = Data("digits", holdout=0.25)
+    train, held = open_images(data, "train"), open_images(data, "evaluation")
+    whole = open_images(Data("digits"), "train")
+    assert len(train.labels) + len(held.labels) == len(whole.labels)
+    for count, part in zip(whole.labels.bincount(), held.labels.bincount(), strict=True):
+        assert part == round(0.25 * int(count))
+    assert not set(train.indices.tolist()) & set(held.indices.tolist())
+    assert torch.equal(held.indices, open_images(data, "evaluation").indices)
+    assert held.image(3).tobytes() == whole.image(int(held.indices[3])).tobytes()
+    with pytest.raises(ValueError, match="leaves one part"):
+        stratified(torch.zeros(3, dtype=torch.long), 0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "message"),
+    [
+        ("imagenet", lambda d: None, "no folder train"),
+        ("imagenet", lambda d: picture(d / "train" / "a" / "1.png"), "no folder val or valid"),
+        ("folder", lambda d: (d / "train").mkdir(), "one folder a class is needed"),
+        ("folder", lambda d: (d / "train" / "a").mkdir(parents=True), "holds no images"),
+        ("tiny-imagenet", lambda d: None, "no wnids.txt"),
+        ("arrays", lambda d: None, "no train.npz"),
+        ("arrays", lambda d: np.savez(d / "train.npz", x=np.zeros(3)), "has no y; it holds x"),
+        ("arrays", lambda d: np.savez(d / "train.npz", x=np.zeros((3, 2, 2)), y=np.zeros(3, int)), "x must be uint8"),
+        (
+            "arrays",
+            lambda d: np.savez(d / "train.npz", x=np.zeros((3, 2, 2), np.uint8), y=np.zeros(2, int)),
+            "y must be 3 integer labels",
+        ),
+        (
+            "arrays",
+            lambda d: np.savez(d / "train.npz", x=np.zeros((1, 2, 2), np.uint8), y=np.array([3]), classes=["a"]),
+            "labels are in 0 … 0, got 3",
+        ),
+        ("cifar100", lambda d: None, "data.download true"),
+    ],
+)
+def test_missing_data_is_named(kind, make, message, tmp_path):
+    make(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        [open_images(Data(kind, tmp_path), split) for split in ("train", "evaluation")]
+
+
+def test_a_folder_that_is_not_there():
+    with pytest.raises(ValueError, match=r"data\.dir /nowhere is not a folder"):
+        open_images(Data("imagenet", Path("/nowhere")), "train")
+
+
+def test_evaluation_transform_resizes_to_256_and_crops_224():
+    width = Image.linear_gradient("L").resize((300, 400)).convert("RGB")
+    out = evaluation_transform(Data("imagenet"), Model())(width)
+    from torchvision.transforms import functional as F
+
+    resized = F.center_crop(F.resize(width, 256, F.InterpolationMode.BICUBIC), [224, 224])
+    expected = F.normalize(F.to_tensor(resized), *STATISTICS["imagenet"])
+    torch.testing.assert_close(out, expected)
+
+
+def test_packaged_weights_get_the_inputs_they_were_trained_on():
+    image = Image.new("RGB", (128, 128), (0, 127, 255))
+    data = Data("cifar100", image_size=128, crop=1.0)
+    pixel = evaluation_transform(data, Model("tf_efficientnet_lite0", "packaged"))(image)[:, 5, 5]
+    torch.testing.assert_close(pixel, torch.tensor([-127 / 128, 0.0, 1.0]), atol=1e-6, rtol=1e-6)
+
+
+def test_augmentation_is_a_function_of_seed_epoch_and_sample():
+    image = Image.effect_noise((64, 64), 80).convert("RGB")
+    transform = training_transform(Data("imagenet", image_size=32, erasing=1.0), Model())
+
+    def augmented(*key):
+        with seeded(*key):
+            return transform(image)
+
+    torch.manual_seed(7)
+    before = torch.rand(1)
+    torch.manual_seed(7)
+    a, b = augmented(0, 1, 2), augmented(0, 1, 2)
+    assert torch.equal(a, b)
+    assert torch.equal(torch.rand(1), before)  # and it leaves the caller's generators alone
+    assert all(not torch.equal(a, augmented(*key)) for key in ((1, 1, 2), (0, 2, 2), (0, 1, 3)))
+
+
+def test_the_strongest_posterisation_is_black():
+    from timm.data import auto_augment
+
+    image = Image.effect_noise((8, 8), 80).convert("RGB")
+    op = auto_augment.AugmentOp("PosterizeIncreasing", prob=1.0, magnitude=10)
+    assert np.asarray(op(image)).max() == 0
