@@ -1,0 +1,167 @@
+"""The mean of n label draws: a point of the simplex that is cheap to draw and whose likelihood is known."""
+
+import torch
+from torch import Tensor
+from torch.distributions import Binomial, Distribution, constraints, register_kl
+from torch.distributions.utils import lazy_property
+from torch.types import _size
+
+from softnce.distributions.class_weights import checked_parameter, log_weights, zero_safe_log
+
+__all__ = ["AveragedCategorical"]
+
+
+class _Lattice(constraints.Constraint):
+    """Points of the simplex whose coordinates are multiples of 1/n."""
+
+    is_discrete = True
+    event_dim = 1
+
+    def __init__(self, total_count: int):
+        self.total_count = total_count
+
+    def check(self, value: Tensor) -> Tensor:
+        counts = self.total_count * value
+        # 1/n is seldom a floating-point number: a count may be off by the rounding of n · (c/n), and of a sum.
+        tolerance = min(0.25, 8 * self.total_count * torch.finfo(value.dtype).eps)
+        whole = ((counts - counts.round()).abs() <= tolerance).all(-1)
+        return whole & (value >= 0).all(-1) & (counts.double().round().sum(-1) == self.total_count)
+
+    def __repr__(self) -> str:
+        return f"multiples of 1/{self.total_count} that sum to 1"
+
+
+class AveragedCategorical(Distribution):
+    r"""The mean of n one-hot labels drawn from a categorical distribution: Multinomial(n, λ) / n.
+
+    n = 1 is the label itself, n → ∞ the soft target λ. The likelihood ratio of two such distributions at x is
+    Π_k (λ_k/η_k)^{n x_k}. So in noise contrastive estimation it can stand in for the continuous categorical
+    distribution, with n for the concentration and no normaliser.
+
+    Args:
+        total_count: n, the number of labels averaged.
+        probs: λ, shape (..., K), non-negative; normalised to sum to 1.
+        logits: log λ up to a constant, shape (..., K); −inf for a probability of zero. Give one of the two.
+
+    A row of parameters costs O(K) once, and a draw O(n log K) beside writing the result: no label is one-hot encoded on
+    its own. ``sample_labels`` gives the n labels alone.
+
+    Example::
+
+        >>> AveragedCategorical(2, probs=torch.tensor([0.0, 1.0, 0.0])).sample()
+        tensor([0., 1., 0.])
+    """
+
+    arg_constraints = {"probs": constraints.simplex, "logits": log_weights}  # noqa: RUF012
+
+    def __init__(
+        self,
+        total_count: int,
+        probs: Tensor | None = None,
+        logits: Tensor | None = None,
+        validate_args: bool | None = None,
+    ):
+        if not isinstance(total_count, int) or total_count < 1:
+            raise ValueError(f"total_count must be an integer of at least 1, got {total_count!r}")
+        self.total_count = total_count
+        given = checked_parameter(probs, logits)
+        if probs is None:
+            self.logits = given
+        else:
+            self.probs = given / given.sum(-1, keepdim=True)
+        super().__init__(given.shape[:-1], given.shape[-1:], validate_args=validate_args)
+        if probs is None:  # after validation: a row without a finite logit has no normaliser
+            self.logits = given - given.logsumexp(-1, keepdim=True)
+
+    def expand(self, batch_shape, _instance=None):  # type: ignore[no-untyped-def]
+        new = self._get_checked_instance(AveragedCategorical, _instance)
+        batch_shape = torch.Size(batch_shape)
+        new.total_count = self.total_count
+        for name in ("probs", "logits"):
+            if name in self.__dict__:
+                setattr(new, name, getattr(self, name).expand(batch_shape + self.event_shape))
+        super(AveragedCategorical, new).__init__(batch_shape, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @constraints.dependent_property(is_discrete=True, event_dim=1)
+    def support(self) -> constraints.Constraint:
+        return _Lattice(self.total_count)
+
+    @lazy_property
+    def probs(self) -> Tensor:
+        return self.logits.exp()
+
+    @lazy_property
+    def logits(self) -> Tensor:
+        return zero_safe_log(self.probs)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        return self.probs * (1 - self.probs) / self.total_count
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """Shape (..., K, K); its rows sum to 0."""
+        p = self.probs
+        return (torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)) / self.total_count
+
+    def sample_labels(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+        """The labels before averaging, int64, shape (*sample_shape, *batch_shape, n)."""
+        sample_shape = torch.Size(sample_shape)
+        with torch.no_grad():
+            # fp64: the running sums torch searches would otherwise distort the small probabilities of large K.
+            rows = self.probs.double().reshape(-1, self.event_shape[0])
+            labels = rows.new_empty(len(rows), 0, dtype=torch.long)
+            if rows.numel() and sample_shape.numel():
+                labels = torch.multinomial(rows, sample_shape.numel() * self.total_count, replacement=True)
+        labels = labels.view(len(rows), sample_shape.numel(), self.total_count).transpose(0, 1)
+        return labels.reshape(*sample_shape, *self.batch_shape, self.total_count)
+
+    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+        labels = self.sample_labels(sample_shape)
+        with torch.no_grad():
+            counts = self.probs.new_zeros(self._extended_shape(torch.Size(sample_shape)))
+            return counts.scatter_add_(-1, labels, counts.new_ones(()).expand_as(labels)).div_(self.total_count)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log of the multinomial probability of the counts n · value, computed in fp64."""
+        if self._validate_args:
+            self._validate_sample(value)
+        counts = (self.total_count * value.double()).round()
+        logits = self.logits.double()
+        drawn = (counts > 0) & (logits == -torch.inf)
+        terms = counts * torch.where(logits > -torch.inf, logits, 0.0) - torch.lgamma(counts + 1)
+        log_arrangements = torch.lgamma(counts.new_tensor(self.total_count + 1.0))
+        total = torch.where(drawn.any(-1), -torch.inf, terms.sum(-1) + log_arrangements)
+        return total.to(self.probs.dtype)
+
+    def entropy(self) -> Tensor:
+        """In nats. Takes n·K time and memory a row: it sums over the binomial distribution of every class's count."""
+        counts = torch.arange(2, self.total_count + 1, dtype=torch.float64, device=self.probs.device)
+        counts = counts.view(-1, *([1] * self.probs.dim()))
+        probs = self.probs.double()
+        arrangements = torch.lgamma(counts.new_tensor(self.total_count + 1.0))
+        binomial = Binomial(self.total_count, probs=probs, validate_args=False).log_prob(counts).exp()
+        repeated = (binomial * torch.lgamma(counts + 1)).sum((0, -1))
+        of_labels = -torch.xlogy(probs, probs).sum(-1)
+        return (self.total_count * of_labels - arrangements + repeated).to(self.probs.dtype)
+
+
+@register_kl(AveragedCategorical, AveragedCategorical)
+def _kl(p: AveragedCategorical, q: AveragedCategorical) -> Tensor:
+    """n · KL of the labels; inf where q never draws a label that p does."""
+    if p.total_count != q.total_count:
+        raise NotImplementedError(
+            f"kl_divergence between means of {p.total_count} and of {q.total_count} draws: their supports differ"
+        )
+    probs, log_p, log_q = torch.broadcast_tensors(p.probs, p.logits, q.logits)
+    possible = probs > 0
+    never = possible & (log_q == -torch.inf)
+    both = possible & ~never
+    difference = torch.where(both, log_p, 0.0) - torch.where(both, log_q, 0.0)
+    return torch.where(never.any(-1), torch.inf, p.total_count * (probs * difference).sum(-1))
