@@ -29,9 +29,7 @@ def reference(path: Path) -> dict[str, np.ndarray]:
     """The published recipe in plain loops, written from its description alone."""
     with h5py.File(path) as f:
         raw = {k: {n: v[...].astype(float) for n, v in f[k].items()} for k in ("cell_features", "edges_features")}
-        ids, edges, labels, labels2 = (
-            f[k][...] for k in ("cell_ids", "edges_ids", "cell_labels", "cell_labels_set2")
-        )
+        ids, edges, labels, labels2 = (f[k][...] for k in ("cell_ids", "edges_ids", "cell_labels", "cell_labels_set2"))
 
     def z(v):
         return (v - v.mean()) / v.std()
@@ -158,7 +156,10 @@ DAMAGE = {
         delete("edges_ids", "cell_features/com_grs", "edges_features/lrs_proj_grs"),
         r"missing edges_ids, cell_features/com_grs, edges_features/lrs_proj_grs$",
     ),
-    "a group missing": (delete("edges_features"), r"missing edges_features/surface_um, .*, edges_features/lrs_proj_grs$"),
+    "a group missing": (
+        delete("edges_features"),
+        r"missing edges_features/surface_um, .*, edges_features/lrs_proj_grs$",
+    ),
     "too few rows": (
         replace("cell_features/surface_um", lambda v: v[:-1]),
         r"cell_features/surface_um has shape \(\d+,\), need \(\d+, 1\)",
@@ -171,14 +172,26 @@ DAMAGE = {
         replace("edges_features/com_grs", lambda v: v[:, 0]),
         r"edges_features/com_grs has shape \(\d+,\), need \(\d+, 3\)",
     ),
-    "not a number": (replace("cell_features/rw_centrality", with_nan), r"cell_features/rw_centrality holds values that are not finite"),
+    "not a number": (
+        replace("cell_features/rw_centrality", with_nan),
+        r"cell_features/rw_centrality holds values that are not finite",
+    ),
     "text": (
         replace("cell_features/volume_um", lambda v: np.array([b"many"] * len(v))),
         r"cannot read cell_features/volume_um as numbers",
     ),
-    "unknown label": (replace("cell_labels", lambda v: np.where(v == 1, 11, v)), r"cell_labels holds \[11.0\], the known labels are \[0, 1, 2,"),
-    "unknown cell in an edge": (replace("edges_ids", lambda v: np.where(v == v.max(), 999999, v)), r"edges_ids names cell 999999"),
-    "id twice": (replace("cell_ids", lambda v: np.where(v == v[1], v[0], v)), r"cell_ids holds the same id more than once"),
+    "unknown label": (
+        replace("cell_labels", lambda v: np.where(v == 1, 11, v)),
+        r"cell_labels holds \[11.0\], the known labels are \[0, 1, 2,",
+    ),
+    "unknown cell in an edge": (
+        replace("edges_ids", lambda v: np.where(v == v.max(), 999999, v)),
+        r"edges_ids names cell 999999",
+    ),
+    "id twice": (
+        replace("cell_ids", lambda v: np.where(v == v[1], v[0], v)),
+        r"cell_ids holds the same id more than once",
+    ),
 }
 
 

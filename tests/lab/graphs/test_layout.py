@@ -75,4 +75,6 @@ def test_the_sum_of_an_orientation_stays_away_from_zero():
 @pytest.mark.parametrize("sign", [1, -1])
 def test_orientation_forgets_the_sign(sign):
     v = np.array([[0.2, -0.5, 0.7]])
-    np.testing.assert_array_equal(orientation(sign * v)[0], [0.04000000000000001, 0.25, 0.48999999999999994, -0.1, -0.35, 0.13999999999999999])
+    np.testing.assert_array_equal(
+        orientation(sign * v)[0], [0.04000000000000001, 0.25, 0.48999999999999994, -0.1, -0.35, 0.13999999999999999]
+    )

@@ -2,24 +2,31 @@
 
     python -m softnce.lab.graphs.cost
 
-Graphs are grown by :mod:`softnce.lab.graphs.tissue`. Each line is measured in a process of its own, because the peak of
-a process's memory cannot be reset; memory is the growth of its resident peak during the steps (on a GPU, of its
-allocated peak), so weights and data do not count.
+Graphs are grown by :mod:`softnce.lab.graphs.tissue`. *Allocated* is the most that tensors of one forward and backward
+pass hold at once, weights and input not counted. *Resident* is by how much the process grew over all passes, which on
+a CPU includes what its allocator keeps; since a process cannot reset its peak, each line is measured in a new one.
 """
 
 import resource
 import statistics
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import torch
+from torch_geometric.data import Batch, Data
 
 from softnce.lab.configuration import from_args, option
 from softnce.lab.graphs import layout
+from softnce.lab.graphs.celltypegraph import read_specimen
+from softnce.lab.graphs.models import DeeperGCN
+from softnce.lab.graphs.tissue import grow, write_specimen
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class CostConfig:
     layers: int = option(32, "depth")
     hidden: int = option(128, "width")
     edge_features: bool = option(True, "use the edge features")
-    repeats: int = option(5, "timed steps, after one that is not; the median is shown")
+    repeats: int = option(5, "timed passes, after one that is not; the median is shown")
     threads: int = option(1, "threads")
     device: str = option("cpu", "cpu or cuda")
 
@@ -41,20 +48,17 @@ class Cost:
     nodes: int
     edges: int
     seconds: float
-    peak_mb: float
+    allocated_mb: float
+    resident_mb: float
 
 
 def measure(config: CostConfig, graphs: int, checkpointing: bool) -> Cost:
-    """Forward and backward of one batch in a fresh process."""
+    """Forward and backward passes of one batch, in a process of their own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
         return fresh.submit(_measure, config, graphs, checkpointing).result()
 
 
 def _measure(config: CostConfig, graphs: int, checkpointing: bool) -> Cost:
-    from torch_geometric.data import Batch
-
-    from softnce.lab.graphs.models import DeeperGCN
-
     torch.set_num_threads(config.threads)
     torch.manual_seed(0)
     batch = Batch.from_data_list([_graph(config.cells, seed) for seed in range(graphs)]).to(config.device)
@@ -66,37 +70,48 @@ def _measure(config: CostConfig, graphs: int, checkpointing: bool) -> Cost:
         layers=config.layers,
         checkpointing=checkpointing,
     ).to(config.device)
-    before = _peak_mb(config.device)
-    times = []
-    for _ in range(config.repeats + 1):
+
+    def step() -> None:
         model.zero_grad(set_to_none=True)
-        start = time.perf_counter()
         torch.nn.functional.cross_entropy(model(batch), batch.y).backward()
         if config.device != "cpu":
             torch.cuda.synchronize()
+
+    before = _resident_mb()
+    times = []
+    for _ in range(config.repeats + 1):
+        start = time.perf_counter()
+        step()
         times.append(time.perf_counter() - start)
-    peak = _peak_mb(config.device) - before
-    return Cost(batch.num_nodes, batch.num_edges, statistics.median(times[1:]), peak)
+    resident = _resident_mb() - before
+    allocated = _allocated_mb(step, config.device)
+    return Cost(batch.num_nodes, batch.num_edges, statistics.median(times[1:]), allocated, resident)
 
 
-def _graph(cells: int, seed: int):  # type: ignore[no-untyped-def]
-    import tempfile
-    from pathlib import Path
-
-    from softnce.lab.graphs.celltypegraph import read_specimen
-    from softnce.lab.graphs.tissue import grow, write_specimen
-
+def _graph(cells: int, seed: int) -> Data:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "stage" / "specimen.h5"
         write_specimen(path, grow(cells, 1.0, np.random.default_rng(seed)))
         return read_specimen(path)
 
 
-def _peak_mb(device: str) -> float:
-    if device != "cpu":
-        return torch.cuda.max_memory_allocated() / 1e6
+def _resident_mb() -> float:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
+
+
+def _allocated_mb(step: Callable[[], None], device: str) -> float:
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        return (torch.cuda.max_memory_allocated() - before) / 1e6
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    assert profile.profiler is not None
+    changes = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    return float(np.cumsum([event.nbytes() for event in changes]).max()) / 1e6
 
 
 def main(argv: list[str]) -> None:
@@ -104,14 +119,12 @@ def main(argv: list[str]) -> None:
     config = from_args(CostConfig, argv, prog="python -m softnce.lab.graphs.cost", description=description)
     print(f"DeeperGCN, {config.layers} layers, hidden {config.hidden}, torch {torch.__version__}, ", end="")
     print(f"{config.device}, threads {config.threads}; median of {config.repeats} forward + backward passes")
-    print("graphs   nodes   edges  checkpointing      time   peak memory")
+    print("graphs   nodes   edges  checkpointing     time  allocated  resident")
     for graphs in config.graphs:
         for checkpointing in (False, True):
-            cost = measure(config, graphs, checkpointing)
-            shown = "yes" if checkpointing else "no"
-            print(
-                f"{graphs:6d} {cost.nodes:7,d} {cost.edges:7,d}  {shown:>13s}  {cost.seconds:6.2f} s {cost.peak_mb:10,.0f} MB"
-            )
+            c = measure(config, graphs, checkpointing)
+            print(f"{graphs:6d} {c.nodes:7,d} {c.edges:7,d}  {'yes' if checkpointing else 'no':>13s}", end="")
+            print(f" {c.seconds:6.2f} s {c.allocated_mb:7,.0f} MB {c.resident_mb:6,.0f} MB")
 
 
 if __name__ == "__main__":

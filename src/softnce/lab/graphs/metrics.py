@@ -105,7 +105,7 @@ def score(confusions: Tensor, left_out: Sequence[int] = ()) -> Score:
     ):
         values = values[~values.isnan()].double()  # a specimen of left-out classes alone has no class average
         result[name] = values.mean().item()
-        result[f"{name}_deviation"] = values.std(correction=0).item()
+        result[f"{name}_deviation"] = (values - values.mean()).square().mean().sqrt().item()
     return Score(**result)
 
 
