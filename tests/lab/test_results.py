@@ -35,12 +35,13 @@ def test_rows_come_back_with_everything(tmp_path):
     assert row.time.endswith("+00:00")
 
 
-def test_only_missing_runs_are_asked_for(tmp_path):
+def test_a_finished_run_is_known_by_study_version_and_configuration(tmp_path):
     results = Results(tmp_path, "toy")
     results.append(config(0), {"kl": 1.0}, 0.0)
-    assert results.missing([config(0), config(1), config(1), config(2)]) == [config(1), config(2)]
-    assert Results(tmp_path, "other").missing([config(0)]) == [config(0)]
-    assert Results(tmp_path, "toy", version=2).missing([config(0)]) == [config(0)]
+    assert results.finished(config(0))
+    assert not results.finished(config(1))
+    assert not Results(tmp_path, "other").finished(config(0))
+    assert not Results(tmp_path, "toy", version=2).finished(config(0))
 
 
 def test_the_first_result_of_a_run_counts(tmp_path):

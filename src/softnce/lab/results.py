@@ -14,7 +14,7 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -82,15 +82,11 @@ class Results:
             self._read()
         return list(self._rows.values())
 
-    def missing(self, configs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Those of ``configs`` that have no result yet, by any process, each once."""
-        finished = {row.id for row in self.rows()}
-        unfinished: dict[str, Mapping[str, Any]] = {}
-        for config in configs:
-            name = run_id(self.study, self.version, config)
-            if name not in finished:
-                unfinished.setdefault(name, config)
-        return list(unfinished.values())
+    def finished(self, config: Mapping[str, Any]) -> bool:
+        """Whether the run has a result, by any process."""
+        with self._lock:
+            self._read()
+        return run_id(self.study, self.version, config) in self._rows
 
     def append(self, config: Mapping[str, Any], result: Mapping[str, Any], seconds: float) -> Row:
         """Write a finished run; if another process finished the same one first, its row is kept and returned."""

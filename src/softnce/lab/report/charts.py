@@ -1,0 +1,349 @@
+"""Figures said once and drawn twice: for paper by matplotlib, for the page by plotly.
+
+A ``Figure`` is a row or grid of ``Panel``s, a panel a few axes settings and a list of marks:
+
+    Figure(
+        "kl",
+        "KL against alignment. Bands: 95 % confidence over 10 seeds.",
+        [Panel("Adam, 1e-3", "mode alignment (%)", "KL(p‖q) (nats)", [
+            Line.of_loss("nll", x, mean, low, high),
+            Level("statistical limit", 0.0059),
+        ])],
+    )
+"""
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from softnce.lab.report.style import FONT, LOSSES, MARKERS, OTHER, matplotlib_style
+
+DASHES = {"solid": "-", "dash": "--", "dot": ":"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve through (x, y), with a band from ``low`` to ``high`` if given. ``dash`` is solid, dash or dot."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    colour: str = OTHER
+    marker: str = ""
+    dash: str = "solid"
+    loss: str | None = None
+
+    @classmethod
+    def of_loss(cls, loss: str, *values: Any, suffix: str = "", **options: Any) -> "Line":
+        """A line that looks as its loss does everywhere."""
+        return cls(LOSSES[loss].name + suffix, *values, **_look(loss) | options)
+
+
+@dataclass(frozen=True)
+class Points:
+    """Unconnected points, with error bars from ``low`` to ``high`` if given; ``hover`` is a text for each."""
+
+    name: str
+    x: Sequence[Any]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    hover: Sequence[str] | None = None
+    colour: str | Sequence[str] = OTHER
+    marker: str = "o"
+    size: float = 6.0
+    opacity: float = 1.0
+    loss: str | None = None
+
+    @classmethod
+    def of_loss(cls, loss: str, *values: Any, suffix: str = "", **options: Any) -> "Points":
+        return cls(LOSSES[loss].name + suffix, *values, **_look(loss) | options)
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A table of values as colours, each cell with its ``text``. ``low`` and ``high`` end the colour scale."""
+
+    x: Sequence[str]
+    y: Sequence[str]
+    values: Sequence[Sequence[float | None]]
+    text: Sequence[Sequence[str]]
+    low: float
+    high: float
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A horizontal line at ``y``."""
+
+    name: str
+    y: float
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """The line y = x from ``low`` to ``high``."""
+
+    name: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes. ``bare`` hides the axes, for maps whose coordinates mean nothing."""
+
+    title: str
+    x_label: str
+    y_label: str
+    marks: Sequence[Line | Points | Heat | Level | Diagonal]
+    log_x: bool = False
+    log_y: bool = False
+    x_range: tuple[float, float] | None = None
+    y_range: tuple[float, float] | None = None
+    bare: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels in rows of ``columns``, and the sentence or two that say what to see.
+
+    Attributes:
+        name: file name without ending.
+        caption: shown under the figure.
+        panels: at least one.
+        columns: panels in a row; all of them where None.
+        panel_size: width and height of a panel in inches.
+        interactive: False shows the drawn figure on the page too.
+    """
+
+    name: str
+    caption: str
+    panels: Sequence[Panel]
+    columns: int | None = None
+    panel_size: tuple[float, float] = (3.9, 3.1)
+    interactive: bool = True
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        columns = self.columns or len(self.panels)
+        return -(-len(self.panels) // columns), columns
+
+
+def draw(figure: Figure) -> Any:
+    """The figure as a matplotlib Figure, one legend below for all panels."""
+    from matplotlib.figure import Figure as Canvas
+
+    with matplotlib_style():
+        rows, columns = figure.grid
+        width, height = figure.panel_size
+        canvas = Canvas(figsize=(width * columns, height * rows + 0.35), layout="constrained")
+        axes = canvas.subplots(rows, columns, squeeze=False).flat
+        legend: dict[str, Any] = {}
+        for ax, panel in zip(axes, figure.panels, strict=False):
+            _draw_panel(ax, panel, legend)
+        for ax in list(axes)[len(figure.panels) :]:
+            ax.set_axis_off()
+        if legend:
+            in_a_row = min(len(legend), max(2, int(width * columns / 2.2)))
+            canvas.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=in_a_row)
+        return canvas
+
+
+def save(figure: Figure, directory: Path, prefix: str = "") -> list[Path]:
+    """Write the figure as PNG and PDF; returns the paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for ending in ("png", "pdf"):
+        path = directory / f"{prefix}{figure.name}.{ending}"
+        partial = path.with_suffix(f".partial.{ending}")
+        with matplotlib_style():
+            draw(figure).savefig(partial)
+        partial.replace(path)
+        paths.append(path)
+    return paths
+
+
+def png(figure: Figure, dpi: int = 150) -> bytes:
+    """The drawn figure as PNG bytes."""
+    buffer = io.BytesIO()
+    with matplotlib_style():
+        draw(figure).savefig(buffer, dpi=dpi, format="png")
+    return buffer.getvalue()
+
+
+def _look(loss: str) -> dict[str, Any]:
+    return {"colour": LOSSES[loss].colour, "marker": LOSSES[loss].marker, "loss": loss}
+
+
+def _draw_panel(ax: Any, panel: Panel, legend: dict[str, Any]) -> None:
+    for mark in panel.marks:
+        handle = None
+        match mark:
+            case Line():
+                style = {"color": mark.colour, "ls": DASHES[mark.dash], "marker": mark.marker or None}
+                y = [float("nan") if value is None else value for value in mark.y]
+                (handle,) = ax.plot(mark.x, y, label=mark.name, **style)
+                if mark.low is not None and mark.high is not None:
+                    ax.fill_between(mark.x, mark.low, mark.high, color=mark.colour, alpha=0.18, lw=0)
+            case Points():
+                one_colour = isinstance(mark.colour, str)
+                if mark.low is not None and mark.high is not None:
+                    for x, low, high in zip(mark.x, mark.low, mark.high, strict=True):
+                        ax.plot([x, x], [low, high], color=mark.colour if one_colour else OTHER, lw=1.4)
+                handle = ax.scatter(
+                    mark.x,
+                    mark.y,
+                    s=mark.size**2,
+                    c=[mark.colour] if one_colour else mark.colour,
+                    marker=mark.marker,
+                    alpha=mark.opacity,
+                    linewidths=0,
+                )
+                handle = handle if one_colour else None
+            case Level():
+                handle = ax.axhline(mark.y, color="#333333", ls="--", lw=1.2)
+            case Diagonal():
+                (handle,) = ax.plot([mark.low, mark.high], [mark.low, mark.high], color="#333333", ls="--", lw=1.2)
+            case Heat():
+                _draw_heat(ax, mark)
+        if handle is not None and mark.name:
+            legend.setdefault(mark.name, handle)
+    ax.set_title(panel.title)
+    ax.set_xlabel(panel.x_label)
+    ax.set_ylabel(panel.y_label)
+    if panel.log_x:
+        ax.set_xscale("log")
+    if panel.log_y:
+        ax.set_yscale("log")
+    if panel.x_range:
+        ax.set_xlim(*panel.x_range)
+    if panel.y_range:
+        ax.set_ylim(*panel.y_range)
+    if panel.bare:
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.grid(False)
+        for spine in ax.spines.values():
+            spine.set_visible(False)
+
+
+def _draw_heat(ax: Any, mark: Heat) -> None:
+    values = [[float("nan") if value is None else value for value in row] for row in mark.values]
+    ax.imshow(values, cmap="cividis_r", vmin=mark.low, vmax=mark.high, aspect="auto", origin="lower")
+    ax.set_xticks(range(len(mark.x)), mark.x)
+    ax.set_yticks(range(len(mark.y)), mark.y)
+    ax.grid(False)
+    for row, (numbers, texts) in enumerate(zip(values, mark.text, strict=True)):
+        for column, (number, text) in enumerate(zip(numbers, texts, strict=True)):
+            ax.text(column, row, text, ha="center", va="center", fontsize=8.5, color=_ink(mark, number))
+
+
+def _ink(mark: Heat, value: float | None) -> str:
+    """Text colour that can be read on the cell; cividis reversed is dark where values are high."""
+    return "white" if value is not None and value > (mark.low + mark.high) / 2 else "black"
+
+
+def plotly_json(panel: Panel) -> str:
+    """One panel as plotly JSON. Colours of text and grid are left to the page, which knows light from dark."""
+    import plotly.graph_objects as go
+
+    chart = go.Figure()
+    for mark in panel.marks:
+        chart.add_traces(_traces(mark, go))
+        if isinstance(mark, Level):
+            chart.add_hline(y=mark.y, line={"color": OTHER, "dash": "dash", "width": 1.5}, name=mark.name)
+        if isinstance(mark, Heat):
+            for row, texts in enumerate(mark.text):
+                for column, text in enumerate(texts):
+                    font = {"color": _ink(mark, mark.values[row][column]), "size": 11}
+                    chart.add_annotation(x=column, y=row, text=text, showarrow=False, font=font)
+    chart.update_xaxes(title_text=panel.x_label, **_axis(panel.log_x, panel.x_range, panel.bare))
+    chart.update_yaxes(title_text=panel.y_label, **_axis(panel.log_y, panel.y_range, panel.bare))
+    margin = {"l": 8, "r": 8, "t": 4, "b": 8} if panel.bare else {"l": 58, "r": 12, "t": 8, "b": 46}
+    chart.update_layout(
+        template="none",
+        margin=margin,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": FONT, "size": 12},
+        showlegend=False,
+        hovermode="closest",
+    )
+    return str(chart.to_json())
+
+
+def legend(figure: Figure) -> list[tuple[str, str]]:
+    """Name and colour of every named series of the figure, each once."""
+    entries: dict[str, str] = {}
+    for panel in figure.panels:
+        for mark in panel.marks:
+            colour = getattr(mark, "colour", OTHER)
+            if mark.name and isinstance(colour, str) and not isinstance(mark, Heat):
+                entries.setdefault(mark.name, colour)
+    return list(entries.items())
+
+
+def _axis(log: bool, limits: tuple[float, float] | None, bare: bool) -> dict[str, Any]:
+    axis: dict[str, Any] = {"type": "log"} if log else {}
+    if log:
+        axis |= {"dtick": 1, "exponentformat": "power"}
+    if limits:
+        axis["range"] = [math.log10(limit) for limit in limits] if log else list(limits)
+    return axis | ({"visible": False} if bare else {"ticks": "outside", "zeroline": False, "automargin": True})
+
+
+def _traces(mark: Line | Points | Heat | Level | Diagonal, go: Any) -> list[Any]:
+    shared = {"name": mark.name, "meta": {"loss": getattr(mark, "loss", None)}}
+    dashed = {"color": OTHER, "dash": "dash", "width": 1.5}
+    traces = []
+    match mark:
+        case Line():
+            if mark.low is not None and mark.high is not None:
+                outline = {"x": [*mark.x, *reversed(mark.x)], "y": [*mark.high, *reversed(mark.low)]}
+                fill = {"fill": "toself", "fillcolor": _faded(mark.colour), "line": {"width": 0}, "mode": "lines"}
+                traces.append(go.Scatter(**outline, **fill, hoverinfo="skip", **shared))
+            mode = "lines+markers" if mark.marker else "lines"
+            line = {"color": mark.colour, "dash": mark.dash, "width": 2}
+            dots = {"symbol": MARKERS[mark.marker], "size": 7}
+            interval = [] if mark.low is None or mark.high is None else list(zip(mark.low, mark.high, strict=True))
+            between = "<br>95 %: %{customdata[0]:.3g} to %{customdata[1]:.3g}" if interval else ""
+            hover = f"<b>{mark.name}</b><br>%{{x}}: %{{y:.4g}}{between}<extra></extra>"
+            data = {"x": list(mark.x), "y": list(mark.y), "customdata": interval or None}
+            traces.append(go.Scatter(**data, mode=mode, line=line, marker=dots, hovertemplate=hover, **shared))
+        case Points():
+            error = None
+            if mark.low is not None and mark.high is not None:
+                up = [high - y for high, y in zip(mark.high, mark.y, strict=True)]
+                down = [y - low for low, y in zip(mark.low, mark.y, strict=True)]
+                error = {"type": "data", "array": up, "arrayminus": down, "symmetric": False, "thickness": 1.5}
+            colour = mark.colour if isinstance(mark.colour, str) else list(mark.colour)
+            dots = {"color": colour, "symbol": MARKERS[mark.marker], "size": mark.size + 2, "opacity": mark.opacity}
+            text = "<br>%{text}" if mark.hover else ""
+            hover = f"<b>{mark.name}</b><br>%{{x}}: %{{y:.4g}}{text}<extra></extra>"
+            data = {"x": list(mark.x), "y": list(mark.y), "text": list(mark.hover) if mark.hover else None}
+            kind = go.Scattergl if len(mark.x) > 500 else go.Scatter
+            traces.append(kind(**data, mode="markers", marker=dots, error_y=error, hovertemplate=hover, **shared))
+        case Level():
+            pass  # a shape of the layout, not a trace
+        case Diagonal():
+            ends = [mark.low, mark.high]
+            traces.append(go.Scatter(x=ends, y=ends, mode="lines", line=dashed, hoverinfo="skip", **shared))
+        case Heat():
+            scale = {"colorscale": "Cividis", "reversescale": True, "zmin": mark.low, "zmax": mark.high}
+            axes = {"x": list(mark.x), "y": list(mark.y), "z": [list(row) for row in mark.values]}
+            hover = "%{x}, %{y}: %{text}<extra></extra>"
+            words = {"text": [list(row) for row in mark.text], "hovertemplate": hover}
+            traces.append(go.Heatmap(**axes, **words, **scale, showscale=False, **shared))
+    return traces
+
+
+def _faded(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.18)"

@@ -1,0 +1,33 @@
+"""Means over seeds, with confidence intervals."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and its 95 % confidence interval (Student's t); the interval is the mean itself for one value."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean of independent ``values``. For paired data, give the differences."""
+    from scipy.stats import t
+
+    count = len(values)
+    if count == 0:
+        raise ValueError("estimate: got no values")
+    mean = math.fsum(values) / count
+    if count == 1:
+        return Estimate(mean, mean, mean, 1)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    half = float(t.ppf(0.975, count - 1)) * deviation / math.sqrt(count)
+    return Estimate(mean, mean - half, mean + half, count)

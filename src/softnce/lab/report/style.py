@@ -1,0 +1,73 @@
+"""One look for every figure of the project: a loss has the same colour, marker and name everywhere.
+
+The colours are Okabe and Ito's, told apart by readers with any colour vision and in grey; markers differ too.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one series is drawn. ``marker`` is matplotlib's letter."""
+
+    name: str
+    colour: str
+    marker: str = "o"
+
+
+LOSSES = {
+    "nll": Look("NLL", "#D55E00", "o"),
+    "info-nce": Look("InfoNCE", "#0072B2", "D"),
+    "soft-ce": Look("soft target cross-entropy", "#E69F00", "s"),
+    "soft-dist-info-nce": Look("soft distribution InfoNCE", "#CC79A7", "v"),
+    "soft-target-info-nce": Look("soft target InfoNCE", "#009E73", "^"),
+}
+OTHER = "#7A7A7A"  # references, controls, everything that is not a loss; readable on white and on black
+MARKERS = {
+    "o": "circle",
+    "D": "diamond",
+    "s": "square",
+    "v": "triangle-down",
+    "^": "triangle-up",
+    "x": "x",
+    "": "circle",
+}
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+
+@contextmanager
+def matplotlib_style() -> Iterator[None]:
+    """Figures drawn inside look alike: thin axes, light grid, text that can be read on a slide."""
+    import matplotlib as mpl
+
+    settings: dict[Any, Any] = {
+        "axes.axisbelow": True,
+        "axes.edgecolor": "#444444",
+        "axes.grid": True,
+        "axes.labelsize": 10,
+        "axes.linewidth": 0.8,
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlelocation": "left",
+        "axes.titlesize": 10.5,
+        "axes.titleweight": "bold",
+        "figure.constrained_layout.use": True,
+        "figure.dpi": 100,
+        "font.size": 10,
+        "grid.color": "#E4E4E4",
+        "grid.linewidth": 0.7,
+        "legend.fontsize": 9,
+        "legend.frameon": False,
+        "lines.linewidth": 1.8,
+        "lines.markersize": 4.5,
+        "pdf.fonttype": 42,
+        "savefig.bbox": "tight",
+        "savefig.dpi": 200,
+        "xtick.labelsize": 9,
+        "ytick.labelsize": 9,
+    }
+    with mpl.rc_context(settings):
+        yield

@@ -1,0 +1,189 @@
+"""Studies: the experiments of the paper and ours beyond it, each one command.
+
+    softnce study list
+    softnce study density --preset paper --out results/mine
+    softnce report results/mine
+
+A study is a list of runs. Each run that finishes is one line of ``<out>/<study>.jsonl``, written at once; a study
+that was interrupted goes on where it stopped, and runs that other presets or processes finished are not done
+again. Figures and the page are made from those lines alone.
+
+**Adding a study** means adding one module to this package; its name is the study's name. It holds
+
+    \"\"\"First line: what is asked.  The rest, shown by --help: how, and what to look for.\"\"\"
+
+    ORDER = 30              # place on the page
+    VERSION = 1             # raise it when a run's meaning changes: earlier lines then no longer count
+
+    @dataclass(frozen=True)
+    class Config(StudyConfig):          # has seeds and out; every field is an option
+        lr: float = option(0.1, "learning rate")
+
+    PRESETS = {"quick": Config(seeds=2), "paper": Config(seeds=10)}       # quick is the default
+
+    @dataclass(frozen=True)
+    class Run:                          # everything that determines one result
+        lr: float
+        seed: int
+
+    def runs(config: Config) -> list[Run]:
+        return [Run(config.lr, seed) for seed in range(config.seeds)]
+
+    def execute(todo: list[Run], progress: Progress) -> Iterator[Outcome]:
+        for run in progress.track(todo, description="training"):
+            started = time.perf_counter()
+            ...
+            yield Outcome(run, {"accuracy": 0.97}, time.perf_counter() - started)
+
+    def section(rows: list[Row]) -> Section:        # rows of any preset may be there: select what is needed
+        return Section(title, summary, ["A paragraph.", Figure(...), Table(...)])
+
+``execute`` may do its runs in any order, together or one by one; what it yields is saved as it comes. ``progress``
+is rich's, already shown. ``softnce.lab.report.charts`` has the figures, ``softnce.lab.report.style`` the colours.
+Nothing has to be registered.
+"""
+
+import ast
+import pkgutil
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from softnce.lab.configuration import from_args, option, to_mapping
+from softnce.lab.report import DEFAULT_OUT
+from softnce.lab.results import Results, Row
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from softnce.lab.report.page import Section
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """What every study can be asked."""
+
+    seeds: int = option(3, "number of seeds; the runs of seeds 0, 1, … are made")
+    out: str = option(DEFAULT_OUT, "directory for results and figures; studies of one page share it")
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ValueError(f"seeds: got {self.seeds}, need at least 1")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: the dataclass that described it, what was measured, and its wall time or share of it."""
+
+    run: Any
+    result: Mapping[str, Any]
+    seconds: float
+
+
+class StudyModule(Protocol):
+    """What a module of this package has."""
+
+    __doc__: str | None
+    ORDER: int
+    VERSION: int
+    Config: type[StudyConfig]
+    PRESETS: Mapping[str, StudyConfig]
+
+    @staticmethod
+    def runs(config: Any) -> Sequence[Any]: ...
+
+    @staticmethod
+    def execute(todo: Sequence[Any], progress: "Progress") -> Iterator[Outcome]: ...
+
+    @staticmethod
+    def section(rows: Sequence[Row]) -> "Section": ...
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study by name."""
+
+    name: str
+    module: StudyModule
+
+    def results(self, directory: str | Path) -> Results:
+        return Results(directory, self.name, self.module.VERSION)
+
+    def run(self, config: StudyConfig) -> None:
+        """Do the runs that have no result yet; each is saved when it is finished."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        results = self.results(config.out)
+        runs = list(dict.fromkeys(self.module.runs(config)))
+        todo = [run for run in runs if not results.finished(to_mapping(run))]
+        print(f"{self.name}: {len(todo)} runs to do, {len(runs) - len(todo)} already in {results.path}")
+        if not todo:
+            return
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        finished = 0
+        with Progress(*columns) as progress:
+            saved = progress.add_task("runs finished", total=len(todo))
+            try:
+                for outcome in self.module.execute(todo, progress):
+                    results.append(to_mapping(outcome.run), outcome.result, outcome.seconds)
+                    finished += 1
+                    progress.advance(saved)
+            except KeyboardInterrupt:
+                progress.stop()
+                print(
+                    f"softnce study {self.name}: interrupted; {finished} runs were finished and kept, the same command "
+                    "goes on with the others",
+                    file=sys.stderr,
+                )
+                raise SystemExit(130) from None
+
+
+def names() -> list[str]:
+    """Names of all studies."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def load(name: str) -> Study:
+    """The study of that name, its module imported."""
+    return Study(name, cast(StudyModule, import_module(f"{__name__}.{name}")))
+
+
+def main(argv: list[str]) -> None:
+    """The command ``softnce study``."""
+    warnings.showwarning = _show_warning
+    if not argv or argv[0] in ("list", "-h", "--help"):
+        print("usage: softnce study NAME [--preset quick|paper] [--seeds N] [--out DIR] [--option value …]\n\nstudies:")
+        print("\n".join(f"  {name:<14}{_first_line(name)}" for name in names()))
+        print("\nsoftnce study NAME --help explains a study and its options.")
+        return
+    name, *options = argv
+    if name not in names():
+        print(f"softnce study: unknown study {name!r}; the studies are {', '.join(names())}", file=sys.stderr)
+        raise SystemExit(2)
+    study = load(name)
+    prog = f"softnce study {name}"
+    config = from_args(
+        study.module.Config, options, prog=prog, description=study.module.__doc__ or "", presets=study.module.PRESETS
+    )
+    try:
+        study.run(config)
+    except ValueError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    print(f"softnce report {config.out} makes the page")
+
+
+def _first_line(name: str) -> str:
+    # Read, not imported: the list appears at once, whatever a study needs.
+    source = Path(__path__[0]) / f"{name}.py"
+    return (ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    print(f"warning: {message}", file=sys.stderr)
