@@ -1,0 +1,204 @@
+"""Mutual information between embeddings Z and labels Y, in nats: exact from tables, bounded from scores.
+
+Label smoothing with the class marginal as its noise turns the joint distribution into
+
+    p_ε(z, y) = (1 − ε) p(z, y) + ε p(z) p(y),
+
+and what a contrastive loss bounds is the information of that channel, I_ε(Z;Y) = H(Y) − H_ε(Y|Z). With p a table,
+
+    conditional_entropy(smoothed_joint(p, ε))     is H_ε(Y|Z),
+    mutual_information(smoothed_joint(p, ε))      is I_ε(Z;Y).
+
+A critic that has to find the true label among itself and N drawn from p_Y, at a mean loss of ℓ, shows that
+I_ε ≥ log(N + 1) − ℓ. The same holds for soft targets, with A, the soft target, for Y: negatives drawn from p_A make it
+a bound on I(Z;A).
+
+References: van den Oord et al. 2018 and Poole et al. 2019 (the contrastive bound); Barber and Agakov 2003 (the
+classifier's bound).
+"""
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = [
+    "InformationMeter",
+    "classifier_information",
+    "conditional_entropy",
+    "contrastive_information",
+    "entropy",
+    "information_bound",
+    "mutual_information",
+    "paper_information_bound",
+    "smoothed_joint",
+]
+
+
+def entropy(probs: Tensor) -> Tensor:
+    """H = −Σ_y p(y) log p(y) over the last dimension."""
+    return -torch.xlogy(probs, probs).sum(-1)
+
+
+def conditional_entropy(joint: Tensor) -> Tensor:
+    """H(Y|Z) = −Σ p(z, y) log p(y|z) of a table p(z, y), shape (..., Z, Y)."""
+    _check_joint(joint)
+    return (torch.xlogy(joint.sum(-1), joint.sum(-1)) - torch.xlogy(joint, joint).sum(-1)).sum(-1)
+
+
+def mutual_information(joint: Tensor) -> Tensor:
+    """I(Z;Y) = Σ p(z, y) log p(z, y) / p(z) p(y) of a table p(z, y), shape (..., Z, Y)."""
+    _check_joint(joint)
+    independent = joint.sum(-1, keepdim=True) * joint.sum(-2, keepdim=True)
+    return (torch.xlogy(joint, joint) - torch.xlogy(joint, independent)).sum((-1, -2))
+
+
+def smoothed_joint(joint: Tensor, epsilon: float, noise_probs: Tensor | None = None) -> Tensor:
+    """p_ε(z, y) = (1 − ε) p(z, y) + ε p(z) ξ(y): the joint distribution after label smoothing.
+
+    Args:
+        joint: p(z, y), shape (..., Z, Y).
+        epsilon: ε in [0, 1].
+        noise_probs: ξ, shape (Y,); None is the table's own p(y), as I_ε asks. With another ξ the labels' marginal
+            changes, and the paper's H(Y) − H_ε(Y|Z) is no information any more: it can be negative.
+    """
+    _check_joint(joint)
+    if not 0 <= epsilon <= 1:
+        raise ValueError(f"epsilon must lie in [0, 1], got {epsilon}")
+    if noise_probs is not None and noise_probs.shape != joint.shape[-1:]:
+        raise ValueError(f"noise_probs must have shape {tuple(joint.shape[-1:])}, got {tuple(noise_probs.shape)}")
+    noise = joint.sum(-2, keepdim=True) if noise_probs is None else noise_probs
+    return (1 - epsilon) * joint + epsilon * joint.sum(-1, keepdim=True) * noise
+
+
+def information_bound(loss: Tensor, num_negatives: int) -> Tensor:
+    """log(N + 1) − ℓ, whose expectation never exceeds the information; itself at most log(N + 1).
+
+    Args:
+        loss: contrastive losses, of any shape; their mean gives the bound, each one a sample of it.
+        num_negatives: N, how many negatives stood beside the positive; M − 1 for a batch of M that contrasts itself.
+    """
+    return math.log(_at_least_one(num_negatives) + 1) - loss
+
+
+def paper_information_bound(loss: Tensor, num_negatives: int) -> Tensor:
+    """log N − ℓ (``eq:softMIbound``): valid too, and lower than ``information_bound`` by log(1 + 1/N)."""
+    return math.log(_at_least_one(num_negatives)) - loss
+
+
+def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> Tensor:
+    """One sample of the contrastive bound a row, shape (N,): log M + s_{i,positive} − log Σ_j exp s_{i,j}.
+
+    Args:
+        scores: a critic's scores of M candidates for each of N samples, (N, M).
+        positive: which candidate is the true one, (N,); None is the diagonal, a batch that contrasts itself.
+
+    The candidates that are not positive must be drawn from the marginal, independently of the sample.
+    """
+    if scores.dim() != 2 or not scores.is_floating_point():
+        raise ValueError(
+            f"scores must be a floating-point tensor of shape (N, M), got {scores.dtype}, {tuple(scores.shape)}"
+        )
+    rows, candidates = scores.shape
+    if positive is None:
+        if rows != candidates:
+            raise ValueError(f"positive is needed unless scores is square, got scores of shape {tuple(scores.shape)}")
+        positive = torch.arange(rows, device=scores.device)
+    elif positive.shape != (rows,):
+        raise ValueError(f"positive must have shape ({rows},), got {tuple(positive.shape)}")
+    loss = scores.logsumexp(-1) - scores.gather(-1, positive.unsqueeze(-1)).squeeze(-1)
+    return information_bound(loss, candidates - 1)
+
+
+def classifier_information(logits: Tensor, targets: Tensor, class_probs: Tensor) -> Tensor:
+    """One sample of the classifier's bound a row, shape (N,): Σ_k α_ik log q_ik / p_k, q_i = softmax(logits_i).
+
+    Its expectation is I(Z;Y) − KL(truth ‖ q): at most the information, and equal to it for a perfect classifier. It
+    needs no candidates and does not saturate at log M.
+
+    Args:
+        logits: (N, K).
+        targets: labels (N,), or the distribution of each row's label (N, K), which then is averaged over.
+        class_probs: p, (K,), the marginal of those labels; after smoothing, the smoothed marginal.
+    """
+    log_ratio = logits.log_softmax(-1) - class_probs.log()
+    if targets.is_floating_point():
+        if targets.shape != logits.shape:
+            raise ValueError(
+                f"targets must have the shape of logits, {tuple(logits.shape)}, got {tuple(targets.shape)}"
+            )
+        return torch.where(targets > 0, targets * log_ratio, 0.0).sum(-1)
+    if targets.shape != logits.shape[:-1]:
+        raise ValueError(f"targets must have shape {tuple(logits.shape[:-1])}, got {tuple(targets.shape)}")
+    return log_ratio.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+
+
+class InformationMeter:
+    """Running mean of samples of a bound, with its standard error; constant memory, no wait for the device.
+
+    >>> meter = InformationMeter()
+    >>> for _ in range(3):
+    ...     meter.update(contrastive_information(torch.randn(8, 8)))
+    >>> sorted(meter.compute())
+    ['information', 'standard_error']
+
+    The standard error takes the samples as independent, which rows of one batch that share negatives are only nearly.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.count = 0
+        self.mean: Tensor | float = 0.0
+        self.squares: Tensor | float = 0.0  # Σ (x − mean)²
+
+    def update(self, samples: Tensor) -> None:
+        """Add samples of a bound, of any shape: what the functions above return."""
+        samples = samples.detach().double()
+        if samples.numel():
+            mean = samples.mean()
+            self._merge(samples.numel(), mean, (samples - mean).square().sum())
+
+    def _merge(self, count: int, mean: Tensor | float, squares: Tensor | float) -> None:
+        # Chan's update: the difference of large sums would lose the variance.
+        total = self.count + count
+        change = mean - self.mean
+        self.mean = self.mean + change * (count / total)
+        self.squares = self.squares + squares + change**2 * (self.count * count / total)
+        self.count = total
+
+    def gather(self) -> None:
+        """Collect what every process accumulated, so that each holds the whole. Every rank must call it."""
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+            return
+        states: list = [None] * dist.get_world_size()
+        dist.all_gather_object(states, (self.count, float(self.mean), float(self.squares)))
+        self.reset()
+        for count, mean, squares in states:
+            if count:
+                self._merge(count, mean, squares)
+
+    def compute(self) -> dict[str, float]:
+        """``information``, and its ``standard_error`` (NaN for a single sample)."""
+        if self.count == 0:
+            raise ValueError("nothing was measured: update() needs at least one sample")
+        error = math.sqrt(float(self.squares) / (self.count - 1) / self.count) if self.count > 1 else math.nan
+        return {"information": float(self.mean), "standard_error": error}
+
+
+def _at_least_one(num_negatives: int) -> int:
+    if num_negatives < 1:
+        raise ValueError(f"num_negatives must be at least 1, got {num_negatives}")
+    return num_negatives
+
+
+def _check_joint(joint: Tensor) -> None:
+    if joint.dim() < 2 or not joint.is_floating_point():
+        raise ValueError(
+            f"joint must be a floating-point table of shape (..., Z, Y), got {joint.dtype}, {tuple(joint.shape)}"
+        )
+    total = joint.detach().sum((-1, -2))
+    if not ((joint >= 0).all() and torch.allclose(total, torch.ones_like(total), atol=1e-5)):
+        raise ValueError("joint must hold probabilities: none negative, and a sum of 1 over its last two dimensions")
