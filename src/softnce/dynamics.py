@@ -1,0 +1,154 @@
+"""How the contrastive loss pulls and pushes: gradients in closed form, attraction and repulsion.
+
+For one sample with class scores s, its target α and candidates c (the target among them, exactly once),
+
+    ℓ = −Σ_k α_k s_k + log Σ_c exp Σ_k c_k s_k,        w = softmax over the candidates of Σ_k c_k s_k,
+
+everything follows from ∂ℓ/∂s = Σ_c w_c c − α: a class attracts the sample where the candidates hold less of it than the
+target, and repels it where they hold more.
+
+Shapes: N samples, M candidates, K classes, embeddings of size d. ``scores`` (N, K), ``candidates`` (M, K) shared by all
+samples, ``own`` (N,) the place of each sample's target among them. Everything is dense, for analysis and figures:
+O(N·M·K) time, O(N·M + N·K + M·K) memory.
+"""
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "attraction_and_repulsion",
+    "candidate_weights",
+    "cosine_gradients",
+    "cosine_response",
+    "dot_gradients",
+    "exponent_coefficients",
+    "score_gradient",
+]
+
+
+def candidate_weights(scores: Tensor, candidates: Tensor) -> Tensor:
+    """w_nc = exp σ_n(c) / Σ_c' exp σ_n(c'), the share of candidate c in the repulsion of sample n. Shape (N, M)."""
+    _check(scores, candidates)
+    return (scores @ candidates.mT).softmax(-1)
+
+
+def score_gradient(scores: Tensor, candidates: Tensor, own: Tensor) -> Tensor:
+    """∂ℓ_n/∂s_n = Σ_c w_nc c − α_n, shape (N, K). Negative attracts, positive repels; each row sums to 0.
+
+    Its absolute value is ``eq:gradient_magnitude``, α_k |−1 + Σ_c w_c c_k / α_k|, and is defined where α_k = 0 too.
+    """
+    _check(scores, candidates, own)
+    return candidate_weights(scores, candidates) @ candidates - candidates[own]
+
+
+def dot_gradients(
+    z: Tensor,
+    y: Tensor,
+    candidates: Tensor,
+    own: Tensor,
+    temperature: float = 1.0,
+    noise_probs: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of Σ_n ℓ_n for scores s_nk = z_n·y_k/τ − log η_k, with respect to z (N, d) and y (K, d).
+
+    Args:
+        z: embeddings of the samples, (N, d).
+        y: embeddings of the labels, (K, d).
+        candidates: (M, K).
+        own: (N,).
+        temperature: τ.
+        noise_probs: η, (K,); None is uniform, which has no effect on gradients.
+    """
+    _check_embeddings(z, y)
+    scores = z @ y.mT / temperature
+    if noise_probs is not None:
+        scores = scores - noise_probs.log()
+    gradient = score_gradient(scores, candidates, own) / temperature
+    return gradient @ y, gradient.mT @ z
+
+
+def cosine_gradients(
+    z: Tensor,
+    y: Tensor,
+    candidates: Tensor,
+    own: Tensor,
+    temperature: float = 1.0,
+    noise_probs: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The same for cosine scores s_nk = ẑ_n·ŷ_k/τ − log η_k, ẑ = z/‖z‖ and ŷ = y/‖y‖.
+
+    ∂ℓ/∂z = (I − ẑẑᵀ)/‖z‖ · ∂ℓ/∂ẑ: only the part across the embedding survives, and a long embedding moves less.
+    """
+    _check_embeddings(z, y)
+    z_norm, y_norm = z.norm(dim=-1, keepdim=True), y.norm(dim=-1, keepdim=True)
+    unit_z, unit_y = z / z_norm, y / y_norm
+    along_z, along_y = dot_gradients(unit_z, unit_y, candidates, own, temperature, noise_probs)
+
+    def across(gradient: Tensor, unit: Tensor) -> Tensor:
+        return gradient - (gradient * unit).sum(-1, keepdim=True) * unit
+
+    return across(along_z, unit_z) / z_norm, across(along_y, unit_y) / y_norm
+
+
+def attraction_and_repulsion(scores: Tensor, candidates: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss split into two sums over classes, each (N, K).
+
+    With α the sample's target, c the candidates, and α̃_cj = c_j − α_j,
+
+        attraction_i = −α_i log exp(s_i) / Σ_c exp(c_i s_i + Σ_{j≠i} α̃_cj s_j)      (``eq:attr_energyXent``)
+        repulsion_j  = α_j (1 − α_j) s_j                                            (``eq:rep_energyXent``)
+        ℓ            = Σ_i attraction_i + Σ_j repulsion_j.
+
+    The second sum is Σ_i α_i Σ_{j≠i} α_j s_j. In print, α̃ has α_ki for α_kj, the target's own term of the denominator
+    has y_k for y_i, and the second sum has other indices; as printed the two do not add up to the loss. The penalty
+    goes with α_j (1 − α_j): smoothing over K > 2 classes makes it larger for the true class, not smaller.
+    """
+    _check(scores, candidates, own)
+    alpha = candidates[own]
+    total = (scores @ candidates.mT).logsumexp(-1, keepdim=True)
+    # Dividing each candidate's term by exp Σ_{j≠i} α_j s_j gives the denominator of class i: no N·M·K tensor is needed.
+    target_score = (alpha * scores).sum(-1, keepdim=True)
+    others = target_score - alpha * scores
+    return -alpha * (scores - (total - others)), alpha * (1 - alpha) * scores
+
+
+def exponent_coefficients(target: Tensor, candidates: Tensor) -> Tensor:
+    """What multiplies s_j in the exponent of candidate c, in the attraction's denominator for class i: (K, M, K).
+
+    Entry [i, c, j] is c_j for j = i and α̃_cj = c_j − α_j for j ≠ i; positive repels the sample from label j, negative
+    attracts it. For one target (K,); the supplement's four cases of label smoothing are entries of this tensor.
+    """
+    _check(target, candidates)
+    classes = len(target)
+    itself = torch.eye(classes, dtype=target.dtype, device=target.device).unsqueeze(1)
+    return candidates - target * (1 - itself)
+
+
+def cosine_response(cosines: Tensor, candidates: Tensor, own: Tensor, temperature: float = 1.0) -> Tensor:
+    """How strongly each label moves a unit embedding, |∂ℓ_n/∂s_nk| √(1 − cos²)/τ, from cosines ẑ_n·ŷ_k. Shape (N, K).
+
+    The root is ‖∂cos/∂z‖. It silences weak targets (cosine near 1 for the true class, near −1 for another) and lets
+    strong ones (cosine near 0) speak. It also silences a true class at cosine −1, the hardest positive there is.
+    """
+    if ((cosines < -1) | (cosines > 1)).any():
+        raise ValueError(f"cosines must lie in [-1, 1], got up to {cosines.abs().max().item():.4g} in absolute value")
+    across = (1 - cosines.square()).sqrt() / temperature
+    return score_gradient(cosines / temperature, candidates, own).abs() * across
+
+
+def _check(scores: Tensor, candidates: Tensor, own: Tensor | None = None) -> None:
+    if candidates.dim() != 2 or candidates.shape[-1] != scores.shape[-1]:
+        raise ValueError(
+            f"candidates must have shape (M, {scores.shape[-1]}) to go with the {scores.shape[-1]} classes, "
+            f"got {tuple(candidates.shape)}"
+        )
+    if own is not None and (own.shape != scores.shape[:-1] or own.is_floating_point()):
+        raise ValueError(
+            f"own must hold integers of shape {tuple(scores.shape[:-1])}, places in candidates; "
+            f"got {own.dtype} of shape {tuple(own.shape)}"
+        )
+
+
+def _check_embeddings(z: Tensor, y: Tensor) -> None:
+    if z.dim() != 2 or y.dim() != 2 or z.shape[-1] != y.shape[-1]:
+        raise ValueError(f"z and y must have shapes (N, d) and (K, d), got {tuple(z.shape)} and {tuple(y.shape)}")
