@@ -95,6 +95,8 @@ def test_a_citizen_of_torch_distributions():
     torch.testing.assert_close(wide.mean, d.mean.expand(7, 2, 3, 5))
     assert wide.sample((2,)).shape == (2, 7, 2, 3, 5)
     assert Independent(d, 2).log_prob(x).shape == (4,)
+    seeded = [d.sample((3,), generator=torch.Generator().manual_seed(5)) for _ in range(2)]
+    assert torch.equal(*seeded)
     assert AveragedCategorical(3, probs=torch.ones(0, 5)).sample((2,)).shape == (2, 0, 5)
 
 

@@ -165,6 +165,8 @@ def test_a_citizen_of_torch_distributions():
     assert d.covariance_matrix.shape == (3, 2, 4, 4)
     assert "ContinuousCategorical" in repr(d)
     assert not d.has_rsample
+    seeded = [d.sample((3,), generator=torch.Generator().manual_seed(5)) for _ in range(2)]
+    assert torch.equal(*seeded)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -216,10 +218,9 @@ def test_a_value_off_the_simplex_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_ten_thousand_draws_cost_less_than_dirichlets_times_five(dtype):
+def test_ten_thousand_draws_cost_less_than_dirichlets_times_five():
     classes, draws = 1000, 10_000
-    probs = torch.full((classes,), 0.1 / classes, dtype=dtype)
+    probs = torch.full((classes,), 0.1 / classes)
     probs[0] += 0.9
 
     def seconds(distribution):
@@ -230,6 +231,6 @@ def test_ten_thousand_draws_cost_less_than_dirichlets_times_five(dtype):
     ratios = []
     for _ in range(3):
         ours = seconds(lambda: ContinuousCategorical(probs=probs))
-        theirs = seconds(lambda: Dirichlet(torch.ones(classes, dtype=dtype)))
+        theirs = seconds(lambda: Dirichlet(torch.ones(classes)))
         ratios.append(ours / theirs)
     assert sorted(ratios)[1] < 5, ratios

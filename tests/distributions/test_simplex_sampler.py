@@ -134,16 +134,16 @@ def test_rows_with_different_groups_do_not_mix():
 
 def count_proposals(monkeypatch, omega, draws):
     """How many proposals ``draws`` accepted draws took: one uniform number decides on each."""
-    proposed, rand_like = 0, torch.rand_like
+    proposed, rand = 0, torch.rand
 
-    def counting(tensor):
+    def counting(rows, **options):
         nonlocal proposed
-        proposed += tensor.numel()
-        return rand_like(tensor)
+        proposed += rows
+        return rand(rows, **options)
 
-    monkeypatch.setattr(torch, "rand_like", counting)
-    draw(best_proposal(omega.unsqueeze(0)), draws, torch.float64)
-    monkeypatch.setattr(torch, "rand_like", rand_like)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "rand", counting)
+        draw(best_proposal(omega.unsqueeze(0)), draws, torch.float64)
     return proposed
 
 

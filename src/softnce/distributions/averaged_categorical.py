@@ -110,7 +110,11 @@ class AveragedCategorical(Distribution):
         p = self.probs
         return (torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)) / self.total_count
 
-    def sample_labels(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+    def sample_labels(
+        self,
+        sample_shape: _size = torch.Size(),  # noqa: B008
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """The labels before averaging, int64, shape (*sample_shape, *batch_shape, n)."""
         sample_shape = torch.Size(sample_shape)
         with torch.no_grad():
@@ -118,12 +122,17 @@ class AveragedCategorical(Distribution):
             rows = self.probs.double().reshape(-1, self.event_shape[0])
             labels = rows.new_empty(len(rows), 0, dtype=torch.long)
             if rows.numel() and sample_shape.numel():
-                labels = torch.multinomial(rows, sample_shape.numel() * self.total_count, replacement=True)
+                draws = sample_shape.numel() * self.total_count
+                labels = torch.multinomial(rows, draws, replacement=True, generator=generator)
         labels = labels.view(len(rows), sample_shape.numel(), self.total_count).transpose(0, 1)
         return labels.reshape(*sample_shape, *self.batch_shape, self.total_count)
 
-    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
-        labels = self.sample_labels(sample_shape)
+    def sample(
+        self,
+        sample_shape: _size = torch.Size(),  # noqa: B008
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        labels = self.sample_labels(sample_shape, generator)
         with torch.no_grad():
             counts = self.probs.new_zeros(self._extended_shape(torch.Size(sample_shape)))
             return counts.scatter_add_(-1, labels, counts.new_ones(()).expand_as(labels)).div_(self.total_count)

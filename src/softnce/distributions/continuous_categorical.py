@@ -159,10 +159,15 @@ class ContinuousCategorical(ExponentialFamily):
         log_acceptance = self._proposal.log_acceptance(self._integral.log_value.detach().reshape(-1))
         return self._result(log_acceptance.neg().exp().view(self.batch_shape))
 
-    def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
+    def sample(
+        self,
+        sample_shape: _size = torch.Size(),  # noqa: B008
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         sample_shape, dtype = torch.Size(sample_shape), self.concentration.dtype
         with torch.no_grad():
-            draws = draw(self._proposal, sample_shape.numel(), torch.promote_types(dtype, torch.float32))
+            proposed = torch.promote_types(dtype, torch.float32)
+            draws = draw(self._proposal, sample_shape.numel(), proposed, generator)
         return draws.view(self._extended_shape(sample_shape)).to(dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:

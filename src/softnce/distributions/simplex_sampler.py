@@ -84,7 +84,7 @@ def best_proposal(omega: Tensor) -> Proposal:
     return Proposal(1 / (c + gaps), group, size[:, 0], log_bound[:, 0], log_factor[:, 0])
 
 
-def draw(proposal: Proposal, num_draws: int, dtype: torch.dtype) -> Tensor:
+def draw(proposal: Proposal, num_draws: int, dtype: torch.dtype, generator: torch.Generator | None = None) -> Tensor:
     """num_draws exact draws for each row: (num_draws, B, K). Sums and the acceptance test are in fp64."""
     rows, classes = proposal.group.shape
     inverse_rates = proposal.inverse_rates.to(dtype)
@@ -93,14 +93,15 @@ def draw(proposal: Proposal, num_draws: int, dtype: torch.dtype) -> Tensor:
         while len(pending):
             row = pending % rows
             group, size = proposal.group[row], proposal.size[row]
-            x = torch.empty(len(pending), classes, dtype=dtype, device=result.device).exponential_()
+            x = torch.empty(len(pending), classes, dtype=dtype, device=result.device).exponential_(generator=generator)
             unit_sum = x.masked_fill(~group, 0).sum(-1, dtype=torch.float64)
             x *= inverse_rates[row]
             group_sum = x.masked_fill(~group, 0).sum(-1, dtype=torch.float64)
             rest = 1 - x.masked_fill(group, 0).sum(-1, dtype=torch.float64)
             v = unit_sum / group_sum
             log_ratio = torch.xlogy(size, v) + torch.xlogy(size - 1, rest) - rest * v - proposal.log_bound[row]
-            accepted = (rest > 0) & (torch.rand_like(log_ratio).log() < log_ratio)
+            chance = torch.rand(len(pending), dtype=torch.float64, device=result.device, generator=generator)
+            accepted = (rest > 0) & (chance.log() < log_ratio)
             x = torch.where(group, x * (rest / group_sum).to(dtype).unsqueeze(-1), x)
             result[pending[accepted]] = x[accepted]
             pending = pending[~accepted]
