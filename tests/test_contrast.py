@@ -10,13 +10,12 @@ from reference import published_loss
 
 import softnce
 from softnce import SoftTargets, functional
-from softnce.contrast import class_scores, contrast
+from softnce.contrast import contrast
 
 
 def assert_equal(batch: Batch, candidates: list[SoftTargets], own: torch.Tensor | None, remove_hits: bool) -> None:
     logits = batch.logits.requires_grad_()
-    scores = class_scores(logits, batch.temperature, batch.noise.log())
-    fast = contrast(scores, batch.targets, candidates, own, remove_hits)
+    fast = contrast(logits, batch.temperature, batch.noise.log(), batch.targets, candidates, own, remove_hits)
     (fast_gradient,) = torch.autograd.grad(fast.sum(), logits)
 
     rows = torch.cat([c.dense(torch.float64) for c in candidates])
@@ -60,7 +59,7 @@ def test_groups_of_other_candidates_equal_the_reference(
 def test_no_candidates_but_the_own_is_zero(kind: str) -> None:
     targets = make_targets(kind, 1, 5, torch.Generator().manual_seed(0))
     logits = torch.randn(1, 5, dtype=torch.float64, requires_grad=True)
-    loss = contrast(logits, targets, [targets], torch.tensor([0]))
+    loss = contrast(logits, 1.0, None, targets, [targets], torch.tensor([0]))
     loss.sum().backward()
     assert loss.item() == 0
     assert (logits.grad == 0).all()

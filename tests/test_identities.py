@@ -11,7 +11,7 @@ from reference import contrast as slow_contrast
 from torch.nn import functional as F
 
 from softnce import BatchCandidates, ClassCandidates, SoftTargetInfoNCE, SoftTargets, functional
-from softnce.contrast import class_scores, contrast
+from softnce.contrast import contrast
 
 N, K = 40, 7
 GENERATOR = torch.Generator().manual_seed(0)
@@ -62,8 +62,8 @@ def test_3_shared_smoothing_is_a_temperature(mixing: bool) -> None:
         return t.mix(t.flip(0), LAM) if mixing else t
 
     # η^(1−ε) is no distribution, but only its logarithm enters.
-    scores = class_scores(LOGITS, temperature / (1 - epsilon), (1 - epsilon) * NOISE.log())
-    plain = contrast(scores, targets(0.0), [targets(0.0)], torch.arange(N))
+    noise = (1 - epsilon) * NOISE.log()
+    plain = contrast(LOGITS, temperature / (1 - epsilon), noise, targets(0.0), [targets(0.0)], torch.arange(N))
     smoothed = functional.soft_target_info_nce(LOGITS, targets(epsilon), NOISE, temperature, reduction="none")
     torch.testing.assert_close(smoothed, plain, **EXACT)
     # And it really is the smoothed targets' loss, background included.

@@ -1,4 +1,4 @@
-"""Rounding: the error against float64 is at most twice that of torch's cross-entropy, plus one unit in the last place"""
+"""Rounding: the error against float64 is at most twice that of cross-entropy, plus one unit in the last place."""
 
 import pytest
 import torch

@@ -102,6 +102,12 @@ def check_class_weight(class_weight: Tensor | None, num_classes: int | None = No
         raise ValueError("class_weight must not be negative")
 
 
+def check_chunk_size(chunk_size: int | None) -> int | None:
+    if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
+        raise ValueError(f"chunk_size must be a positive whole number of rows or None, got {chunk_size!r}")
+    return chunk_size
+
+
 def check_reduction(reduction: Any) -> str:
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")

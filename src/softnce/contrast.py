@@ -1,12 +1,12 @@
 r"""The one question behind every loss: which of these candidate targets belongs to this sample?
 
-With class scores :math:`s_{ik}` (:func:`class_scores`) and the score :math:`\sigma_i(c) = \sum_k c_k s_{ik}` of a
-target c, the loss of row i with its own target :math:`\alpha_i` is
+With class scores :math:`s_{ik} = \text{logit}_{ik}/\tau - \log \eta_k` and the score
+:math:`\sigma_i(c) = \sum_k c_k s_{ik}` of a target c, the loss of row i with its own target :math:`\alpha_i` is
 
 .. math:: \ell_i = \log\Big(1 + \sum_{c \in C,\; c \neq \text{own}} e^{\sigma_i(c) - \sigma_i(\alpha_i)}\Big).
 
-The row's own target is the 1: it counts exactly once, whether or not the candidates hold it. Only differences of
-scores enter, so whatever adds the same number to every candidate, such as a shared label smoothing, is never computed.
+The row's own target is the 1: it counts exactly once, whether or not the candidates hold it. Only differences of scores
+enter, so whatever adds the same number to every candidate, such as a shared label smoothing, is never computed.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from softnce.targets import SoftTargets, is_zero, same_background
+from softnce.kernel import Direction, Problem, logsumexp
+from softnce.targets import SoftTargets, is_zero, same_background, same_dist
 
 
 def class_scores(logits: Tensor, temperature: float | Tensor = 1.0, log_noise: Tensor | None = None) -> Tensor:
@@ -29,40 +30,46 @@ def class_scores(logits: Tensor, temperature: float | Tensor = 1.0, log_noise: T
 
 
 def contrast(
-    scores: Tensor,
+    logits: Tensor,
+    temperature: float | Tensor,
+    log_noise: Tensor | None,
     targets: SoftTargets,
     candidates: Sequence[SoftTargets],
     own: Tensor | None = None,
     remove_accidental_hits: bool = False,
+    chunk_size: int | None = None,
 ) -> Tensor:
     """ℓ of every row, (N,), against all the ``candidates``, given in groups.
 
     ``own`` (N,) is the position of each row's own target among all candidates, counted through the groups; None when
-    none of them is. Accidental hits are other candidates equal to the row's own target.
+    none of them is. Accidental hits are other candidates equal to the row's own target. ``chunk_size`` rows are worked
+    on at a time, by default as many as the cache holds.
 
-    Time and memory for N rows and a group of M candidates: O(N·K + M) when rows and group are equally smoothed labels;
-    O(N·M·S) time and O(N·M) memory for S pairs; one (N, K) × (K, M) product when dense. A background that is not the
-    same for the rows and a group costs O(N·K) once.
+    Time for N rows and a group of M candidates: O(N·K) when rows and group are equally smoothed labels and K ≤ 2·M;
+    O(N·M·S) for S pairs; one (N, K) × (K, M) product when dense. Memory beyond the gradient: a chunk of rows × M, and
+    N × M where K > 2·M·S. A background that is not the same for the rows and a group costs O(N·K) once.
     """
-    groups = [group for group in candidates if len(group)]
-    identity = _identities(targets, groups) if remove_accidental_hits else None
-    parts, start = [], 0
-    for group in groups:
-        stop = start + len(group)
-        if _are_labels(targets, group):
-            mine = None if own is None else (own >= start) & (own < stop)
-            parts.append(_label_logsumexp(scores, targets, group, mine, remove_accidental_hits))
-        else:
-            hits = None
-            if identity is not None:
-                hits = identity[0][:, None] == identity[1][None, start:stop]
-            position = None if own is None else own - start
-            parts.append(_logsumexp(scores, targets, group, position, hits))
-        start = stop
-    if not parts:
-        return scores.sum(1) * 0.0
-    rest = parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
-    return torch.logaddexp(rest, rest.new_zeros(()))
+    # Scores are sums of products; half precision would ruin them, and autocast would choose it.
+    with torch.autocast(logits.device.type, enabled=False):
+        groups = [group for group in candidates if len(group)]
+        if not groups:
+            return class_scores(logits).sum(1) * 0.0
+        if isinstance(temperature, Tensor):  # it may be learned
+            logits, temperature = class_scores(logits, temperature), 1.0
+        if len(groups) == 1 and own is not None and not remove_accidental_hits and _are_counted(targets, groups[0]):
+            return _label_losses(logits, temperature, log_noise, targets, groups[0])
+        numbers = _identities(targets, groups) if remove_accidental_hits else None
+        parts, start = [], 0
+        for group in groups:
+            problem = _problem(logits, temperature, log_noise, targets, group)
+            problem.position = None if own is None else own - start
+            if numbers is not None:
+                problem.hits = numbers[0][:, None] == numbers[1][start : start + len(group)]
+            problem.block = chunk_size
+            parts.append(logsumexp(logits, problem))
+            start += len(group)
+        rest = parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
+        return torch.logaddexp(rest, rest.new_zeros(()))
 
 
 def cross_entropy(scores: Tensor, targets: SoftTargets, class_weight: Tensor | None = None) -> Tensor:
@@ -73,93 +80,108 @@ def cross_entropy(scores: Tensor, targets: SoftTargets, class_weight: Tensor | N
     return -targets.expectation(log_probs)
 
 
-def _are_labels(targets: SoftTargets, group: SoftTargets) -> bool:
-    """Whether both are labels under one smoothing, so that only the group's class counts matter."""
+def _are_counted(targets: SoftTargets, group: SoftTargets) -> bool:
+    """Whether class counts are all that matters of the candidates, and the quicker way."""
     labels = all(t.index is not None and t.weight is None for t in (targets, group))
-    return labels and same_background(targets, group)
+    return labels and same_background(targets, group) and group.num_classes <= 2 * len(group)
 
 
-def _label_logsumexp(
-    scores: Tensor, targets: SoftTargets, group: SoftTargets, mine: Tensor | None, remove_hits: bool
+def _label_losses(
+    logits: Tensor, temperature: float, log_noise: Tensor | None, targets: SoftTargets, group: SoftTargets
 ) -> Tensor:
-    """log Σ_c exp(σ(c) − σ(own)) over the group without the own target, from the group's class counts n:
-    log Σ_k n_k exp((1 − ε)(s_k − s_y))."""
+    """ℓ of labels y against labels that hold them, from the group's class counts n.
+
+    ℓ = −s_y + log Σ_k n_k exp s_k is the cross-entropy of s + log n, plus log n_y. O(N·K).
+    """
     assert targets.index is not None
     assert group.index is not None
     assert isinstance(targets.smoothing, float)
-    ones = torch.ones_like(group.index[:, 0], dtype=scores.dtype) if group.mask is None else group.mask.to(scores.dtype)
-    counts = scores.new_zeros(group.num_classes).index_add(0, group.index[:, 0], ones)
-    if remove_hits:
-        others = torch.zeros_like(targets.index, dtype=scores.dtype)
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    label, sharpness = targets.index[:, 0], 1 - targets.smoothing
+    ones = torch.ones_like(group.index[:, 0], dtype=dtype) if group.mask is None else group.mask.to(dtype)
+    counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add(0, group.index[:, 0], ones)
+    # The lowest number instead of −∞ for n = 0, so that gradients stay finite when all classes are empty.
+    log_counts = torch.where(counts > 0, counts.clamp(min=1).log(), torch.finfo(dtype).min)
+    bias = log_counts if log_noise is None else log_counts - sharpness * log_noise.to(dtype)
+    scores = torch.add(bias, logits.to(dtype), alpha=sharpness / temperature)
+    losses = torch.nn.functional.cross_entropy(scores, label, reduction="none")
+    return losses + log_counts.clamp(min=0)[label]
+
+
+def _problem(
+    logits: Tensor, temperature: float, log_noise: Tensor | None, targets: SoftTargets, group: SoftTargets
+) -> Problem:
+    """What the kernel needs to score a group for these rows."""
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    shared = same_background(targets, group)
+    offset = own_offset = None
+    if log_noise is not None:
+        offset, own_offset = (-_expectation(t, log_noise.to(dtype), not shared) for t in (group, targets))
+    if shared and group.weight is None and targets.weight is None and isinstance(group.smoothing, float):
+        # Labels: one weight for all, hence no weights.
+        scale, weight, own_weight, directions = (1 - group.smoothing) / temperature, None, None, []
     else:
-        others = counts[targets.index]
-        if mine is not None:
-            others = (others - mine[:, None].to(others.dtype)).clamp(min=0)
-    difference = (1 - targets.smoothing) * (scores - scores.gather(1, targets.index))
-    exponents = (difference + _log(counts)).scatter(1, targets.index, _log(others))
-    return exponents.logsumexp(1)
+        scale = 1 / temperature
+        weight, flat = _above_lowest(group, dtype)
+        own_weight, own_flat = _above_lowest(targets, dtype)
+        directions = _directions(targets, group, shared, flat, own_flat, dtype)
+    return Problem(scale, group.index, weight, targets.index, own_weight, offset, own_offset, directions, group.mask)
 
 
-def _logsumexp(
-    scores: Tensor, targets: SoftTargets, group: SoftTargets, position: Tensor | None, hits: Tensor | None
-) -> Tensor:
-    """log Σ_c exp(σ(c) − σ(own)) over the group without the own target, through the (N, M) matrix of scores."""
-    matrix, own_score = _pair_scores(scores, group), _own_scores(scores, targets)
-    if not same_background(targets, group):
-        matrix = matrix + _background_scores(scores, group)
-        own_score = own_score + _background_scores(scores, targets, own=True)
-    exponents = matrix - own_score[:, None]
-    if group.index is None or targets.index is None:
-        # A dense row was scored above its lowest weight; what all its classes have in common comes in here. It
-        # cancels when rows were smoothed alike, as MixUp with label smoothing does.
-        exponents = exponents + (_lowest(group, scores) - _lowest(targets, scores)[:, None]) * scores.sum(
-            1, keepdim=True
-        )
-    lowest = torch.finfo(exponents.dtype).min
-    if group.mask is not None:
-        exponents = exponents.masked_fill(~group.mask, lowest)
-    if hits is not None:
-        exponents = exponents.masked_fill(hits, lowest)
-    if position is not None:
-        column = torch.arange(len(group), device=scores.device)
-        exponents = exponents.masked_fill(column == position[:, None], lowest)
-    return exponents.logsumexp(1)
+def _above_lowest(targets: SoftTargets, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """The weights of dense rows above each row's lowest, and that lowest; pairs as they are.
 
-
-def _pair_scores(scores: Tensor, group: SoftTargets) -> Tensor:
-    """Σ_j w_cj·s_{i, index_cj} for all rows i and candidates c, (N, M), without the background."""
-    weight = group.pair_weight(scores.dtype)
-    if group.index is None:
-        with torch.autocast(scores.device.type, enabled=False):
-            return scores @ (weight - _lowest(group, scores)[:, None]).t()
-    columns = group.index.unbind(1)
-    matrix = scores.index_select(1, columns[0]) * weight[:, 0]
-    for j, column in enumerate(columns[1:], 1):
-        matrix = matrix + scores.index_select(1, column) * weight[:, j]
-    return matrix
-
-
-def _own_scores(scores: Tensor, targets: SoftTargets) -> Tensor:
-    """Σ_j w_ij·s_{i, index_ij} for every row i, (N,), without the background."""
-    weight = targets.pair_weight(scores.dtype)
-    if targets.index is None:
-        return ((weight - _lowest(targets, scores)[:, None]) * scores).sum(1)
-    return (weight * scores.gather(1, targets.index)).sum(1)
-
-
-def _lowest(targets: SoftTargets, scores: Tensor) -> Tensor:
-    """The lowest weight of each dense row, 0 for pairs. A sum over what lies above it rounds far less."""
+    When most classes are at the lowest, as after label smoothing, a sum over what lies above it rounds far less, and
+    what all classes have in common cancels between rows that were smoothed alike.
+    """
+    weight = targets.pair_weight(dtype)
     if targets.index is not None:
-        return scores.new_zeros(1)
-    return targets.pair_weight(scores.dtype).amin(1)
+        return weight, None
+    lowest = weight.amin(1)
+    return weight - lowest[:, None], lowest
 
 
-def _background_scores(scores: Tensor, targets: SoftTargets, own: bool = False) -> Tensor:
-    """ε_c·Σ_k ξ_k s_ik: for every row against every candidate, (N, M), or for each row's own target, (N,)."""
+def _directions(
+    targets: SoftTargets,
+    group: SoftTargets,
+    shared: bool,
+    flat: Tensor | None,
+    own_flat: Tensor | None,
+    dtype: torch.dtype,
+) -> list[Direction]:
+    """What rows and candidates have along common vectors: of all classes alike, and of the backgrounds."""
+    directions = [] if flat is None and own_flat is None else [Direction(None, flat, own_flat)]
+    if shared:
+        return directions
+    mass, own_mass = (_mass_along(t, dtype) for t in (group, targets))
+    if mass is not None and own_mass is not None and same_dist(group, targets):
+        return [*directions, Direction(_vector(group, dtype), mass, own_mass)]
+    if mass is not None:
+        directions.append(Direction(_vector(group, dtype), mass, None))
+    if own_mass is not None:
+        directions.append(Direction(_vector(targets, dtype), None, own_mass))
+    return directions
+
+
+def _vector(targets: SoftTargets, dtype: torch.dtype) -> Tensor | None:
+    """ξ, or None for the vector of ones along which a uniform background lies."""
+    return None if targets.smoothing_dist is None else targets.smoothing_dist.to(dtype)
+
+
+def _mass_along(targets: SoftTargets, dtype: torch.dtype) -> Tensor | None:
+    """How far each row goes along :func:`_vector`, None where there is no background."""
     if is_zero(targets.smoothing):
-        return scores.new_zeros(())
-    mean, mass = targets.background_mean(scores), targets.background_mass(scores.dtype)
-    return mass * mean if own else mean[:, None] * mass
+        return None
+    mass = targets.background_mass(dtype)
+    return mass / targets.num_classes if targets.smoothing_dist is None else mass
+
+
+def _expectation(targets: SoftTargets, values: Tensor, with_background: bool) -> Tensor:
+    """Σ_k c_k·v_k of every target, (M,), for ``values`` (K,); the background is left out where it cancels."""
+    if with_background:
+        return targets.expectation(values)
+    weight = targets.pair_weight(values.dtype)
+    return weight @ values if targets.index is None else (weight * values[targets.index]).sum(1)
 
 
 def _identities(targets: SoftTargets, groups: Sequence[SoftTargets]) -> tuple[Tensor, Tensor]:
@@ -179,8 +201,3 @@ def _identities(targets: SoftTargets, groups: Sequence[SoftTargets]) -> tuple[Te
         rows = torch.cat([classes.double(), torch.where(kept, merged, 0).gather(1, order), mass], 1)
     numbers = torch.unique(rows, dim=0, return_inverse=True)[1]
     return numbers[: len(targets)], numbers[len(targets) :]
-
-
-def _log(counts: Tensor) -> Tensor:
-    """log n, and the lowest number instead of −∞ for n = 0, so that gradients stay finite when all are empty."""
-    return torch.where(counts > 0, counts.clamp(min=1).log(), torch.finfo(counts.dtype).min)

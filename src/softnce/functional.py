@@ -22,6 +22,7 @@ from torch import Tensor
 from softnce import draws
 from softnce.arguments import (
     check_candidates,
+    check_chunk_size,
     check_class_weight,
     check_hard,
     check_temperature,
@@ -61,6 +62,7 @@ def soft_target_info_nce(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     remove_accidental_hits: bool = False,
+    chunk_size: int | None = None,
 ) -> Tensor:
     r"""Pick each row's soft target out of the candidates.
 
@@ -71,9 +73,11 @@ def soft_target_info_nce(
         candidates: every target to contrast with; None: the batch's own ``targets``.
         own: (N,) which of the candidates is each row's own; None: it is not among them, and is added.
         remove_accidental_hits: leave out other candidates that equal the row's own target.
+        chunk_size: rows worked on at a time, to bound the memory for scores by chunk_size × M; by default as many as
+            the cache holds.
 
-    Time O(N·K + M) for labels, O(N·M·S) for S pairs, O(N·M·K) as one matrix product for dense targets; memory O(N·M),
-    never O(N·M·K).
+    Time O(N·K) for labels, O(N·M·S) for S pairs, one (N, K) × (K, M) product for dense targets. Besides the gradient,
+    memory is one chunk, and N × M where K > 2·M·S; never N × M × K. Differentiable once.
 
     >>> logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
     >>> soft_target_info_nce(logits, torch.tensor([0, 1]), label_smoothing=0.1)
@@ -87,8 +91,10 @@ def soft_target_info_nce(
         candidates, own = soft, torch.arange(len(soft), device=logits.device)
     else:
         check_candidates(candidates, own, logits)
-    scores = class_scores(logits, check_temperature(temperature), log_noise(noise_probs, logits.shape[1]))
-    losses = contrast(scores, soft, [candidates], own, remove_accidental_hits)
+    eta, temperature = log_noise(noise_probs, logits.shape[1]), check_temperature(temperature)
+    losses = contrast(
+        logits, temperature, eta, soft, [candidates], own, remove_accidental_hits, check_chunk_size(chunk_size)
+    )
     return reduce(losses, contrast_weight(soft, shape, weight, class_weight), reduction, shape)
 
 

@@ -18,6 +18,7 @@ from softnce import distributed as ranks
 from softnce import draws, functional
 from softnce.arguments import (
     check_candidates,
+    check_chunk_size,
     check_class_weight,
     check_hard,
     check_reduction,
@@ -126,6 +127,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
         candidates: what to contrast with, see :mod:`softnce.candidates`; None: the batch.
         draw: how a soft target becomes the α that is picked, see :mod:`softnce.draws`; None: as it is.
         remove_accidental_hits: leave out other candidates that equal the row's own target.
+        chunk_size: rows worked on at a time; by default as many as the cache holds.
         reduction, class_weight, label_smoothing, ignore_index: as in :mod:`softnce.functional`.
         distributed: whether ranks exchange targets and means in training.
 
@@ -144,6 +146,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
         *,
         draw: draws.Categorical | None = None,
         remove_accidental_hits: bool = False,
+        chunk_size: int | None = None,
         reduction: str = "mean",
         class_weight: Tensor | None = None,
         label_smoothing: float = 0.0,
@@ -163,6 +166,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
         self.candidates = BatchCandidates() if candidates is None else candidates
         self.draw = draw
         self.remove_accidental_hits = remove_accidental_hits
+        self.chunk_size = check_chunk_size(chunk_size)
         self.running_noise = noise_probs if isinstance(noise_probs, RunningNoise) else None
         self.register_buffer("log_noise", None if isinstance(noise_probs, RunningNoise) else log_noise(noise_probs))
 
@@ -202,12 +206,14 @@ class SoftTargetInfoNCE(ClassifierLoss):
         if self._talks() and self.candidates.uses_batch:
             whole, offset = ranks.gather_targets(whole)
             position = position + offset
-        scores = class_scores(logits, check_temperature(self.temperature), noise)
+        temperature = check_temperature(self.temperature)
         if isinstance(self.candidates, ClassCandidates) and self.candidates.are_plain_vertices:
-            losses = cross_entropy(scores, alpha)
+            losses = cross_entropy(class_scores(logits, temperature, noise), alpha)
         else:
             groups, place = self.candidates(whole, position, generator)
-            losses = contrast(scores, alpha, groups, place, self.remove_accidental_hits)
+            losses = contrast(
+                logits, temperature, noise, alpha, groups, place, self.remove_accidental_hits, self.chunk_size
+            )
         if self.training and is_last:
             self.candidates.remember(whole)
             if self.running_noise is not None:

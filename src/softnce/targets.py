@@ -453,9 +453,12 @@ def as_soft_targets(
 
 def same_background(a: SoftTargets, b: SoftTargets) -> bool:
     """Whether every row of both has one and the same background, so that it cancels between their scores."""
-    if not _same_number(a.smoothing, b.smoothing):
-        return False
-    return is_zero(a.smoothing) or _same_dist(a.smoothing_dist, b.smoothing_dist, a.num_classes, unread=False)
+    return _same_number(a.smoothing, b.smoothing) and (is_zero(a.smoothing) or same_dist(a, b))
+
+
+def same_dist(a: SoftTargets, b: SoftTargets) -> bool:
+    """Whether both are known to spread their background alike."""
+    return _same_dist(a.smoothing_dist, b.smoothing_dist, a.num_classes, unread=False)
 
 
 def is_zero(mass: float | Tensor) -> bool:
