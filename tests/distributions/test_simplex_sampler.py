@@ -182,8 +182,8 @@ def tried_parameters(classes, generator):
         clusters = torch.full((classes,), -10.0 * classes, dtype=torch.float64)
         clusters[:top] = 0
         yield f"{top} on top", clusters
-    for slope in (0.3, 1.0, 3.0):
-        yield f"√ decay {slope}", -slope * (classes * torch.arange(classes, dtype=torch.float64)).sqrt()
+    for power, slope in [(1.5, 1.78), (1.0, 4.64), (0.8, 14.7), (0.8, 26.1), (0.5, 30.0)]:
+        yield f"decay {slope} k^{power}", -slope * torch.arange(classes, dtype=torch.float64) ** power
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100, 1_000, 10_000])
