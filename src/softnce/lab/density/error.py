@@ -24,6 +24,34 @@ def parameter_error(data: Mixture, weights: Tensor) -> Tensor:
     return (difference - difference.mean(2, keepdim=True)).square().mean((2, 3)).sqrt()
 
 
+def best_temperature(data: Mixture, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """(D, L) temperature that, dividing the scores, makes the KL smallest, and that KL.
+
+    It separates what a fit gets wrong in scale from what it gets wrong in direction. KL is convex in 1/τ: golden
+    section on log 1/τ in [−7, 7], 80 evaluations.
+    """
+    shape = weights.shape[:2]
+    low, high = torch.full(shape, -7.0, dtype=torch.float64), torch.full(shape, 7.0, dtype=torch.float64)
+
+    def kl(log_scale: Tensor) -> Tensor:
+        return kl_divergence(data, weights * log_scale.exp()[..., None, None])
+
+    golden = (5**0.5 - 1) / 2
+    for _ in range(40):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        go_left = kl(left) < kl(right)
+        low, high = torch.where(go_left, low, left), torch.where(go_left, right, high)
+    middle = (low + high) / 2
+    return (-middle).exp(), kl(middle)
+
+
+def agreement(data: Mixture, weights: Tensor) -> Tensor:
+    """(D, L) share of the samples whose most probable class the fit gets right."""
+    chosen = torch.einsum("dmj,dlkj->dlmk", data.points, weights.double()).argmax(3)
+    right = (chosen == data.conditional.argmax(2)[:, None]).double()
+    return torch.einsum("dm,dlm->dl", data.weight, right)
+
+
 def statistical_limit(num_classes: int, dimension: int, num_samples: int) -> float:
     """Expected KL of the maximum-likelihood fit to sampled labels, (K−1)d/(2n): half a nat-sample for each free
     parameter. Asymptotic: it needs enough samples to determine every parameter, which nearly separable data lack."""

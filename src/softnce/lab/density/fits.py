@@ -38,6 +38,7 @@ Loss = Literal[
     "soft-ce",
     "soft-target-info-nce",
 ]
+Optimiser = Literal["adam", "sgd"]
 COUNTED = ("info-nce", "info-nce-without-noise", "soft-dist-info-nce")
 
 
@@ -46,7 +47,7 @@ class Variant:
     """One way to fit. ``smoothing`` is the ε of soft distribution InfoNCE."""
 
     loss: Loss = "nll"
-    optimiser: Literal["adam", "sgd"] = "adam"
+    optimiser: Optimiser = "adam"
     lr: float = 1e-3
     smoothing: float = 0.0
 

@@ -27,10 +27,12 @@ class GradientNoise:
     """Attributes:
     curvature: (D, Kd) eigenvalues of the Hessian of the mean NLL at the point.
     variance: (D, L, Kd) variance of each variant's batch gradient along those eigenvectors.
+    along_mean: (D, L) part of the total variance along the mean of x: Σ_k Var(g_k·x̄/‖x̄‖).
     """
 
     curvature: Tensor
     variance: Tensor
+    along_mean: Tensor
 
     @property
     def total(self) -> Tensor:
@@ -66,12 +68,15 @@ def measure(
     gradient = Gradient(data, variants, torch.float64)
     generator = torch.Generator().manual_seed(seed)
     at = weights[:, None].expand(D, L, K, d).contiguous()
-    along = []
+    mean = torch.nn.functional.normalize(torch.einsum("dm,dmj->dj", data.weight, data.points), dim=1)
+    along, along_mean = [], []
     for _ in range(epochs):
         order = torch.randperm(n, generator=generator).expand(D, n)
         chance, drawn = torch.rand(D, n, generator=generator), torch.randint(K, (D, n), generator=generator)
         for start in range(0, n - batch_size + 1, batch_size):
             batch = slice(start, start + batch_size)
             redrawn = (chance[:, batch], drawn[:, batch]) if gradient.redraws else None
-            along.append(torch.bmm(gradient(at, order[:, batch], redrawn).view(D, L, K * d), basis))
-    return GradientNoise(curvature, torch.stack(along).var(0))
+            g = gradient(at, order[:, batch], redrawn)
+            along.append(torch.bmm(g.view(D, L, K * d), basis))
+            along_mean.append(torch.einsum("dlkj,dj->dlk", g, mean))
+    return GradientNoise(curvature, torch.stack(along).var(0), torch.stack(along_mean).var(0).sum(2))

@@ -36,7 +36,7 @@ class Mixture:
     def __len__(self) -> int:
         return self.modes.shape[0]
 
-    def __getitem__(self, keep: Tensor) -> "Mixture":
+    def __getitem__(self, keep: Tensor | list[int]) -> "Mixture":
         """The data sets named by ``keep``, an index or mask over D."""
         return Mixture(**{field.name: getattr(self, field.name)[keep] for field in fields(self)})
 

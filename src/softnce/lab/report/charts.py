@@ -95,6 +95,9 @@ class Diagonal:
     high: float
 
 
+Mark = Line | Points | Heat | Level | Diagonal
+
+
 @dataclass(frozen=True)
 class Panel:
     """One pair of axes. ``bare`` hides the axes, for maps whose coordinates mean nothing."""
@@ -102,7 +105,7 @@ class Panel:
     title: str
     x_label: str
     y_label: str
-    marks: Sequence[Line | Points | Heat | Level | Diagonal]
+    marks: Sequence[Mark]
     log_x: bool = False
     log_y: bool = False
     x_range: tuple[float, float] | None = None
@@ -299,7 +302,7 @@ def _axis(log: bool, limits: tuple[float, float] | None, bare: bool) -> dict[str
     return axis | ({"visible": False} if bare else {"ticks": "outside", "zeroline": False, "automargin": True})
 
 
-def _traces(mark: Line | Points | Heat | Level | Diagonal, go: Any) -> list[Any]:
+def _traces(mark: Mark, go: Any) -> list[Any]:
     shared = {"name": mark.name, "meta": {"loss": getattr(mark, "loss", None)}}
     dashed = {"color": OTHER, "dash": "dash", "width": 1.5}
     traces = []

@@ -16,6 +16,11 @@ from softnce.lab.report.charts import Figure
 from softnce.lab.report.style import FONT, LOSSES
 
 
+def prose(text: str) -> str:
+    """Text written over several lines, as one."""
+    return " ".join(text.split())
+
+
 @dataclass(frozen=True)
 class Table:
     """``rows`` of cells under a ``header``; the first column is text, the others are set as numbers."""
