@@ -46,6 +46,10 @@ def test_arrays_round_trip_through_the_file(tmp_path: Path, specimen):
             stored = file.attrs[name[1:]] if name.startswith("@") else file[name]
             np.testing.assert_array_equal(stored, values, err_msg=name)
             assert stored.dtype == values.dtype
+    with pytest.raises(TypeError):
+        write_specimen(path, {**specimen, "cell_ids": object()})
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["cell_ids"], specimen["cell_ids"])  # an interrupted write costs nothing
     assert [p.name for p in path.parent.iterdir()] == ["specimen.h5"]
 
 

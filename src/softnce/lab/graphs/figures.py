@@ -23,7 +23,7 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str], title: str =
     share = (confusion / cells.clamp(min=1)[:, None]).numpy()
 
     size = 2.2 + 0.55 * k
-    figure = Figure(figsize=(size + 0.6, size), layout="constrained")
+    figure = Figure(figsize=(size + 0.6, 0.9 * size), layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
     for i in range(k):

@@ -16,7 +16,7 @@ about the benchmark's numbers.
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -69,8 +69,7 @@ def write_tissue(config: TissueConfig) -> Path:
     record = config.out / "tissue.json"
     if record.exists() and json.loads(record.read_text()) != settings:
         raise ValueError(f"{record} was grown with {record.read_text().strip()}, not {settings}: use another folder")
-    record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(settings) + "\n")
+    _write_atomically(record, lambda path: path.write_text(json.dumps(settings) + "\n"))
 
     stages = [STAGES[round(i)] for i in np.linspace(0, len(STAGES) - 1, config.stages)]
     paths = [config.out / layout.FOLDER / stages[i % config.stages] / f"T{i:03d}.h5" for i in range(config.specimens)]
@@ -85,15 +84,26 @@ def write_tissue(config: TissueConfig) -> Path:
 
 def write_specimen(path: Path, contents: Mapping[str, np.ndarray]) -> None:
     """Write arrays named by their HDF5 path; names that start with ``@`` are attributes of the file."""
+
+    def write(unfinished: Path) -> None:
+        with h5py.File(unfinished, "w") as file:
+            for name, values in contents.items():
+                if name.startswith("@"):
+                    file.attrs[name[1:]] = values
+                else:
+                    file[name] = values
+
+    _write_atomically(path, write)
+
+
+def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-    with h5py.File(unfinished, "w") as file:
-        for name, values in contents.items():
-            if name.startswith("@"):
-                file.attrs[name[1:]] = values
-            else:
-                file[name] = values
-    os.replace(unfinished, path)
+    try:
+        write(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def grow(
