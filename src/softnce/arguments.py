@@ -53,6 +53,34 @@ def rows_of_targets(
     return soft
 
 
+def rows_of_features(
+    features: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    targets: Tensor | SoftTargets,
+    label_smoothing: float,
+    ignore_index: int,
+    allow_empty: bool = False,
+) -> tuple[Tensor, SoftTargets, torch.Size]:
+    """Features (N, d) and targets for a table of label embeddings (K, d), checked."""
+    for name, tensor in (("input", features), ("weight", table)):
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() != 2:
+            got = f"{tuple(tensor.shape)} of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise ValueError(f"{name} must be a floating point matrix, got {got}")
+    if features.shape[1] != table.shape[1]:
+        raise ValueError(
+            f"input has {features.shape[1]} features, the label embeddings in weight have {table.shape[1]}"
+        )
+    if len(features) == 0 and not allow_empty:
+        raise ValueError(f"the batch is empty: input has shape {tuple(features.shape)}")
+    if bias is not None and bias.shape != (len(table),):
+        raise ValueError(f"bias must have shape ({len(table)},), got {tuple(bias.shape)}")
+    soft = as_soft_targets(targets, len(table), label_smoothing, ignore_index)
+    if len(soft) != len(features):
+        raise ValueError(f"targets have {len(soft)} rows, input has {len(features)}")
+    return features, soft, torch.Size([len(features)])
+
+
 def check_hard(targets: Tensor | SoftTargets, name: str) -> Tensor | SoftTargets:
     """Targets must be labels; a loss for soft ones is named otherwise."""
     is_soft = isinstance(targets, SoftTargets) and not targets.is_hard
@@ -64,15 +92,15 @@ def check_hard(targets: Tensor | SoftTargets, name: str) -> Tensor | SoftTargets
     return targets
 
 
-def check_candidates(candidates: SoftTargets, own: Tensor | None, logits: Tensor) -> None:
+def check_candidates(candidates: SoftTargets, own: Tensor | None, rows: int, num_classes: int) -> None:
     if not isinstance(candidates, SoftTargets):
         raise TypeError(f"candidates must be SoftTargets, got {type(candidates).__name__}")
-    if candidates.num_classes != logits.shape[1]:
-        raise ValueError(f"candidates have {candidates.num_classes} classes, logits have {logits.shape[1]}")
+    if candidates.num_classes != num_classes:
+        raise ValueError(f"candidates have {candidates.num_classes} classes, logits have {num_classes}")
     if own is None:
         return
-    if own.shape != (len(logits),) or own.is_floating_point():
-        raise ValueError(f"own must hold {len(logits)} positions (N,), got shape {tuple(own.shape)} of {own.dtype}")
+    if own.shape != (rows,) or own.is_floating_point():
+        raise ValueError(f"own must hold {rows} positions (N,), got shape {tuple(own.shape)} of {own.dtype}")
     if values_are_checked(own) and len(own):
         low, high = (int(v) for v in torch.aminmax(own))
         if low < 0 or high >= len(candidates):

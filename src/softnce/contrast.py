@@ -58,7 +58,7 @@ def contrast(
             logits, temperature = class_scores(logits, temperature), 1.0
         if len(groups) == 1 and own is not None and not remove_accidental_hits and _are_counted(targets, groups[0]):
             return _label_losses(logits, temperature, log_noise, targets, groups[0])
-        numbers = _identities(targets, groups) if remove_accidental_hits else None
+        numbers = identities(targets, groups) if remove_accidental_hits else None
         parts, start = [], 0
         for group in groups:
             problem = _problem(logits, temperature, log_noise, targets, group)
@@ -116,7 +116,7 @@ def _problem(
     shared = same_background(targets, group)
     offset = own_offset = None
     if log_noise is not None:
-        offset, own_offset = (-_expectation(t, log_noise.to(dtype), not shared) for t in (group, targets))
+        offset, own_offset = (-t.expectation(log_noise.to(dtype), background=not shared) for t in (group, targets))
     if shared and group.weight is None and targets.weight is None and isinstance(group.smoothing, float):
         # Labels: one weight for all, hence no weights.
         scale, weight, own_weight, directions = (1 - group.smoothing) / temperature, None, None, []
@@ -176,15 +176,7 @@ def _mass_along(targets: SoftTargets, dtype: torch.dtype) -> Tensor | None:
     return mass / targets.num_classes if targets.smoothing_dist is None else mass
 
 
-def _expectation(targets: SoftTargets, values: Tensor, with_background: bool) -> Tensor:
-    """Σ_k c_k·v_k of every target, (M,), for ``values`` (K,); the background is left out where it cancels."""
-    if with_background:
-        return targets.expectation(values)
-    weight = targets.pair_weight(values.dtype)
-    return weight @ values if targets.index is None else (weight * values[targets.index]).sum(1)
-
-
-def _identities(targets: SoftTargets, groups: Sequence[SoftTargets]) -> tuple[Tensor, Tensor]:
+def identities(targets: SoftTargets, groups: Sequence[SoftTargets]) -> tuple[Tensor, Tensor]:
     """A number for each row and each candidate, equal where the targets are."""
     everything = SoftTargets.cat([targets, *groups])
     weight = everything.pair_weight(torch.float64)

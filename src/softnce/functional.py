@@ -28,17 +28,20 @@ from softnce.arguments import (
     check_temperature,
     reduce,
     row_weight,
+    rows_of_features,
     rows_of_logits,
     rows_of_targets,
     times,
     total_weight,
 )
 from softnce.contrast import class_scores, contrast, cross_entropy
+from softnce.linear import linear_contrast
 from softnce.noise import log_noise
 from softnce.targets import SoftTargets
 
 __all__ = [
     "info_nce",
+    "linear_soft_target_info_nce",
     "nll",
     "probabilities",
     "ranking",
@@ -90,12 +93,76 @@ def soft_target_info_nce(
             raise ValueError("own says which of candidates is each row's own, so it needs candidates")
         candidates, own = soft, torch.arange(len(soft), device=logits.device)
     else:
-        check_candidates(candidates, own, logits)
+        check_candidates(candidates, own, *logits.shape)
     eta, temperature = log_noise(noise_probs, logits.shape[1]), check_temperature(temperature)
     losses = contrast(
         logits, temperature, eta, soft, [candidates], own, remove_accidental_hits, check_chunk_size(chunk_size)
     )
     return reduce(losses, contrast_weight(soft, shape, weight, class_weight), reduction, shape)
+
+
+def linear_soft_target_info_nce(
+    input: Tensor,
+    weight: Tensor,
+    targets: Tensor | SoftTargets,
+    noise_probs: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    candidates: SoftTargets | None = None,
+    reduction: str = "mean",
+    *,
+    bias: Tensor | None = None,
+    sparse: bool = False,
+    cosine: bool = False,
+    own: Tensor | None = None,
+    sample_weight: Tensor | None = None,
+    class_weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    remove_accidental_hits: bool = False,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """:func:`soft_target_info_nce` of the logits ``input @ weight.T + bias``, without computing them.
+
+    Value and gradients are the same, but no step depends on the number of classes: S rows of ``weight`` are mixed for
+    each of the M candidates, then multiplied with the N inputs. O(N·M·d + M·S·d) time, O(N·M + M·S·d) memory.
+
+    Args:
+        input: features (N, d).
+        weight: label embeddings (K, d).
+        bias: (K,).
+        sparse: make the gradient of ``weight`` a sparse tensor of the rows touched, for ``SparseAdam`` or ``SGD``.
+        cosine: normalise features and label embeddings to unit length.
+        sample_weight: one weight a sample, (N,).
+        chunk_size: rows worked on at a time and recomputed in backward, to bound memory by chunk_size × M.
+
+    >>> table = torch.randn(1_000_000, 16, requires_grad=True)
+    >>> loss = linear_soft_target_info_nce(torch.randn(4, 16), table, torch.tensor([5, 6, 7, 8]), sparse=True)
+    >>> loss.backward()
+    >>> table.grad.coalesce().indices()
+    tensor([[5, 6, 7, 8]])
+    """
+    features, soft, shape = rows_of_features(input, weight, bias, targets, label_smoothing, ignore_index)
+    if candidates is None:
+        if own is not None:
+            raise ValueError("own says which of candidates is each row's own, so it needs candidates")
+        candidates, own = soft, torch.arange(len(soft), device=input.device)
+    else:
+        check_candidates(candidates, own, len(soft), soft.num_classes)
+    losses = linear_contrast(
+        features,
+        weight,
+        bias,
+        check_temperature(temperature),
+        log_noise(noise_probs, len(weight)),
+        soft,
+        [candidates],
+        own,
+        remove_accidental_hits,
+        check_chunk_size(chunk_size),
+        sparse,
+        cosine,
+    )
+    return reduce(losses, contrast_weight(soft, shape, sample_weight, class_weight), reduction, shape)
 
 
 def info_nce(
@@ -148,7 +215,7 @@ def soft_distribution_info_nce(
     """InfoNCE with one label drawn from each soft target, against the batch's drawn labels. O(N·K)."""
     logits, shape = rows_of_logits(logits)
     soft = rows_of_targets(targets, logits, shape, label_smoothing, ignore_index)
-    drawn = draws.Categorical()(soft, generator)
+    drawn = draws.Categorical().alpha(soft, generator)
     losses = soft_target_info_nce(
         logits,
         drawn,

@@ -9,10 +9,12 @@ its gradient. Contrastive losses see the targets of all ranks. A rank without ro
 for another. ``distributed=False`` keeps a rank to itself always.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from softnce import distributed as ranks
 from softnce import draws, functional
@@ -26,14 +28,19 @@ from softnce.arguments import (
     divide,
     reduce,
     row_weight,
+    rows_of_features,
     rows_of_logits,
     rows_of_targets,
     total_weight,
 )
 from softnce.candidates import BatchCandidates, Candidates, ClassCandidates
 from softnce.contrast import class_scores, contrast, cross_entropy
+from softnce.linear import linear_contrast
 from softnce.noise import RunningNoise, log_noise
 from softnce.targets import SoftTargets
+
+Picked = tuple[list[SoftTargets], Tensor | None]
+"""Groups of candidates, and the positions of the rows' own targets among them."""
 
 
 class ClassifierLoss(nn.Module):
@@ -124,7 +131,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
     Args:
         noise_probs: η, class probabilities (K,), None for uniform, or a :class:`~softnce.noise.RunningNoise`.
         temperature: τ, a positive number or an ``nn.Parameter`` to be learned.
-        candidates: what to contrast with, see :mod:`softnce.candidates`; None: the batch.
+        candidates: what to contrast with, see :mod:`softnce.candidates`; None: the batch, or what ``draw`` supplies.
         draw: how a soft target becomes the α that is picked, see :mod:`softnce.draws`; None: as it is.
         remove_accidental_hits: leave out other candidates that equal the row's own target.
         chunk_size: rows worked on at a time; by default as many as the cache holds.
@@ -144,7 +151,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
         temperature: float | Tensor = 1.0,
         candidates: Candidates | None = None,
         *,
-        draw: draws.Categorical | None = None,
+        draw: draws.Draw | None = None,
         remove_accidental_hits: bool = False,
         chunk_size: int | None = None,
         reduction: str = "mean",
@@ -163,7 +170,9 @@ class SoftTargetInfoNCE(ClassifierLoss):
         )
         if candidates is not None and not isinstance(candidates, Candidates):
             raise TypeError(f"candidates must be a softnce.Candidates, got {type(candidates).__name__}")
-        self.candidates = BatchCandidates() if candidates is None else candidates
+        if draw is not None and not isinstance(draw, draws.Draw):
+            raise TypeError(f"draw must be one of softnce.draws, got {type(draw).__name__}")
+        self.candidates = candidates
         self.draw = draw
         self.remove_accidental_hits = remove_accidental_hits
         self.chunk_size = check_chunk_size(chunk_size)
@@ -187,38 +196,100 @@ class SoftTargetInfoNCE(ClassifierLoss):
         whole batch, and the micro-batches' losses add up to it.
         """
         logits, soft, shape = self._rows(logits, targets)
-        noise = self._noise(soft.num_classes)
-        alpha = soft if self.draw is None else self.draw(soft, generator)
+
+        def losses(
+            temperature: float | Tensor, noise: Tensor | None, alpha: SoftTargets, pick: Picked | None
+        ) -> Tensor:
+            if pick is None:
+                return cross_entropy(class_scores(logits, temperature, noise), alpha)
+            return contrast(logits, temperature, noise, alpha, *pick, self.remove_accidental_hits, self.chunk_size)
+
+        return self._loss(losses, logits, soft, shape, weight, batch, own, generator)
+
+    def linear(
+        self,
+        features: Tensor,
+        table: Tensor,
+        targets: Tensor | SoftTargets,
+        weight: Tensor | None = None,
+        *,
+        bias: Tensor | None = None,
+        sparse: bool = False,
+        cosine: bool = False,
+        batch: SoftTargets | None = None,
+        own: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The same loss from ``features`` (N, d) and label embeddings ``table`` (K, d), without logits.
+
+        See :func:`softnce.functional.linear_soft_target_info_nce`.
+        """
+        features, soft, shape = rows_of_features(
+            features, table, bias, targets, self.label_smoothing, self.ignore_index, allow_empty=self._talks()
+        )
+
+        def losses(
+            temperature: float | Tensor, noise: Tensor | None, alpha: SoftTargets, pick: Picked | None
+        ) -> Tensor:
+            if pick is None:  # class vertices: all logits are needed
+                z, y = (F.normalize(v, dim=1) if cosine else v for v in (features, table))
+                return cross_entropy(class_scores(F.linear(z, y, bias), temperature, noise), alpha)
+            return linear_contrast(
+                features, table, bias, temperature, noise, alpha, *pick, self.remove_accidental_hits, self.chunk_size,
+                sparse, cosine,
+            )  # fmt: skip
+
+        return self._loss(losses, features, soft, shape, weight, batch, own, generator)
+
+    def _loss(
+        self,
+        losses: Callable[[float | Tensor, Tensor | None, SoftTargets, Picked | None], Tensor],
+        inputs: Tensor,
+        soft: SoftTargets,
+        shape: torch.Size,
+        weight: Tensor | None,
+        batch: SoftTargets | None,
+        own: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        """Draw, find candidates, score by ``losses``, reduce."""
+        temperature, noise = check_temperature(self.temperature), self._noise(soft.num_classes)
+        alpha, drawn_noise = soft, None
+        if self.draw is not None:
+            alpha = self.draw.alpha(soft, generator)
+            drawn_noise = self.draw.noise(len(soft), noise, soft.num_classes, soft.device, generator)
+            temperature, noise = temperature / self.draw.scale, None if noise is None else noise * self.draw.scale
         weights = functional.contrast_weight(alpha, shape, weight, self.class_weight)
         if batch is None:
             if own is not None:
                 raise ValueError("own names rows of batch, so it needs batch")
             whole, position, is_last = alpha, torch.arange(len(alpha), device=alpha.device), True
-            total = total_weight(len(alpha), weights, logits)
+            total = total_weight(len(alpha), weights, inputs)
         else:
             if own is None or self.draw is not None or weight is not None:
                 raise ValueError("batch needs own, the positions of the rows in it, and allows neither draw nor weight")
-            check_candidates(batch, own, logits)
+            check_candidates(batch, own, len(soft), soft.num_classes)
             whole, position, is_last = batch.smooth(self.label_smoothing), own, bool(own[-1] == len(batch) - 1)
             rows = functional.contrast_weight(whole, torch.Size([len(whole)]), None, self.class_weight)
-            total = total_weight(len(whole), rows, logits)
+            total = total_weight(len(whole), rows, inputs)
 
-        if self._talks() and self.candidates.uses_batch:
+        candidates = BatchCandidates() if self.candidates is None else self.candidates
+        if self._talks() and candidates.uses_batch:
             whole, offset = ranks.gather_targets(whole)
             position = position + offset
-        temperature = check_temperature(self.temperature)
-        if isinstance(self.candidates, ClassCandidates) and self.candidates.are_plain_vertices:
-            losses = cross_entropy(class_scores(logits, temperature, noise), alpha)
+        pick: Picked | None
+        if isinstance(candidates, ClassCandidates) and candidates.are_plain_vertices:
+            pick = None
+        elif self.candidates is None and drawn_noise is not None:
+            pick = [drawn_noise], None
         else:
-            groups, place = self.candidates(whole, position, generator)
-            losses = contrast(
-                logits, temperature, noise, alpha, groups, place, self.remove_accidental_hits, self.chunk_size
-            )
+            pick = candidates(whole, position, generator)
+        each = losses(temperature, noise, alpha, pick)
         if self.training and is_last:
-            self.candidates.remember(whole)
+            candidates.remember(whole)
             if self.running_noise is not None:
                 self.running_noise.update(whole)
-        return self._reduce(logits, losses, weights, shape, total)
+        return self._reduce(inputs, each, weights, shape, total)
 
     def _noise(self, num_classes: int) -> Tensor | None:
         noise = self.log_noise if self.running_noise is None else self.running_noise.probs().log()

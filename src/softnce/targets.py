@@ -220,10 +220,10 @@ class SoftTargets:
         """ξ, (K,), or the number 1/K where it is uniform."""
         return 1 / self.num_classes if self.smoothing_dist is None else self.smoothing_dist.to(dtype)
 
-    def expectation(self, values: Tensor) -> Tensor:
+    def expectation(self, values: Tensor, background: bool = True) -> Tensor:
         """Σ_k α_ik·v_k for every row i, (N,), of ``values`` (K,) shared by the rows or (N, K).
 
-        O(N·S), and O(K) or O(N·K) more for the background.
+        O(N·S), and O(K) or O(N·K) more for the background; without ``background`` only the pairs' part.
         """
         dtype, weight = values.dtype, self.pair_weight(values.dtype)
         if self.index is None:
@@ -232,7 +232,9 @@ class SoftTargets:
             total = (weight * values[self.index]).sum(-1)
         else:
             total = (weight * values.gather(1, self.index)).sum(-1)
-        return total if is_zero(self.smoothing) else total + self.background_mass(dtype) * self.background_mean(values)
+        if not background or is_zero(self.smoothing):
+            return total
+        return total + self.background_mass(dtype) * self.background_mean(values)
 
     def background_mean(self, values: Tensor) -> Tensor:
         """Σ_k ξ_k·v_k of ``values`` (K,) or (N, K)."""
@@ -367,14 +369,7 @@ class SoftTargets:
             if part.num_classes != first.num_classes:
                 raise ValueError(f"parts have {first.num_classes} and {part.num_classes} classes")
         dist = _common_dist([(part.smoothing, part.smoothing_dist) for part in parts], first.num_classes)
-        mask = None
-        if any(part.mask is not None for part in parts):
-            mask = torch.cat(
-                [
-                    torch.ones(len(part), dtype=torch.bool, device=part.device) if part.mask is None else part.mask
-                    for part in parts
-                ]
-            )
+        mask = SoftTargets.joint_mask(parts)
         mass = first.smoothing
         if not all(_same_number(part.smoothing, mass) for part in parts):
             mass = torch.cat([part.background_mass() for part in parts])
@@ -388,6 +383,14 @@ class SoftTargets:
             return SoftTargets(first.num_classes, index, None, mass, dist, mask)
         weight = torch.cat([_fill(part.pair_weight(), width) for part in parts])
         return SoftTargets(first.num_classes, index, weight, mass, dist, mask)
+
+    @staticmethod
+    def joint_mask(parts: Sequence[SoftTargets]) -> Tensor | None:
+        """Which rows of all parts, one after the other, count; None when all do."""
+        if all(part.mask is None for part in parts):
+            return None
+        everyone = [torch.ones(len(p), dtype=torch.bool, device=p.device) if p.mask is None else p.mask for p in parts]
+        return torch.cat(everyone)
 
     def _map(self, f: Any, shared: bool = False) -> SoftTargets:
         """``f`` on every tensor with a row dimension, and on ξ where ``shared``."""

@@ -1,0 +1,182 @@
+"""The label-embedding form: the same value and gradients as through the logits, at a cost that does not know K."""
+
+import pytest
+import torch
+from batches import KINDS, make_targets
+from torch import nn
+from torch.nn import functional as F
+
+from softnce import (
+    BatchCandidates,
+    ClassCandidates,
+    QueueCandidates,
+    SampledCandidates,
+    SoftTargetInfoNCE,
+    SoftTargets,
+    functional,
+    heads,
+    noise,
+)
+
+N, K, DIM = 7, 9, 4
+GENERATOR = torch.Generator().manual_seed(0)
+FEATURES = torch.randn(N, DIM, dtype=torch.float64, generator=GENERATOR)
+TABLE = torch.randn(K, DIM, dtype=torch.float64, generator=GENERATOR)
+BIAS = torch.randn(K, dtype=torch.float64, generator=GENERATOR)
+NOISE = noise.from_counts(torch.arange(1, K + 1)).double()
+
+
+def logits_of(z: torch.Tensor, y: torch.Tensor, b: torch.Tensor | None, cosine: bool) -> torch.Tensor:
+    return F.linear(F.normalize(z, dim=1), F.normalize(y, dim=1), b) if cosine else F.linear(z, y, b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", [None, "labels", "mixed", "dense"])
+@pytest.mark.parametrize(("cosine", "bias", "chunk"), [(False, True, None), (True, False, 3)])
+def test_equals_the_loss_of_the_logits(
+    kind: str, other: str | None, cosine: bool, bias: bool, chunk: int | None
+) -> None:
+    targets = make_targets(kind, N, K, torch.Generator().manual_seed(1))
+    candidates = None if other is None else make_targets(other, 5, K, torch.Generator().manual_seed(2))
+    leaves = [x.clone().requires_grad_() for x in (FEATURES, TABLE, BIAS, torch.tensor(0.6, dtype=torch.float64))]
+    z, y, b, temperature = leaves
+    options = {"noise_probs": NOISE, "candidates": candidates, "temperature": temperature, "chunk_size": chunk}
+    direct = functional.linear_soft_target_info_nce(z, y, targets, bias=b if bias else None, cosine=cosine, **options)
+    through = functional.soft_target_info_nce(logits_of(z, y, b if bias else None, cosine), targets, **options)
+    torch.testing.assert_close(direct, through, rtol=0, atol=1e-12)
+    ours = torch.autograd.grad(direct, leaves, allow_unused=True)
+    theirs = torch.autograd.grad(through, leaves, allow_unused=True)
+    for mine, its in zip(ours, theirs, strict=True):
+        if its is not None:
+            torch.testing.assert_close(mine, its, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    [
+        lambda: BatchCandidates(),
+        lambda: SampledCandidates(20, NOISE, mix_alpha=0.8, smoothing=0.1),
+        lambda: BatchCandidates() + QueueCandidates(6),
+        lambda: ClassCandidates(),
+        lambda: BatchCandidates() + ClassCandidates(smoothing=0.1),
+    ],
+)
+def test_modules_agree_for_all_candidates(candidates) -> None:
+    first, second = (SoftTargetInfoNCE(NOISE, candidates=candidates(), label_smoothing=0.1) for _ in range(2))
+    labels = torch.randint(K, (N,), generator=torch.Generator().manual_seed(4))
+    for seed in range(3):  # a queue fills up
+        a = first(FEATURES @ TABLE.t(), labels, generator=torch.Generator().manual_seed(seed))
+        b = second.linear(FEATURES, TABLE, labels, generator=torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_accidental_hits_are_left_out() -> None:
+    labels = torch.tensor([0, 0, 1, 2, 2, 3, 4])
+    options = {"remove_accidental_hits": True}
+    direct = functional.linear_soft_target_info_nce(FEATURES, TABLE, labels, **options)
+    through = functional.soft_target_info_nce(FEATURES @ TABLE.t(), labels, **options)
+    torch.testing.assert_close(direct, through, rtol=0, atol=1e-12)
+
+
+def test_sparse_gradients_touch_only_the_targets_classes_and_equal_the_dense_ones() -> None:
+    t = SoftTargets.from_labels(torch.tensor([0, 2, 2, 4, 4, 4, 7]), K, smoothing=0.1)
+    targets = t.mix(t.flip(0), 0.3)
+    dense, sparse = TABLE.clone().requires_grad_(), TABLE.clone().requires_grad_()
+    functional.linear_soft_target_info_nce(FEATURES, dense, targets).backward()
+    functional.linear_soft_target_info_nce(FEATURES, sparse, targets, sparse=True).backward()
+    assert sparse.grad.is_sparse
+    assert sparse.grad.coalesce().indices().flatten().tolist() == [0, 2, 4, 7]
+    torch.testing.assert_close(sparse.grad.to_dense(), dense.grad, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "optimiser", [lambda p: torch.optim.SparseAdam(p, lr=0.1), lambda p: torch.optim.SGD(p, lr=30.0)]
+)
+@pytest.mark.parametrize("cosine", [False, True])
+def test_a_label_embedding_head_learns(optimiser, cosine: bool) -> None:
+    torch.manual_seed(0)
+    classes, dim = 500, 16
+    prototypes = torch.randn(classes, dim)
+    head = heads.LabelEmbeddingHead(dim, classes, cosine=cosine)
+    criterion = SoftTargetInfoNCE(temperature=0.1 if cosine else 1.0, label_smoothing=0.1)
+    steps = optimiser(list(head.parameters()))
+    for _ in range(100):
+        labels = torch.randint(classes, (256,))
+        steps.zero_grad()
+        head.loss(prototypes[labels] + 0.1 * torch.randn(256, dim), labels, criterion).backward()
+        steps.step()
+    predicted = head.topk(prototypes, 1)[1][:, 0]
+    assert (predicted == torch.arange(classes)).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("cosine", [False, True])
+def test_topk_in_chunks_is_topk_of_the_logits(cosine: bool) -> None:
+    head = heads.LabelEmbeddingHead(DIM, 50, cosine=cosine)
+    z = torch.randn(6, DIM)
+    expected = head(z).topk(5)
+    for chunk_size in (3, 7, 1000):
+        values, classes = head.topk(z, 5, chunk_size=chunk_size)
+        torch.testing.assert_close(values, expected.values)
+        assert torch.equal(classes, expected.indices)
+
+
+def test_an_index_finds_what_it_says() -> None:
+    pytest.importorskip("faiss")
+    torch.manual_seed(0)
+    head = heads.LabelEmbeddingHead(16, 3000)
+    z = torch.randn(50, 16)
+    everything = heads.LabelIndex(head, cells=20, probes=20)
+    assert everything.recall(z, 10) == 1
+    torch.testing.assert_close(everything.topk(z, 10)[0], head.topk(z, 10)[0])
+    few = heads.LabelIndex(head, cells=20, probes=2)
+    found, true = few.topk(z, 10)[1], head.topk(z, 10)[1]
+    share = sum(len(set(a.tolist()) & set(b.tolist())) for a, b in zip(found, true, strict=True)) / true.numel()
+    assert few.recall(z, 10) == pytest.approx(share)
+    assert 0.2 < share < 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: functional.linear_soft_target_info_nce(torch.randn(2, 3), torch.randn(5, 4), torch.tensor([0, 1])),
+            "3 features",
+        ),
+        (
+            lambda: functional.linear_soft_target_info_nce(torch.randn(2, 4), torch.randn(5, 4), torch.tensor([0])),
+            "1 rows",
+        ),
+        (
+            lambda: functional.linear_soft_target_info_nce(torch.randn(4), torch.randn(5, 4), torch.tensor([0])),
+            "matrix",
+        ),
+        (
+            lambda: functional.linear_soft_target_info_nce(
+                torch.randn(2, 4), torch.randn(5, 4), torch.full((2, 5), 0.2), sparse=True
+            ),
+            "sparse=True needs targets as pairs",
+        ),
+        (
+            lambda: functional.linear_soft_target_info_nce(
+                torch.randn(2, 4),
+                torch.randn(5, 4),
+                torch.tensor([0, 1]),
+                candidates=SoftTargets.from_labels(torch.tensor([1]), 5, smoothing=0.1),
+                sparse=True,
+            ),
+            "share their label smoothing",
+        ),
+        (lambda: heads.LabelEmbeddingHead(4, 5).topk(torch.randn(2, 4), 6), "k must be between 1 and the 5 classes"),
+    ],
+)
+def test_misuse(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_linear_layer_and_the_head_are_the_same_model() -> None:
+    head = heads.LabelEmbeddingHead(DIM, K, sparse=False)
+    layer = nn.Linear(DIM, K, bias=False)
+    layer.weight = head.weight
+    z = torch.randn(N, DIM)
+    torch.testing.assert_close(head(z), layer(z))
