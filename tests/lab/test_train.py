@@ -1,0 +1,334 @@
+"""Training stays alive, and the machine it runs on does not change what it learns."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from softnce.lab import recipes, train
+from softnce.lab.classifier import Classifier, Diverged
+from softnce.lab.recipes.recipe import Compute, Data, Head, Loss, Model, Optimiser, Recipe, Schedule, Targets
+
+HARD = Targets()
+SOFT = Targets(smoothing=0.1, mixup=0.8, cutmix=1.0)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Noise with a brightness for each of 4 classes: 66 to train on, 20 to evaluate."""
+    folder = tmp_path_factory.mktemp("images")
+    random = np.random.default_rng(0)
+    for name, n in (("train", 66), ("test", 20)):
+        y = np.arange(n) % 4
+        x = random.integers(0, 120, (n, 24, 24, 3)) + 40 * y[:, None, None, None]
+        np.savez(folder / f"{name}.npz", x=x.astype(np.uint8), y=y)
+    return folder
+
+
+def small(images, **changes):
+    """Three updates an epoch, the last of 18 rows; everything random is on."""
+    recipe = Recipe(
+        seed=3,
+        data=Data("arrays", images, image_size=32, workers=0, drop_last=False),
+        model=Model("test_vit", drop_path=0.2),
+        head=Head("linear"),
+        loss=Loss(candidates="queue", num_candidates=40),
+        targets=SOFT,
+        optimiser=Optimiser(batch=24, base_lr=1e-2, ema=0.9, clip=1.0),
+        schedule=Schedule(epochs=4, warmup_epochs=1.0),
+        compute=Compute(accelerator="cpu", micro_batch=8, checkpoint_steps=1, progress=False),
+    )
+    return replace(recipe, **changes)
+
+
+def write(recipe, path):
+    path.write_text(recipes.to_yaml(recipe))
+    return str(path)
+
+
+def same(a, b, place=""):
+    """Every number of two checkpoints, bit by bit."""
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), place
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), place
+        for key in a:
+            same(a[key], b[key], f"{place}/{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), place
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            same(x, y, f"{place}/{i}")
+    else:
+        assert a == b, place
+
+
+def load(path):
+    return torch.load(path, weights_only=True)
+
+
+SABOTAGE = """
+import os, sys
+from softnce.lab import train
+from softnce.lab.classifier import Classifier
+step, calls = Classifier.training_step, 0
+def sabotaged(self, batch, index):
+    global calls
+    calls += 1
+    if calls == int(sys.argv[2]):
+        os.kill(os.getpid(), int(sys.argv[1]))
+    return step(self, batch, index)
+Classifier.training_step = sabotaged
+train.main(sys.argv[3:])
+"""
+
+
+def run_until(sent, call, *argv):
+    """A process of its own that sends itself a signal in its ``call``-th training step."""
+    command = [sys.executable, "-c", SABOTAGE, str(int(sent)), str(call), *argv]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(images, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    recipe = small(images)
+    return recipe, out, train.train(recipe, out)
+
+
+@pytest.mark.slow
+def test_killed_runs_end_in_the_same_bits(uninterrupted, tmp_path):
+    recipe, whole, results = uninterrupted
+    file, out = write(recipe, tmp_path / "r.yaml"), tmp_path / "run"
+    shares = 9  # 3 + 3 + 3 micro-batches an epoch, 36 in all
+    # asked to stop in the first half, killed in the rest, each anywhere in an accumulation
+    first, second = random.randint(4, 2 * shares - 1), random.randint(2, shares)
+    stopped = run_until(signal.SIGTERM, first, file, "--out", str(out), "--data.workers", "2")
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr
+    assert f"softnce train --resume {out}" in stopped.stderr
+    killed = run_until(signal.SIGKILL, second, "--resume", str(out))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    again = train.train(recipe, out, resume=True)
+    assert again == results, (first, second)
+    a, b = load(whole / "last.ckpt"), load(out / "last.ckpt")
+    for part in ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "lr_schedulers"):
+        same(a[part], b[part], f"{part} (stopped at {first}, killed at {second})")
+    assert a["global_step"] == b["global_step"] == 12
+    same(load(whole / "best.ckpt")["state_dict"], load(out / "best.ckpt")["state_dict"])
+    assert len(list((out / "csv").iterdir())) == 3  # every start keeps its own log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_every_checkpoint_resumes_exactly(uninterrupted, images, tmp_path, step, monkeypatch):
+    """In the middle of an epoch, at its end, at the start of the next: stop there, resume, compare."""
+    recipe, whole, results = uninterrupted
+    seen = train.Checkpoints._asked_to_stop
+    monkeypatch.setattr(train.Checkpoints, "_asked_to_stop", lambda self, trainer: trainer.global_step == step)
+    with pytest.raises(train.Interrupted):
+        train.train(recipe, tmp_path / "run")
+    monkeypatch.setattr(train.Checkpoints, "_asked_to_stop", seen)
+    assert load(tmp_path / "run" / "last.ckpt")["global_step"] == step
+    assert train.train(recipe, tmp_path / "run", resume=True) == results
+    a, b = load(whole / "last.ckpt"), load(tmp_path / "run" / "last.ckpt")
+    same(a["current_model_state"], b["current_model_state"])
+    same(a["optimizer_states"], b["optimizer_states"])
+
+
+def test_results_and_best_checkpoint(uninterrupted):
+    recipe, out, results = uninterrupted
+    assert json.loads((out / "results.json").read_text()) == results
+    assert results["last"]["epoch"] == 3
+    assert results["best"]["top1"] >= results["last"]["top1"]
+    assert load(out / "best.ckpt")["epoch"] == results["best"]["epoch"]
+    assert recipes.load(str(out / "recipe.yaml")) == recipe
+    from softnce.lab.evaluate import evaluate
+
+    measured = evaluate(out, progress=False, workers=0).results  # in a process, a loader and a network of its own
+    for name in ("top1", "nll", "ece", "brier"):
+        assert measured[name] == pytest.approx(results["best"][name], abs=1e-6), name
+
+
+def plain(images, **changes):
+    """No dropout, no BatchNorm, no queue: what must not depend on the machine."""
+    changes = {
+        "model": Model("test_vit", drop_path=0.0),
+        "loss": Loss(),
+        "optimiser": Optimiser(batch=24, base_lr=1e-2),
+        "schedule": Schedule(epochs=7, warmup_epochs=1.0, max_steps=20),
+        "compute": Compute(accelerator="cpu", progress=False),
+    } | changes
+    return small(images, **changes)
+
+
+def weights(out):
+    return load(out / "last.ckpt")["state_dict"]
+
+
+def difference(a, b):
+    return max((a[k].double() - b[k].double()).abs().max().item() for k in a)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "targets"),
+    [(Loss(), SOFT), (Loss("info-nce"), HARD)],
+    ids=["soft-target-info-nce", "info-nce"],
+)
+def test_two_processes_learn_what_one_does(images, tmp_path, loss, targets):
+    """20 updates of 24 rows, every third of 18; rows are dealt 12 + 12 and 10 + 8."""
+    recipe = plain(images, loss=loss, targets=targets)
+    train.train(recipe, tmp_path / "one")
+    file = write(recipe, tmp_path / "r.yaml")
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
+        "-m", "softnce", "train", file, "--out", str(tmp_path / "two"),
+    ]  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    start = train.prepare(recipe, tmp_path / "start").classifier.state_dict()
+    assert difference(one, start) > 1e-3  # a hundred times the bar: they did learn
+    assert difference(one, two) <= 1e-5
+    measured = [json.loads((tmp_path / name / "results.json").read_text())["last"] for name in ("one", "two")]
+    assert measured[0] == pytest.approx(measured[1], abs=1e-5)
+
+
+@pytest.mark.parametrize("loss", [Loss(), Loss("soft-ce")], ids=lambda loss: loss.name)
+def test_accumulation_learns_what_one_pass_does(images, tmp_path, loss):
+    recipe = plain(images, loss=loss)
+    train.train(recipe, tmp_path / "one")
+    train.train(replace(recipe, compute=replace(recipe.compute, micro_batch=4)), tmp_path / "six")
+    assert difference(weights(tmp_path / "one"), weights(tmp_path / "six")) <= 1e-5
+
+
+def test_divergence_names_step_rate_and_checkpoint(images, tmp_path, monkeypatch):
+    recipe = plain(
+        images,
+        schedule=Schedule(epochs=7, warmup_epochs=0.0),
+        compute=Compute("cpu", progress=False, checkpoint_steps=2),
+    )
+    share_loss = Classifier._share_loss
+
+    def spoil(self, scores, *rest):
+        value = share_loss(self, scores, *rest)
+        return value * float("nan") if self.global_step == 4 else value
+
+    monkeypatch.setattr(Classifier, "_share_loss", spoil)
+    with pytest.raises(Diverged, match=r"the loss is nan at step 4 \(epoch 1, learning rate 0\.00\d+\).*of step 4$"):
+        train.train(recipe, tmp_path / "run")
+    kept = load(tmp_path / "run" / "last.ckpt")
+    assert kept["global_step"] == 4
+    assert all(v.isfinite().all() for v in kept["state_dict"].values())
+
+
+def test_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
+    writer, path = train.AtomicCheckpointIO(), tmp_path / "last.ckpt"
+    writer.save_checkpoint({"step": 1, "x": torch.zeros(10)}, path)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (100_000, limit[1])
+        )  # writing more than that fails, as on a full disk
+        with pytest.raises((OSError, RuntimeError)):
+            writer.save_checkpoint({"step": 2, "x": torch.zeros(1_000_000)}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert writer.load_checkpoint(path)["step"] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_run_is_not_overwritten(uninterrupted, images):
+    recipe, out, results = uninterrupted
+    with pytest.raises(ValueError, match="holds a run already: `softnce train --resume"):
+        train.train(recipe, out)
+    other = replace(recipe, optimiser=replace(recipe.optimiser, base_lr=0.5), seed=9)
+    with pytest.raises(ValueError, match=r"optimiser.base_lr was 0.01, is 0.5; seed was 3, is 9"):
+        train.train(other, out, resume=True)
+    assert train.train(recipe, out, resume=True) == results  # a finished run has nothing left to do
+
+
+def test_frozen_backbone_trains_the_head_on_kept_features(images, tmp_path):
+    recipe = plain(
+        images,
+        data=Data("arrays", images, image_size=32, workers=0, cache=tmp_path / "cache", holdout=0.25),
+        model=Model("test_vit", drop_path=0.0, freeze="backbone"),
+        targets=Targets(smoothing=0.1, mixup=0.8),
+        head=Head(hidden=16),
+        schedule=Schedule(epochs=2, warmup_epochs=0.0),
+    )
+    results = train.train(recipe, tmp_path / "run")
+    assert {p.suffix for p in (tmp_path / "cache").iterdir()} == {".pt"}
+    start = train.prepare(recipe, tmp_path / "start").classifier.state_dict()
+    after = weights(tmp_path / "run")
+    changed = {k.split(".")[1] for k in start if not torch.equal(start[k], after[k])}
+    assert changed == {"head", "scale"}
+    # the best epoch was chosen on the held-out part; the test split was measured once, from images
+    assert results["test"].keys() >= {"top1", "ece"}
+    assert results["best"].keys() >= {"epoch", "top1"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--out", "x"], "a RECIPE is needed first"),
+        (["laptop/digit"], "did you mean 'laptop/digits'"),
+        (["--resume", "/nowhere"], "--resume /nowhere: no run there"),
+        (["cifar100/nll", "--data.dir", "/nowhere", "--compute.precision", "32"], "data.dir /nowhere is not a folder"),
+        (["cifar100/nll"], "fp16 needs a GPU"),
+        (["laptop/digits", "--loss.name", "nll"], "nll takes hard labels"),
+        (["laptop/digits", "--optimiser.batch", "3000"], "exceeds the 1438 training samples"),
+        (["laptop/digits", "--optimiser.bacth", "30"], "did you mean --optimiser.batch"),
+    ],
+)
+def test_mistakes_end_in_one_line(argv, message, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as stopped:
+        train.main(argv)
+    text = f"{stopped.value}{capsys.readouterr().err}"
+    assert message in text
+    assert len(text.strip().splitlines()) == 1
+
+
+def test_command_line_overrides_the_recipe(tmp_path):
+    recipe, out, resume = train.parse(["laptop/digits", "--optimiser.batch", "64", "--out", str(tmp_path), "--resume"])
+    assert recipe.optimiser.batch == 64
+    assert recipe.model.name == recipes.load("laptop/digits").model.name
+    assert (out, resume) == (tmp_path, True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "devices", "nodes"),
+    [
+        ({}, 1, 1),
+        ({"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, 4, 2),
+        ({"SLURM_NTASKS": "8", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "x"}, 4, 2),
+    ],
+)
+def test_machine_listens_to_the_launcher(environment, devices, nodes, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    machine = train.Machine.of(Compute(accelerator="cpu"))
+    assert (machine.devices, machine.nodes, machine.world) == (devices, nodes, devices * nodes)
+
+
+def test_help_teaches(capsys):
+    train.main(["--help"])
+    assert "softnce train laptop/digits" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        train.main(["laptop/digits", "--help"])
+    text = capsys.readouterr().out
+    assert "--targets.smoothing" in text
+    assert "default: 0.1" in text
