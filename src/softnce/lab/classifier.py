@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from softnce import noise as class_noise
 from softnce.calibration import CalibrationMeter
 from softnce.candidates import BatchCandidates, Candidates, ClassCandidates, QueueCandidates, SampledCandidates
-from softnce.draws import Categorical
+from softnce.draws import Categorical, Draw
 from softnce.lab import torchvision_operators  # noqa: F401  (before Lightning)
 from softnce.lab.recipes.recipe import Loss, Optimiser, Schedule, Targets
 from softnce.losses import NLL, ClassifierLoss, InfoNCE, SoftTargetCrossEntropy, SoftTargetInfoNCE
@@ -75,7 +75,7 @@ class Classifier(L.LightningModule):
         num_classes: int,
         *,
         targets: Targets | None = None,
-        draw: Categorical | None = None,
+        draw: Draw | None = None,
         optimiser: Optimiser | None = None,
         schedule: Schedule | None = None,
         steps_per_epoch: int = 1,
@@ -125,7 +125,7 @@ class Classifier(L.LightningModule):
             if mix is not None:
                 inputs, soft = mix_inputs(inputs, mix), soft.mix(soft.flip(0), mix.share)
         if self.draw is not None:
-            soft = self.draw(soft, shared)
+            soft = self.draw.alpha(soft, shared)
         scores = self(inputs)
         # Lightning divides by the number of accumulated micro-batches and DDP by that of the ranks
         divided = self.trainer.accumulate_grad_batches * self.trainer.world_size
@@ -159,8 +159,9 @@ class Classifier(L.LightningModule):
         """Once an update: show the loss of the whole batch, and stop if it is no number."""
         total = torch.stack(self._pending).sum()
         self._pending.clear()
-        if self._remembered is not None and isinstance(self.loss, SoftTargetInfoNCE):
-            self.loss.candidates.remember(self._remembered)
+        candidates = getattr(self.loss, "candidates", None)
+        if self._remembered is not None and isinstance(candidates, Candidates):
+            candidates.remember(self._remembered)
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(total)
         value, rate = total.item(), max(group["lr"] for group in optimizer.param_groups)
@@ -295,9 +296,7 @@ def mix_inputs(inputs: Tensor, mix: Mix) -> Tensor:
     return mixed
 
 
-def build_loss(
-    config: Loss, targets: Targets, labels: Tensor, num_classes: int
-) -> tuple[ClassifierLoss, Categorical | None]:
+def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int) -> tuple[ClassifierLoss, Draw | None]:
     """The loss a recipe names and how its targets are drawn, with η from the training ``labels``."""
     if config.name == "nll":
         return NLL(config.temperature), None

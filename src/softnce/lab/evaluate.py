@@ -5,8 +5,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
@@ -31,15 +33,23 @@ Writes evaluation.json and reliability.png to --out, by default the checkpoint's
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where the images come from."""
+
+    dir: str = option("", "where the data set lies, if not where it was for training")
+    workers: int = option(8, "loader processes")
+
+
+@dataclass(frozen=True)
 class Options:
     """What to evaluate on."""
+
+    data: Source = field(default_factory=Source)
 
     split: Literal["validation", "test"] = option(
         "test", "test: the data set's evaluation split; validation: what chose the best epoch (data.holdout)"
     )
-    data_dir: str = option("", "where the data set lies, if not where it was for training")
     batch: int = option(256, "rows at once")
-    workers: int = option(8, "loader processes")
     progress: bool = option(True, "show a progress bar")
     out: Path = field(default_factory=lambda: Path("."), metadata={"help": "folder for the results"})
 
@@ -74,8 +84,9 @@ def load_trained(path: Path) -> Trained:
         stored = torch.load(path, map_location="cpu", weights_only=True)
         about = stored["about"]
         recipe = from_mapping(Recipe, about["recipe"], source=f"{path}, recipe")
-    except (KeyError, TypeError, RuntimeError, EOFError, OSError) as error:
-        raise ValueError(f"{path} is not a checkpoint of softnce train: {error!r}") from error
+    except (KeyError, TypeError, RuntimeError, EOFError, OSError, UnpicklingError) as error:
+        reason = " ".join(repr(error).split())[:120]
+        raise ValueError(f"{path} is not a checkpoint of softnce train: {reason}") from error
     bare = replace(recipe.model, weights="none")
     network = build_network(bare, recipe.head, len(about["classes"]), recipe.data.image_size)
     weights = {k.removeprefix("model."): v for k, v in stored["state_dict"].items() if k.startswith("model.")}
@@ -129,32 +140,30 @@ def draw_reliability(curve: ReliabilityCurve, results: dict[str, float], title: 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    edges, count = curve.edges.numpy(), curve.count.numpy()
-    left, width = edges[:-1], edges[1:] - edges[:-1]
-    accuracy, confidence = curve.accuracy.nan_to_num(0).numpy(), curve.confidence.nan_to_num(0).numpy()
-    filled = count > 0
-    style = {"align": "edge", "linewidth": 0.6, "edgecolor": "white"}
-    figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(4.6, 5.4), sharex=True, height_ratios=(3.4, 1), layout="constrained"
-    )
-    top.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    top.bar(left[filled], accuracy[filled], width[filled], color="#3b6fb6", label="accuracy", **style)
-    low = [min(a, c) for a, c in zip(accuracy, confidence, strict=True)]
-    gap = abs(accuracy - confidence)
-    top.bar(
-        left[filled], gap[filled], width[filled], [b for b, f in zip(low, filled, strict=True) if f],
-        color="#d1495b", alpha=0.45, label="gap to confidence", **style,
-    )  # fmt: skip
-    top.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy", title=title)
-    top.legend(loc="upper left", frameon=False)
-    text = f"ECE {100 * results['ece']:.1f} %\ntop-1 {100 * results['top1']:.1f} %"
-    top.text(0.97, 0.05, text, ha="right", va="bottom", transform=top.transAxes)
-    bottom.bar(left, count / count.sum(), width, color="0.6", **style)
-    bottom.set(xlabel="confidence", ylabel="share")
-    for axes in (top, bottom):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=160)
-    plt.close(figure)
+    from softnce.lab.report.style import matplotlib_style
+
+    filled = curve.count > 0
+    left, right = curve.edges[:-1][filled].numpy(), curve.edges[1:][filled].numpy()
+    accuracy, confidence = curve.accuracy[filled].numpy(), curve.confidence[filled].numpy()
+    share = (curve.count[filled] / curve.count.sum()).numpy()
+    bar: dict[str, Any] = {"align": "edge", "linewidth": 0.8, "edgecolor": "white"}
+    with matplotlib_style():
+        figure, (top, bottom) = plt.subplots(2, 1, figsize=(4.8, 5.9), sharex=True, height_ratios=(3.6, 1))
+        top.bar(left, np.minimum(accuracy, confidence), right - left, color="#0072B2", **bar)
+        for over, colour, text in ((True, "#D55E00", "too confident"), (False, "#56B4E9", "too cautious")):
+            some = (confidence > accuracy) == over
+            if not some.any():
+                continue
+            low, high = np.minimum(accuracy, confidence)[some], np.maximum(accuracy, confidence)[some]
+            top.bar(left[some], high - low, (right - left)[some], low, color=colour, alpha=0.75, label=text, **bar)
+        top.plot([0, 1], [0, 1], color="#444444", linewidth=1, linestyle=(0, (4, 3)), label="calibrated")
+        top.set(xlim=(0, 1), ylim=(0, 1.005), ylabel="accuracy")
+        top.set_title(f"{title}\nECE {100 * results['ece']:.1f} %, top-1 {100 * results['top1']:.1f} %")
+        top.legend(loc="upper left", frameon=True, framealpha=0.9, edgecolor="none")
+        bottom.bar(left, share, right - left, color="#7A7A7A", **bar)
+        bottom.set(xlabel="confidence", ylabel="share of\npredictions")
+        figure.savefig(path, dpi=160)
+        plt.close(figure)
 
 
 def main(argv: list[str]) -> None:
@@ -165,17 +174,16 @@ def main(argv: list[str]) -> None:
         sys.exit("softnce evaluate: a checkpoint is needed first")
     checkpoint = Path(argv[0])
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
-    words = ["--data_dir" if word == "--data.dir" else word for word in argv[1:]]
     options = from_args(
-        Options, words, prog="softnce evaluate", description=f"Score {checkpoint}.", defaults=Options(out=folder)
+        Options, argv[1:], prog="softnce evaluate", description=f"Score {checkpoint}.", defaults=Options(out=folder)
     )
     try:
         evaluation = evaluate(
             checkpoint,
             split=options.split,
-            data_dir=options.data_dir,
+            data_dir=options.data.dir,
             batch=options.batch,
-            workers=options.workers,
+            workers=options.data.workers,
             progress=options.progress,
         )
     except ValueError as error:
