@@ -143,6 +143,10 @@ def test_hard_losses_refuse_soft_targets() -> None:
             with pytest.raises(ValueError, match="takes hard labels, got soft targets"):
                 loss(LOGITS, soft)
         assert loss(LOGITS, SoftTargets.from_labels(LABELS, K)) == loss(LOGITS, LABELS)
+        with pytest.raises(ValueError, match="takes hard labels and no label_smoothing"):
+            type(loss)(label_smoothing=0.1)
+    with pytest.raises(ValueError, match="takes hard labels, got soft targets"):
+        InfoNCE().linear(torch.randn(N, 3), torch.randn(K, 3), PROBS)
 
 
 def test_learnable_temperature_gets_a_gradient() -> None:

@@ -48,6 +48,7 @@ class ClassifierLoss(nn.Module):
 
     class_weight: Tensor | None
     temperature: float | Tensor
+    hard_labels_only = False
 
     def __init__(
         self,
@@ -62,6 +63,8 @@ class ClassifierLoss(nn.Module):
         super().__init__()
         if not 0 <= label_smoothing <= 1:
             raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
+        if label_smoothing and self.hard_labels_only:
+            raise ValueError(f"{type(self).__name__} takes hard labels and no label_smoothing, got {label_smoothing}")
         check_class_weight(class_weight)
         check_temperature(temperature)
         if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
@@ -101,8 +104,12 @@ class ClassifierLoss(nn.Module):
         return self.training and self.distributed and ranks.is_active()
 
     def _rows(self, logits: Tensor, targets: Tensor | SoftTargets) -> tuple[Tensor, SoftTargets, torch.Size]:
+        targets = self._accept(targets)
         logits, shape = rows_of_logits(logits, allow_empty=self._talks())
         return logits, rows_of_targets(targets, logits, shape, self.label_smoothing, self.ignore_index), shape
+
+    def _accept(self, targets: Tensor | SoftTargets) -> Tensor | SoftTargets:
+        return check_hard(targets, type(self).__name__) if self.hard_labels_only else targets
 
     def _reduce(
         self, logits: Tensor, losses: Tensor, weight: Tensor | None, shape: torch.Size, total: Tensor
@@ -172,7 +179,8 @@ class SoftTargetInfoNCE(ClassifierLoss):
             raise TypeError(f"candidates must be a softnce.Candidates, got {type(candidates).__name__}")
         if draw is not None and not isinstance(draw, draws.Draw):
             raise TypeError(f"draw must be one of softnce.draws, got {type(draw).__name__}")
-        self.candidates = candidates
+        self.candidates = BatchCandidates() if candidates is None else candidates
+        self.uses_drawn_noise = candidates is None  # where a draw supplies it
         self.draw = draw
         self.remove_accidental_hits = remove_accidental_hits
         self.chunk_size = check_chunk_size(chunk_size)
@@ -225,7 +233,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
         See :func:`softnce.functional.linear_soft_target_info_nce`.
         """
         features, soft, shape = rows_of_features(
-            features, table, bias, targets, self.label_smoothing, self.ignore_index, allow_empty=self._talks()
+            features, table, bias, self._accept(targets), self.label_smoothing, self.ignore_index, self._talks()
         )
 
         def losses(
@@ -269,24 +277,24 @@ class SoftTargetInfoNCE(ClassifierLoss):
             if own is None or self.draw is not None or weight is not None:
                 raise ValueError("batch needs own, the positions of the rows in it, and allows neither draw nor weight")
             check_candidates(batch, own, len(soft), soft.num_classes)
-            whole, position, is_last = batch.smooth(self.label_smoothing), own, bool(own[-1] == len(batch) - 1)
+            whole, position = batch.smooth(self.label_smoothing), own
+            is_last = len(own) > 0 and bool(own[-1] == len(batch) - 1)
             rows = functional.contrast_weight(whole, torch.Size([len(whole)]), None, self.class_weight)
             total = total_weight(len(whole), rows, inputs)
 
-        candidates = BatchCandidates() if self.candidates is None else self.candidates
-        if self._talks() and candidates.uses_batch:
+        if self._talks() and (self.candidates.uses_batch or self.running_noise is not None):
             whole, offset = ranks.gather_targets(whole)
             position = position + offset
         pick: Picked | None
-        if isinstance(candidates, ClassCandidates) and candidates.are_plain_vertices:
+        if isinstance(self.candidates, ClassCandidates) and self.candidates.are_plain_vertices:
             pick = None
-        elif self.candidates is None and drawn_noise is not None:
+        elif self.uses_drawn_noise and drawn_noise is not None:
             pick = [drawn_noise], None
         else:
-            pick = candidates(whole, position, generator)
+            pick = self.candidates(whole, position, generator)
         each = losses(temperature, noise, alpha, pick)
         if self.training and is_last:
-            candidates.remember(whole)
+            self.candidates.remember(whole)
             if self.running_noise is not None:
                 self.running_noise.update(whole)
         return self._reduce(inputs, each, weights, shape, total)
@@ -301,8 +309,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
 class InfoNCE(SoftTargetInfoNCE):
     """Pick each row's hard label out of the batch's labels. Arguments as :class:`SoftTargetInfoNCE`'s."""
 
-    def _rows(self, logits: Tensor, targets: Tensor | SoftTargets) -> tuple[Tensor, SoftTargets, torch.Size]:
-        return super()._rows(logits, check_hard(targets, "InfoNCE"))
+    hard_labels_only = True
 
 
 class SoftDistributionInfoNCE(SoftTargetInfoNCE):
@@ -336,5 +343,4 @@ class SoftTargetCrossEntropy(ClassifierLoss):
 class NLL(SoftTargetCrossEntropy):
     """−log softmax(logits/τ)_y of hard labels y. Arguments as :class:`SoftTargetCrossEntropy`'s."""
 
-    def _rows(self, logits: Tensor, targets: Tensor | SoftTargets) -> tuple[Tensor, SoftTargets, torch.Size]:
-        return super()._rows(logits, check_hard(targets, "NLL"))
+    hard_labels_only = True
