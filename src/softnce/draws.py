@@ -1,9 +1,39 @@
-"""How a soft target becomes the α that is contrasted: itself, or something drawn from it."""
+r"""How a soft target λ becomes the α that is contrasted: itself, or something drawn from it.
+
+Noise contrastive estimation asks which of several points was drawn from the target and not from the noise η. Its answer
+is the likelihood ratio of the two, and for every draw here that is a power of the labels' own,
+
+.. math:: \frac{p(\alpha; \lambda)}{p(\alpha; \eta)} \propto \prod_k \left(\frac{\lambda_k}{\eta_k}\right)^{n \alpha_k}
+          = e^{n\,\sigma(\alpha)} \quad\text{where}\quad s_k = \log \frac{\lambda_k}{\eta_k},
+
+with n = 1 for a label, n for the mean of n labels, and n = κ for a continuous categorical draw of concentration κ. So
+all of them fit the same class scores s, and differ in how much a draw says about its target. This is exact when λ is
+the label's distribution given the sample. When λ is a smoothed label instead, another one each time the sample is
+labelled, it is exact for n = 1 only; beyond, n acts as a temperature besides.
+
+====================================  =====================================  =========================================
+draw                                  α                                      contrasted with
+====================================  =====================================  =========================================
+None                                  the soft target                        the batch's soft targets
+``Categorical()``                     a label                                the batch's labels
+``Averaged(n)``                       the mean of n labels                   means of n labels from η
+``ContinuousCategorical(κ)``          a draw from CC(λ^κ)                    draws from CC(η^κ)
+====================================  =====================================  =========================================
+
+>>> from softnce import SoftTargetInfoNCE, draws
+>>> loss = SoftTargetInfoNCE(draw=draws.Averaged(16, candidates=256), label_smoothing=0.1)
+>>> loss(torch.randn(8, 10), torch.randint(10, (8,)), generator=torch.Generator().manual_seed(0)).shape
+torch.Size([])
+"""
+
+import math
 
 import torch
 from torch import Tensor
 
-from softnce.targets import SoftTargets
+from softnce import distributions
+from softnce.targets import SoftTargets, is_zero, sample_labels
+from softnce.validation import values_are_checked
 
 
 class Draw:
@@ -36,3 +66,123 @@ class Categorical(Draw):
     def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
         labels = targets.sample(generator)
         return SoftTargets(targets.num_classes, labels[:, None], None, mask=targets.mask)
+
+
+class Averaged(Draw):
+    """The mean of n labels drawn from each soft target, against means of n labels drawn from η.
+
+    The efficient stand-in for the continuous categorical draw: its likelihood ratio is exp(n·σ(α)) without a
+    normaliser. n = 1 is soft distribution InfoNCE with negatives from η itself instead of the batch; as n grows α tends
+    to the soft target.
+
+    Args:
+        n: labels to average.
+        candidates: means drawn from η at a time; None: as many as the batch has rows.
+
+    α is stored as n pairs (as dense rows where n ≥ K). A call takes O((N + M)·n) and O(N·S) for targets of S pairs, or
+    O(N·K) for dense ones.
+    """
+
+    def __init__(self, n: int, candidates: int | None = None) -> None:
+        self.n = _positive_whole("n", n)
+        self.candidates = None if candidates is None else _positive_whole("candidates", candidates)
+        self.scale = float(n)
+
+    def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
+        shares = targets.pair_weight()
+        if not is_zero(targets.smoothing):  # the background is one more pair, of a class yet to be drawn
+            shares = torch.cat([shares, targets.background_mass(shares.dtype)[:, None]], 1)
+        mean = distributions.AveragedCategorical(self.n, probs=shares, validate_args=False)
+        slots = mean.sample_labels(generator=generator)
+        inside = (
+            slots if targets.index is None else targets.index.gather(1, slots.clamp(max=targets.index.shape[1] - 1))
+        )
+        if not is_zero(targets.smoothing):
+            background = sample_labels(
+                targets.smoothing_dist, slots.numel(), targets.num_classes, targets.device, generator
+            )
+            inside = torch.where(slots < shares.shape[1] - 1, inside, background.view_as(slots))
+        return self._mean(inside, targets.num_classes, shares.dtype, targets.mask)
+
+    def noise(
+        self,
+        rows: int,
+        log_noise: Tensor | None,
+        num_classes: int,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> SoftTargets:
+        size = rows if self.candidates is None else self.candidates
+        probs = None if log_noise is None else log_noise.exp()
+        labels = sample_labels(probs, size * self.n, num_classes, device, generator)
+        dtype = torch.get_default_dtype() if log_noise is None else log_noise.dtype
+        return self._mean(labels.view(size, self.n), num_classes, dtype)
+
+    def _mean(self, labels: Tensor, num_classes: int, dtype: torch.dtype, mask: Tensor | None = None) -> SoftTargets:
+        """Labels (N, n) as their mean."""
+        if self.n == 1:
+            return SoftTargets(num_classes, labels, None, mask=mask)
+        ones = torch.ones(labels.shape, dtype=dtype, device=labels.device)
+        if self.n < num_classes:
+            return SoftTargets(num_classes, labels, ones / self.n, mask=mask)
+        # Counted, then divided: n times 1/n in float32 would miss 1 by a percent at n = 10⁶.
+        counts = ones.new_zeros(len(labels), num_classes).scatter_add_(1, labels, ones)
+        return SoftTargets(num_classes, None, counts / self.n, mask=mask)
+
+
+class ContinuousCategorical(Draw):
+    """A draw from the continuous categorical CC(λ^κ) of each soft target λ, against draws from CC(η^κ).
+
+    κ = 1 is the loss that soft target InfoNCE is derived from (``eq:theo-soft-target-infonce``). A draw then says
+    little where classes are many, because CC(λ) is nearly flat: at K = 1000 and ε = 0.1 the true class has mean
+    0.00101, the others 0.00100. A κ of the order of K gives it a say.
+
+    Args:
+        concentration: κ > 0; the likelihood ratio is exp(κ·σ(α)) up to a factor that is the same for every α.
+        candidates: draws from η at a time; None: as many as the batch has rows.
+
+    Targets need mass on every class: where λ is zero the draw lies on a face of the simplex, on which no draw from η
+    ever does, and there is no likelihood ratio. Smooth them. α is dense: O((N + M)·K) memory, O(N·K log K) time besides
+    the proposals (see :class:`softnce.distributions.ContinuousCategorical`).
+    """
+
+    def __init__(self, concentration: float = 1.0, candidates: int | None = None) -> None:
+        number = isinstance(concentration, (int, float)) and not isinstance(concentration, bool)
+        if not number or not 0 < concentration < math.inf:
+            raise ValueError(f"concentration must be a positive number, got {concentration!r}")
+        self.concentration = self.scale = float(concentration)
+        self.candidates = None if candidates is None else _positive_whole("candidates", candidates)
+
+    def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
+        probs = targets.dense()
+        if values_are_checked(probs):
+            counted = probs if targets.mask is None else probs[targets.mask]
+            if bool((counted <= 0).any()):
+                row = int((counted <= 0).any(1).nonzero()[0])
+                raise ValueError(
+                    f"targets must have mass on every class for a continuous categorical draw, and row {row} of those "
+                    "that count has a class without; smooth them, for example by label_smoothing=0.1"
+                )
+        around = distributions.ContinuousCategorical(probs, concentration=self.concentration, validate_args=False)
+        return SoftTargets(targets.num_classes, None, around.sample(generator=generator), mask=targets.mask)
+
+    def noise(
+        self,
+        rows: int,
+        log_noise: Tensor | None,
+        num_classes: int,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> SoftTargets:
+        size = rows if self.candidates is None else self.candidates
+        logits = torch.zeros(num_classes, device=device) if log_noise is None else log_noise
+        around = distributions.ContinuousCategorical(
+            logits=logits, concentration=self.concentration, validate_args=False
+        )
+        return SoftTargets(num_classes, None, around.sample((size,), generator=generator))
+
+
+def _positive_whole(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a positive whole number, got {value!r}")
+    return value

@@ -1,0 +1,445 @@
+"""Draws from soft targets, against the distributions they are said to follow and the ratio the loss makes of them.
+
+Statistical tests are seeded; each holds its false-alarm rate, over the choice of the seed, to ALARM by dividing it among
+its comparisons. Everything else is exact: expectations are sums over all outcomes, or Gauss-Legendre integrals.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from batches import make_targets
+from reference import contrast as slow_contrast
+from torch import Tensor
+
+from softnce import QueueCandidates, SoftTargetInfoNCE, SoftTargets, distributions, draws, functional
+
+ALARM = 1e-4
+N, K = 9, 5
+GENERATOR = torch.Generator().manual_seed(0)
+LOGITS = 2 * torch.randn(N, K, dtype=torch.float64, generator=GENERATOR)
+LABELS = torch.randint(K, (N,), generator=GENERATOR)
+NOISE = torch.rand(K, dtype=torch.float64, generator=GENERATOR) + 0.2
+NOISE = NOISE / NOISE.sum()
+SMOOTHED = SoftTargets.from_labels(LABELS, K, 0.2)
+EXACT = {"rtol": 0.0, "atol": 1e-12}
+DRAWS = {
+    "label": draws.Categorical(),
+    "mean of 1": draws.Averaged(1),
+    "mean of 3": draws.Averaged(3),
+    "mean of 3, many": draws.Averaged(3, candidates=40),
+    "mean of 20": draws.Averaged(20),
+    "CC": draws.ContinuousCategorical(),
+    "CC, few": draws.ContinuousCategorical(candidates=2),
+    "CC, κ = 7.5": draws.ContinuousCategorical(7.5),
+}
+NOISY = {name: draw for name, draw in DRAWS.items() if name != "label"}
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def drawn(draw: draws.Draw, targets: SoftTargets, log_noise: Tensor | None, seed: int = 0) -> tuple[SoftTargets, ...]:
+    """α and noise of one call of the loss with that seed."""
+    generator = seeded(seed)
+    alpha = draw.alpha(targets, generator)
+    noise = draw.noise(len(targets), log_noise, targets.num_classes, targets.device, generator)
+    return alpha, noise
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_what_is_drawn_lies_on_the_simplex(name: str) -> None:
+    draw = NOISY[name]
+    for log_noise in (None, NOISE.log()):
+        alpha, noise = drawn(draw, SMOOTHED, log_noise)
+        assert len(alpha) == N
+        assert len(noise) == (draw.candidates or N)
+        for points in (alpha, noise):
+            dense = points.dense(torch.float64)
+            assert dense.shape == (len(points), K)
+            assert (dense >= 0).all()
+            torch.testing.assert_close(dense.sum(1), torch.ones(len(points), dtype=torch.float64), rtol=0, atol=1e-6)
+            if isinstance(draw, draws.Averaged):
+                counts = draw.n * dense
+                torch.testing.assert_close(counts, counts.round(), rtol=0, atol=1e-5)
+
+
+def test_means_are_pairs_unless_the_classes_are_fewer() -> None:
+    assert draws.Averaged(3).alpha(SMOOTHED).index.shape == (N, 3)
+    assert draws.Averaged(1).alpha(SMOOTHED).is_hard
+    assert draws.Averaged(K).alpha(SMOOTHED).weight.shape == (N, K)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_generator_makes_the_loss_reproducible(name: str) -> None:
+    loss = SoftTargetInfoNCE(NOISE, draw=DRAWS[name])
+    first, again, other = (loss(LOGITS, SMOOTHED, generator=seeded(seed)) for seed in (1, 1, 2))
+    assert first.item() == again.item()
+    assert first.item() != other.item()
+    # The generator alone decides: the global one is neither read nor moved.
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    assert loss(LOGITS, SMOOTHED, generator=seeded(1)).item() == first.item()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# ------------------------------------------------------------------------------------------------ distributions
+
+
+@pytest.mark.parametrize("kind", ["labels", "smoothed", "mixed", "duplicates", "top-k", "spread", "votes", "dense"])
+def test_averaged_labels_have_the_targets_distribution(kind: str) -> None:
+    """Counts of 40,000 labels a row, n = 4 at a time, against the target: one χ² test a row."""
+    targets = make_targets(kind, 4, 6, seeded(1))
+    repeated = targets[torch.arange(4).repeat(10_000)]
+    counts = 4 * draws.Averaged(4).alpha(repeated, seeded(2)).dense(torch.float64).view(10_000, 4, 6).sum(0)
+    expected = 40_000 * targets.dense(torch.float64)
+    for row in range(4):
+        possible = expected[row] > 0
+        assert (counts[row, ~possible] == 0).all()
+        if possible.sum() > 1:
+            p = scipy.stats.chisquare(counts[row, possible], expected[row, possible], sum_check=False).pvalue
+            assert p > ALARM / 4
+
+
+@pytest.mark.parametrize("log_noise", [None, NOISE.log()])
+def test_averaged_noise_has_the_distribution_of_means_of_labels(log_noise: Tensor | None) -> None:
+    """Every point of the lattice as often as AveragedCategorical says: independent labels, not only right marginals."""
+    probs = torch.full((K,), 1 / K, dtype=torch.float64) if log_noise is None else NOISE
+    size = 100_000
+    noise = draws.Averaged(2, candidates=size).noise(1, log_noise, K, torch.device("cpu"), seeded())
+    found, counts = noise.dense(torch.float64).unique(dim=0, return_counts=True)
+    expected = size * distributions.AveragedCategorical(2, probs).log_prob(found).exp()
+    assert len(found) == K * (K + 1) // 2
+    assert scipy.stats.chisquare(counts, expected, sum_check=False).pvalue > ALARM
+
+
+@pytest.mark.parametrize("concentration", [1.0, 8.0])
+def test_continuous_categorical_draws_have_its_moments(concentration: float) -> None:
+    """First and second moments of α for each target, and of the noise, at 20,000 draws."""
+    targets = SoftTargets.from_dense(torch.tensor([[0.7, 0.2, 0.1], [0.2, 0.2, 0.6]], dtype=torch.float64))
+    eta = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    draw, size = draws.ContinuousCategorical(concentration, candidates=20_000), 20_000
+    alpha = draw.alpha(targets[torch.arange(2).repeat(size)], seeded(3)).dense().view(size, 2, 3)
+    noise = draw.noise(1, eta.log(), 3, torch.device("cpu"), seeded(4)).dense()
+    uniform = draw.noise(1, None, 3, torch.device("cpu"), seeded(5)).dense().double()
+    flat = torch.full((3,), 1 / 3, dtype=torch.float64)
+    comparisons = [(alpha[:, 0], targets.dense()[0]), (alpha[:, 1], targets.dense()[1]), (noise, eta), (uniform, flat)]
+    limit = scipy.stats.norm.isf(ALARM / 2 / (4 * 6))
+    for points, probs in comparisons:
+        expected = distributions.ContinuousCategorical(probs, concentration=concentration)
+        second = expected.variance + expected.mean.square()
+        for values, mean in ((points, expected.mean), (points.square(), second)):
+            z = (values.mean(0) - mean) / (values.var(0) / size).sqrt()
+            assert z.abs().max().item() < limit
+
+
+def test_the_mean_of_one_label_is_soft_distribution_info_nce_with_noise_from_eta() -> None:
+    """The same labels, the same candidates, the same loss; and α is distributed as the categorical draw's."""
+    draw = draws.Averaged(1, candidates=7)
+    alpha, noise = drawn(draw, SMOOTHED, NOISE.log())
+    ours = SoftTargetInfoNCE(NOISE, 0.6, draw=draw)(LOGITS, SMOOTHED, generator=seeded())
+    expected = functional.info_nce(LOGITS, alpha.index[:, 0], NOISE, 0.6, candidates=noise)
+    torch.testing.assert_close(ours, expected, **EXACT)
+    # With the batch as candidates it is soft distribution InfoNCE to the letter: only the labels' draws differ.
+    batch = functional.info_nce(LOGITS, alpha.index[:, 0], NOISE, 0.6)
+    drawn_again = SoftTargetInfoNCE(NOISE, 0.6, draw=_Given(1.0, alpha, None))(LOGITS, SMOOTHED)
+    torch.testing.assert_close(drawn_again, batch, **EXACT)
+    rows = SMOOTHED[torch.zeros(20_000, dtype=torch.long)]
+    samples = [d.alpha(rows, seeded(6)).index[:, 0].bincount(minlength=K) for d in (draw, draws.Categorical())]
+    assert scipy.stats.chi2_contingency(torch.stack(samples).numpy()).pvalue > ALARM
+
+
+# ------------------------------------------------------------------------------------------- likelihood ratios
+
+
+class _Given(draws.Draw):
+    """What was drawn elsewhere, at the scale of the draw under test."""
+
+    def __init__(self, scale: float, alpha: SoftTargets, noise: SoftTargets | None) -> None:
+        self.scale, self.given, self.given_noise = scale, alpha, noise
+
+    def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
+        return self.given
+
+    def noise(self, *_: object) -> SoftTargets | None:
+        return self.given_noise
+
+
+def posterior_loss(log_ratio: Tensor, log_ratio_noise: Tensor) -> Tensor:
+    """−log P(S = own | T) of rows (N,) beside noise (N, M), from the likelihood ratios alone."""
+    return torch.cat([log_ratio[:, None], log_ratio_noise], 1).logsumexp(1) - log_ratio
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_averaged_at_the_true_scores_is_the_posterior(n: int) -> None:
+    """Identity 7: exp(n·σ(α)) is the likelihood ratio of means of n labels, with no constant left over."""
+    targets = make_targets("dense", N, K, seeded(7))
+    p = targets.dense()
+    draw = draws.Averaged(n, candidates=6)
+    alpha, noise = (points.dense(torch.float64) for points in drawn(draw, targets, NOISE.log()))
+
+    def log_ratio(points: Tensor) -> Tensor:  # (N, …, K)
+        shape = (N,) + (1,) * (points.dim() - 2) + (K,)
+        target = distributions.AveragedCategorical(n, p.view(shape))
+        return target.log_prob(points) - distributions.AveragedCategorical(n, NOISE).log_prob(points)
+
+    scores = p.log() - NOISE.log()
+    torch.testing.assert_close(log_ratio(alpha), draw.scale * (alpha * scores).sum(1), **EXACT)
+    loss = SoftTargetInfoNCE(NOISE, draw=draw, reduction="none")(p.log(), targets, generator=seeded())
+    expected = posterior_loss(log_ratio(alpha), log_ratio(noise.expand(N, -1, -1)))
+    torch.testing.assert_close(loss, expected, **EXACT)
+
+
+@pytest.mark.parametrize("concentration", [0.5, 1.0, 5.0, 50.0])
+def test_continuous_categorical_at_the_true_scores_is_the_posterior(concentration: float) -> None:
+    """eq:stnce_posterior; with concentration κ the ratio is exp(κ·σ(α)) times a factor that does not depend on α."""
+    targets = make_targets("dense", N, K, seeded(7))
+    p = targets.dense()
+    draw = draws.ContinuousCategorical(concentration, candidates=6)
+    alpha, noise = (points.dense() for points in drawn(draw, targets, NOISE.log()))
+
+    def log_ratio(points: Tensor) -> Tensor:
+        shape = (N,) + (1,) * (points.dim() - 2) + (K,)
+        target = distributions.ContinuousCategorical(p.view(shape), concentration=concentration)
+        return target.log_prob(points) - distributions.ContinuousCategorical(
+            NOISE, concentration=concentration
+        ).log_prob(points)
+
+    scores = p.log() - NOISE.log()
+    everything = torch.cat([alpha[:, None], noise.expand(N, -1, -1)], 1)
+    factor = log_ratio(everything) - draw.scale * (everything * scores[:, None]).sum(-1)
+    torch.testing.assert_close(factor, factor[:, :1].expand_as(factor), rtol=0, atol=1e-10)
+    loss = SoftTargetInfoNCE(NOISE, draw=draw, reduction="none")(p.log(), targets, generator=seeded())
+    expected = posterior_loss(log_ratio(alpha), log_ratio(noise.expand(N, -1, -1)))
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10)
+
+
+def lattice(n: int, classes: int) -> Tensor:
+    """All means of n labels, (P, K)."""
+    counts = [c for c in itertools.product(range(n + 1), repeat=classes) if sum(c) == n]
+    return torch.tensor(counts, dtype=torch.float64) / n
+
+
+def expected_loss(
+    logits: Tensor, scale: float, eta: Tensor, points: Tensor, p_target: Tensor, p_noise: Tensor, negatives: int
+) -> Tensor:
+    """E ℓ of one sample, over α (``points`` with probabilities p_target) and all tuples of noise (p_noise)."""
+    total = torch.zeros((), dtype=torch.float64)
+    for places in itertools.combinations_with_replacement(range(len(points)), negatives):
+        orders = math.factorial(negatives) / math.prod(math.factorial(places.count(i)) for i in set(places))
+        chance = orders * p_noise[list(places)].prod()
+        given = _Given(scale, SoftTargets.from_dense(points), SoftTargets.from_dense(points[list(places)]))
+        loss = SoftTargetInfoNCE(eta, draw=given, reduction="none")
+        rows = logits.expand(len(points), -1)
+        total = total + chance * (p_target * loss(rows, SoftTargets.from_dense(points))).sum()
+    return total
+
+
+def assert_minimal_at(truth: Tensor, loss) -> None:  # type: ignore[no-untyped-def]
+    """Gradient zero at the truth, and higher values all around it."""
+    logits = truth.clone().requires_grad_()
+    at_truth = loss(logits)
+    (gradient,) = torch.autograd.grad(at_truth, logits)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-10)
+    for seed in range(5):
+        away = truth + 0.5 * torch.randn(truth.shape, dtype=torch.float64, generator=seeded(seed))
+        assert loss(away).item() > at_truth.item() + 1e-6
+
+
+@pytest.mark.parametrize(("n", "negatives"), [(1, 1), (1, 3), (2, 2), (4, 1)])
+def test_the_averaged_loss_is_minimal_at_the_true_conditional(n: int, negatives: int) -> None:
+    """Over every outcome of α and of the noise, K = 3."""
+    p = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    eta = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    points = lattice(n, 3)
+    p_target, p_noise = (distributions.AveragedCategorical(n, q).log_prob(points).exp() for q in (p, eta))
+
+    def loss(logits: Tensor, scale: float = draws.Averaged(n).scale) -> Tensor:
+        return expected_loss(logits, scale, eta, points, p_target, p_noise, negatives)
+
+    assert_minimal_at(p.log(), loss)
+    if n > 1:  # without the factor n it is minimal elsewhere
+        logits = p.log().clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(logits, scale=1.0), logits)
+        assert gradient.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("concentration", [1.0, 6.0])
+def test_the_exact_loss_is_minimal_at_the_true_conditional(concentration: float) -> None:
+    """eq:theo-soft-target-infonce, K = 2, one negative: α on [0, 1], integrated by Gauss-Legendre quadrature."""
+    p, eta = torch.tensor([0.8, 0.2], dtype=torch.float64), torch.tensor([0.4, 0.6], dtype=torch.float64)
+    nodes, weights = np.polynomial.legendre.leggauss(24)
+    x = torch.from_numpy((nodes + 1) / 2)
+    points = torch.stack([x, 1 - x], 1)
+    p_target, p_noise = (
+        torch.from_numpy(weights / 2)
+        * distributions.ContinuousCategorical(q, concentration=concentration).log_prob(points).exp()
+        for q in (p, eta)
+    )
+    torch.testing.assert_close(p_target.sum(), torch.tensor(1.0, dtype=torch.float64), rtol=0, atol=1e-12)
+
+    def loss(logits: Tensor, scale: float = draws.ContinuousCategorical(concentration).scale) -> Tensor:
+        return expected_loss(logits, scale, eta, points, p_target, p_noise, 1)
+
+    assert_minimal_at(p.log(), loss)
+    if concentration != 1:  # without the factor κ it is minimal elsewhere
+        logits = p.log().clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(logits, scale=1.0), logits)
+        assert gradient.abs().max() > 1e-3
+
+
+def test_a_smoothed_label_is_not_the_conditional() -> None:
+    """Two samples of one x with different labels: for n > 1 the means follow a mixture, and the optimum moves.
+
+    The mean of 4 labels from each smoothed label is nearly that label four times over, so the loss is minimal at scores
+    nearer to those of p^(1/4) than of p.
+    """
+    p, eta, epsilon, n = torch.tensor([0.7, 0.3]).double(), torch.tensor([0.5, 0.5]).double(), 0.1, 4
+    points = lattice(n, 2)
+    smoothed = (1 - epsilon) * torch.eye(2, dtype=torch.float64) + epsilon / 2
+    mixture = p @ distributions.AveragedCategorical(n, smoothed[:, None]).log_prob(points).exp()
+    p_noise = distributions.AveragedCategorical(n, eta).log_prob(points).exp()
+    margin = torch.linspace(0, 1.2, 25, dtype=torch.float64)
+    losses = torch.stack(
+        [expected_loss(torch.stack([m, 0 * m]), float(n), eta, points, mixture, p_noise, 1) for m in margin]
+    )
+    best = margin[losses.argmin()].item()
+    p_smoothed = (1 - epsilon) * p + epsilon / 2
+    assert best < 0.6 * (p_smoothed[0] / p_smoothed[1]).log().item()
+
+
+# --------------------------------------------------------------------------------------------------- the loss
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+@pytest.mark.parametrize("name", NOISY)
+def test_the_loss_scales_scores_and_keeps_the_own_target_once(name: str, temperature: float) -> None:
+    draw = NOISY[name]
+    alpha, noise = (points.dense(torch.float64) for points in drawn(draw, SMOOTHED, NOISE.log()))
+    scores = draw.scale * (LOGITS / temperature - NOISE.log())
+    expected = slow_contrast(scores, alpha, noise, own=None)
+    loss = SoftTargetInfoNCE(NOISE, temperature, draw=draw, reduction="none")
+    torch.testing.assert_close(loss(LOGITS, SMOOTHED, generator=seeded()), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_the_gradient_is_the_candidates_mean_less_alpha_times_the_scale(name: str) -> None:
+    """Identity 5 with its factor n."""
+    draw, temperature = DRAWS[name], 0.7
+    alpha, noise = drawn(draw, SMOOTHED, NOISE.log())
+    candidates = [alpha.dense(torch.float64)[:, None]]
+    others = alpha if noise is None else noise
+    if noise is None:  # the batch, without the row itself
+        keep = ~torch.eye(N, dtype=torch.bool)
+        candidates += [torch.stack([others.dense(torch.float64)[row] for row in keep])]
+    else:
+        candidates += [others.dense(torch.float64).expand(N, -1, -1)]
+    pool = torch.cat(candidates, 1)  # (N, M + 1, K)
+    scores = draw.scale * (LOGITS / temperature - NOISE.log())
+    weights = torch.einsum("nmk,nk->nm", pool, scores).softmax(1)
+    expected = draw.scale / temperature * (torch.einsum("nm,nmk->nk", weights, pool) - pool[:, 0])
+    logits = LOGITS.clone().requires_grad_()
+    SoftTargetInfoNCE(NOISE, temperature, draw=draw, reduction="sum")(logits, SMOOTHED, generator=seeded()).backward()
+    torch.testing.assert_close(logits.grad, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_from_label_embeddings_it_is_the_same_loss(name: str) -> None:
+    features = torch.randn(N, 4, dtype=torch.float64, generator=GENERATOR)
+    table = torch.randn(K, 4, dtype=torch.float64, generator=GENERATOR)
+    leaves = [t.clone().requires_grad_() for t in (features, table, features, table)]
+    loss = SoftTargetInfoNCE(NOISE, 0.8, draw=DRAWS[name])
+    direct = loss(leaves[0] @ leaves[1].T, SMOOTHED, generator=seeded())
+    linear = loss.linear(leaves[2], leaves[3], SMOOTHED, generator=seeded())
+    torch.testing.assert_close(linear, direct, **EXACT)
+    gradients = torch.autograd.grad(direct + linear, leaves)
+    torch.testing.assert_close(gradients[2:], gradients[:2], **EXACT)
+
+
+def test_averaged_draws_keep_the_gradient_of_a_table_sparse() -> None:
+    table = torch.randn(1000, 4, requires_grad=True)
+    targets = SoftTargets.from_labels(torch.arange(6), 1000, 0.1)
+    loss = SoftTargetInfoNCE(draw=draws.Averaged(3))
+    loss.linear(torch.randn(6, 4), table, targets, sparse=True, generator=seeded()).backward()
+    assert table.grad.is_sparse
+    assert len(table.grad.coalesce().indices()[0]) <= 2 * 6 * 3
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_ignored_rows_have_no_part(name: str) -> None:
+    labels = LABELS.clone()
+    labels[[2, 5]] = -100
+    draw = DRAWS[name]
+    targets = SoftTargets.from_labels(labels, K, 0.2)
+    logits = LOGITS.clone().requires_grad_()
+    loss = SoftTargetInfoNCE(NOISE, draw=draw)
+    value = loss(logits, targets, generator=seeded())
+    value.backward()
+    assert (logits.grad[[2, 5]] == 0).all()
+    assert (logits.grad[[0, 1, 3, 4]].abs().sum(1) > 0).all()
+    kept = targets.mask
+    alpha, noise = drawn(draw, targets, NOISE.log())
+    given = _Given(draw.scale, alpha[kept], alpha[kept] if noise is None else noise)
+    if noise is not None:
+        alone = SoftTargetInfoNCE(NOISE, draw=given)(LOGITS[kept], targets[kept])
+        torch.testing.assert_close(value, alone, **EXACT)
+    everyone = SoftTargetInfoNCE(NOISE, draw=draw)(LOGITS, torch.full((N,), -100))
+    assert everyone.item() == 0
+
+
+def test_given_candidates_take_the_place_of_the_draws_noise() -> None:
+    loss = SoftTargetInfoNCE(NOISE, candidates=QueueCandidates(4), draw=draws.Averaged(2))
+    assert loss(LOGITS, SMOOTHED, generator=seeded()).item() == 0  # an empty queue leaves nothing to confuse
+    assert loss(LOGITS, SMOOTHED, generator=seeded()).item() > 0
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_without_noise_probs_candidates_are_drawn_from_the_uniform(name: str) -> None:
+    draw = NOISY[name]
+    alpha, noise = (points.dense(torch.float64) for points in drawn(draw, SMOOTHED, None))
+    loss = SoftTargetInfoNCE(draw=draw, reduction="none")(LOGITS, SMOOTHED, generator=seeded())
+    expected = slow_contrast(draw.scale * LOGITS, alpha, noise, own=None)
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_averaged_tends_to_the_soft_target_at_temperature_over_n() -> None:
+    """Identity 7: with means from the batch's own soft targets as candidates, at n = 10⁶."""
+    n = 1_000_000
+    targets = make_targets("dense", 4, 3, seeded(9))
+    alpha = draws.Averaged(n).alpha(targets, seeded())
+    torch.testing.assert_close(alpha.dense(), targets.dense(), rtol=0, atol=5 * 0.5 / math.sqrt(n))
+    logits = LOGITS[:4, :3] / n
+    averaged = SoftTargetInfoNCE(draw=_Given(float(n), alpha, None))(logits, targets)
+    torch.testing.assert_close(
+        averaged, functional.soft_target_info_nce(logits, targets, None, 1 / n), rtol=0, atol=1e-2
+    )
+
+
+@pytest.mark.parametrize("draw", [draws.Averaged(3), draws.ContinuousCategorical(2.0)])
+def test_an_empty_batch_and_a_single_class(draw: draws.Draw) -> None:
+    empty = SoftTargets.from_labels(torch.empty(0, dtype=torch.long), K, 0.1)
+    alpha, noise = drawn(draw, empty, None)
+    assert len(alpha) == len(noise) == 0
+    one = SoftTargets.from_labels(torch.zeros(3, dtype=torch.long), 1)
+    loss = SoftTargetInfoNCE(draw=draw)(torch.randn(3, 1), one)
+    assert loss.item() == pytest.approx(math.log(4))
+
+
+def test_misuse_is_named() -> None:
+    for n in (0, -1, 2.0, True, None):
+        with pytest.raises(ValueError, match="n must be a positive whole number"):
+            draws.Averaged(n)
+    for draw in (lambda c: draws.Averaged(2, c), lambda c: draws.ContinuousCategorical(1.0, c)):
+        with pytest.raises(ValueError, match="candidates must be a positive whole number, got 0"):
+            draw(0)
+    for concentration in (0, -1.0, math.inf, math.nan, "1", True):
+        with pytest.raises(ValueError, match="concentration must be a positive number"):
+            draws.ContinuousCategorical(concentration)
+    with pytest.raises(TypeError, match=r"draw must be one of softnce\.draws"):
+        SoftTargetInfoNCE(draw=draws.Averaged)
+    with pytest.raises(ValueError, match="mass on every class .* row 0 .*label_smoothing"):
+        SoftTargetInfoNCE(draw=draws.ContinuousCategorical())(LOGITS, LABELS)
