@@ -1,0 +1,287 @@
+"""Every loss that is timed, on inputs they share: a batch after MixUp with label smoothing.
+
+A case turns inputs into a step: forward and backward, and for label tables with a sparse optimiser its step too.
+"""
+
+import importlib.util
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from softnce import SoftTargetInfoNCE, SoftTargets
+from softnce.lab.bench import baselines
+
+Step = Callable[[], object]
+Family = Literal["soft", "labels", "table"]
+FLOAT = 4
+"""Bytes of a float32."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """N rows, M candidates (the batch itself where None), K classes, and d features for label tables."""
+
+    rows: int
+    classes: int
+    candidates: int | None = None
+    dim: int = 256
+
+    @property
+    def m(self) -> int:
+        return self.rows if self.candidates is None else self.candidates
+
+    def __post_init__(self) -> None:
+        if self.candidates is not None and self.candidates < self.rows:
+            raise ValueError(f"candidates hold the batch, so {self.candidates} must be at least the {self.rows} rows")
+
+
+class Inputs:
+    """What a step is given. Each part is made when first asked for."""
+
+    def __init__(self, size: Size, seed: int = 0) -> None:
+        self.size = size
+        self._seed = seed
+
+    def _generator(self, offset: int) -> torch.Generator:
+        return torch.Generator().manual_seed(self._seed + offset)
+
+    @cached_property
+    def logits(self) -> Tensor:
+        return torch.randn(self.size.rows, self.size.classes, generator=self._generator(1)).requires_grad_()
+
+    @cached_property
+    def all_labels(self) -> Tensor:
+        """(M,), the batch's own first."""
+        return torch.randint(self.size.classes, (self.size.m,), generator=self._generator(2))
+
+    @cached_property
+    def labels(self) -> Tensor:
+        return self.all_labels[: self.size.rows]
+
+    @cached_property
+    def all_targets(self) -> SoftTargets:
+        """M mixed pairs, smoothed, the batch's own first."""
+        plain = SoftTargets.from_labels(self.all_labels, self.size.classes, smoothing=0.1)
+        return plain.mix(plain.flip(0), torch.rand(self.size.m, generator=self._generator(3)))
+
+    @cached_property
+    def targets(self) -> SoftTargets:
+        return self.all_targets[: self.size.rows]
+
+    @cached_property
+    def all_probabilities(self) -> Tensor:
+        return self.all_targets.dense()
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        return self.all_probabilities[: self.size.rows]
+
+    @cached_property
+    def noise(self) -> Tensor:
+        """η: class frequencies that fall by a factor of ten from the first class to the last."""
+        falling = torch.logspace(0, -1, self.size.classes)
+        return falling / falling.sum()
+
+    @cached_property
+    def features(self) -> Tensor:
+        return torch.randn(self.size.rows, self.size.dim, generator=self._generator(4)).requires_grad_()
+
+    @cached_property
+    def table(self) -> Tensor:
+        """Label embeddings (K, d)."""
+        rows = torch.randn(self.size.classes, self.size.dim, generator=self._generator(5))
+        return rows.div_(math.sqrt(self.size.dim)).requires_grad_()
+
+    @cached_property
+    def optimiser(self) -> torch.optim.Optimizer:
+        return torch.optim.SparseAdam([self.table], lr=1e-4)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One loss.
+
+    Attributes:
+        name: shown in tables.
+        family: what its ratio is taken against (:data:`REFERENCE`).
+        loss: from the inputs, a function of the leaves that returns a scalar.
+        bytes: least memory a step needs beside its inputs; steps that need too much are not tried.
+        is_ours: whether the loss is the library's.
+        is_compiled: through ``torch.compile``.
+        takes_step: with the sparse optimiser's step.
+        needs: a module that must be installed.
+    """
+
+    name: str
+    family: Family
+    loss: Callable[[Inputs], Callable[..., Tensor]]
+    bytes: Callable[[Size], float]
+    is_ours: bool = False
+    is_compiled: bool = False
+    takes_step: bool = False
+    needs: str | None = None
+
+    def step(self, inputs: Inputs) -> Step:
+        """Forward and backward of one batch; nothing stays but what an optimiser keeps."""
+        loss = self.loss(inputs)
+        if self.is_compiled:
+            loss = torch.compile(loss, dynamic=False)
+        leaves = (inputs.features, inputs.table) if self.family == "table" else (inputs.logits,)
+        optimiser = inputs.optimiser if self.takes_step else None
+
+        def step() -> None:
+            loss(*leaves).backward()
+            if optimiser is not None:
+                optimiser.step()
+            for leaf in leaves:
+                leaf.grad = None
+
+        return step
+
+    @property
+    def is_installed(self) -> bool:
+        return self.needs is None or importlib.util.find_spec(self.needs) is not None
+
+
+REFERENCE: dict[Family, str] = {
+    "soft": "F.cross_entropy, probabilities",
+    "labels": "F.cross_entropy, labels",
+    "table": "F.linear + F.cross_entropy, labels",
+}
+
+
+def _timm(inputs: Inputs) -> Callable[[Tensor], Tensor]:
+    from softnce.lab import torchvision_operators  # noqa: F401
+    from timm.loss import SoftTargetCrossEntropy  # isort: skip
+
+    loss = SoftTargetCrossEntropy()
+    return lambda x: loss(x, inputs.probabilities)
+
+
+def _published(inputs: Inputs) -> Callable[[Tensor], Tensor]:
+    candidates = None if inputs.size.candidates is None else inputs.all_probabilities
+    return lambda x: baselines.published_soft_target_info_nce(
+        x, inputs.probabilities, inputs.noise, candidates=candidates
+    )
+
+
+def _ours(targets: Callable[[Inputs], Tensor | SoftTargets], **options: object) -> Callable[[Inputs], Callable]:
+    """The library's loss on these targets, against the batch or against M candidates that begin with it."""
+
+    def loss(inputs: Inputs) -> Callable[[Tensor], Tensor]:
+        criterion, given = SoftTargetInfoNCE(inputs.noise, **options), targets(inputs)  # type: ignore[arg-type]
+        if inputs.size.candidates is None:
+            return lambda x: criterion(x, given)
+        dense = isinstance(given, Tensor) and given.is_floating_point()
+        batch = SoftTargets.from_dense(inputs.all_probabilities) if dense else inputs.all_targets
+        own = torch.arange(inputs.size.rows)
+        return lambda x: criterion(x, given, batch=batch, own=own)
+
+    return loss
+
+
+def _ours_from_table(inputs: Inputs) -> Callable[[Tensor, Tensor], Tensor]:
+    criterion, batch, own = SoftTargetInfoNCE(inputs.noise), None, None
+    if inputs.size.candidates is not None:
+        batch, own = inputs.all_targets, torch.arange(inputs.size.rows)
+    return lambda z, y: criterion.linear(z, y, inputs.targets, sparse=True, batch=batch, own=own)
+
+
+def _sampled(inputs: Inputs) -> Callable[[Tensor, Tensor], Tensor]:
+    negatives = torch.randint(inputs.size.classes, (inputs.size.m,), generator=torch.Generator().manual_seed(6))
+    index, weight = inputs.targets.index, inputs.targets.pair_weight() / 0.9  # its normaliser takes no smoothing
+    assert index is not None
+    return lambda z, y: baselines.sampled_softmax(z, y, index, weight, negatives, sparse=True)
+
+
+def _logits(size: Size, copies: float) -> float:
+    return copies * FLOAT * size.rows * size.classes
+
+
+def _linear_cross_entropy() -> list[Case]:
+    """torch's own loss from embeddings and a table; new in torch 2.13."""
+    if not hasattr(F, "linear_cross_entropy"):
+        return []
+    return [
+        Case(
+            "F.linear_cross_entropy, labels",
+            "table",
+            lambda i: lambda z, y: F.linear_cross_entropy(z, y, i.labels),
+            lambda s: _logits(s, 3),
+        ),
+        Case(
+            "F.linear_cross_entropy in chunks, labels",
+            "table",
+            lambda i: lambda z, y: F.linear_cross_entropy(
+                z, y, i.labels, options=torch.nn.LinearCrossEntropyOptions()
+            ),
+            lambda s: 2.0 * FLOAT * s.classes * s.dim,
+        ),
+    ]
+
+
+_EAGER = [
+    Case(
+        REFERENCE["soft"],
+        "soft",
+        lambda i: lambda x: F.cross_entropy(x, i.probabilities),
+        lambda s: _logits(s, 3),
+    ),
+    Case("timm SoftTargetCrossEntropy", "soft", _timm, lambda s: _logits(s, 3), needs="timm"),
+    Case(
+        "NT-Xent of logits and probabilities",
+        "soft",
+        lambda i: lambda x: baselines.nt_xent(x, i.probabilities),
+        lambda s: _logits(s, 3),
+    ),
+    Case("published N×M×K formulation", "soft", _published, lambda s: 2.0 * FLOAT * s.rows * s.m * s.classes),
+    Case("softnce, probabilities", "soft", _ours(lambda i: i.probabilities), lambda s: _logits(s, 2), is_ours=True),
+    Case("softnce, MixUp pairs", "soft", _ours(lambda i: i.targets), lambda s: _logits(s, 1), is_ours=True),
+    Case(
+        REFERENCE["labels"],
+        "labels",
+        lambda i: lambda x: F.cross_entropy(x, i.labels),
+        lambda s: _logits(s, 2),
+    ),
+    Case("softnce, labels", "labels", _ours(lambda i: i.labels), lambda s: _logits(s, 2), is_ours=True),
+    Case(
+        "softnce, smoothed labels",
+        "labels",
+        _ours(lambda i: i.labels, label_smoothing=0.1),
+        lambda s: _logits(s, 2),
+        is_ours=True,
+    ),
+    Case(
+        REFERENCE["table"],
+        "table",
+        lambda i: lambda z, y: F.cross_entropy(F.linear(z, y), i.labels),
+        lambda s: _logits(s, 3),
+    ),
+    Case(
+        "F.linear + F.cross_entropy, probabilities",
+        "table",
+        lambda i: lambda z, y: F.cross_entropy(F.linear(z, y), i.probabilities),
+        lambda s: _logits(s, 5),
+    ),
+    *_linear_cross_entropy(),
+    Case("sampled softmax with log Q, pairs, SparseAdam", "table", _sampled, lambda s: 0.0, takes_step=True),
+    Case("softnce.linear, pairs", "table", _ours_from_table, lambda s: 0.0, is_ours=True),
+    Case("softnce.linear, pairs, SparseAdam", "table", _ours_from_table, lambda s: 0.0, is_ours=True, takes_step=True),
+]
+_COMPILED = (
+    REFERENCE["soft"],
+    "softnce, probabilities",
+    "softnce, MixUp pairs",
+    REFERENCE["labels"],
+    "softnce, labels",
+)
+CASES: dict[str, Case] = {case.name: case for case in _EAGER}
+CASES |= {
+    f"{name}, compiled": replace(CASES[name], name=f"{name}, compiled", is_compiled=True) for name in _COMPILED
+}

@@ -1,0 +1,86 @@
+"""Interleaved timing: in every round each step runs once, in a new order, so that all share the machine's moods.
+
+Ratios are taken within a round and their median over rounds is reported; a lone time says little on a shared machine.
+"""
+
+import gc
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from softnce.lab.bench.cases import Step
+
+SHORTEST = 0.01
+"""Seconds a single timing lasts at least; faster steps are repeated within it."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0], 1)
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(median, low, high, len(values))
+
+    @property
+    def relative(self) -> float:
+        """Half the interquartile range, as a share of the median."""
+        return (self.high - self.low) / 2 / self.median
+
+
+def interleaved(
+    steps: Mapping[str, Step],
+    rounds: int,
+    seconds: float,
+    on_timing: Callable[[], None] = lambda: None,
+) -> dict[str, list[float]]:
+    """Seconds a call of each step, one entry a round.
+
+    A step slower than ``seconds``/``rounds`` takes part in the first rounds only, until it has used up ``seconds``
+    (at least three rounds, or ``rounds`` if that is fewer); entry r of every list is from round r.
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    repeats = {name: max(1, math.ceil(SHORTEST / _warm_up(step))) for name, step in steps.items()}
+    order = random.Random(0)
+    was_enabled = gc.isenabled()
+    try:
+        for _ in range(rounds):
+            gc.collect()
+            gc.disable()  # Python's collector would fall on one step or another
+            for name in order.sample(list(steps), len(steps)):
+                taken = times[name]
+                if len(taken) < min(3, rounds) or sum(taken) * repeats[name] < seconds:
+                    taken.append(_seconds_a_call(steps[name], repeats[name]))
+                on_timing()
+    finally:
+        if was_enabled:
+            gc.enable()
+    return times
+
+
+def ratios(times: Sequence[float], reference: Sequence[float]) -> list[float]:
+    """Of the rounds in which both took part."""
+    return [mine / its for mine, its in zip(times, reference, strict=False)]
+
+
+def _warm_up(step: Step) -> float:
+    step()
+    return _seconds_a_call(step, 1)
+
+
+def _seconds_a_call(step: Step, repeats: int) -> float:
+    started = time.perf_counter()
+    for _ in range(repeats):
+        step()
+    return (time.perf_counter() - started) / repeats
