@@ -1,7 +1,7 @@
 """Draws from soft targets, against the distributions they are said to follow and the ratio the loss makes of them.
 
-Statistical tests are seeded; each holds its false-alarm rate, over the choice of the seed, to ALARM by dividing it among
-its comparisons. Everything else is exact: expectations are sums over all outcomes, or Gauss-Legendre integrals.
+Statistical tests are seeded; each holds its false-alarm rate, over the choice of the seed, to ALARM by dividing it
+among its comparisons. Everything else is exact: expectations are sums over all outcomes, or Gauss-Legendre integrals.
 """
 
 import itertools
@@ -441,5 +441,5 @@ def test_misuse_is_named() -> None:
             draws.ContinuousCategorical(concentration)
     with pytest.raises(TypeError, match=r"draw must be one of softnce\.draws"):
         SoftTargetInfoNCE(draw=draws.Averaged)
-    with pytest.raises(ValueError, match="mass on every class .* row 0 .*label_smoothing"):
+    with pytest.raises(ValueError, match=r"mass on every class .* row 0 .*label_smoothing"):
         SoftTargetInfoNCE(draw=draws.ContinuousCategorical())(LOGITS, LABELS)
