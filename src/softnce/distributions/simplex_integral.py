@@ -38,7 +38,7 @@ def saddle_point(gaps: Tensor, excluded: Tensor | None = None, floor: float = 1.
     """
     c = gaps.new_full((*gaps.shape[:-1], 1), floor)
     for _ in range(NEWTON_STEPS):
-        t = 1 / (c + gaps)
+        t = (c + gaps).reciprocal()
         if excluded is not None:
             t = t.scatter(-1, excluded, 0.0)
         total = t.sum(-1, keepdim=True)

@@ -26,6 +26,7 @@ from softnce.distributions.simplex_integral import saddle_point
 __all__ = ["Proposal", "best_proposal", "draw"]
 
 BLOCK = 2**22  # elements proposed at a time, which bounds the memory beside the result
+ROWS_BLOCK = 2**15  # elements of ω worked on at a time: the many passes over them stay in the cache
 SMALLEST_RATE = 1e-6  # a lone largest class wants rate 0; this costs at most exp(−1e-6) of the acceptance
 
 
@@ -49,6 +50,11 @@ def _log_group_factor(k: Tensor) -> Tensor:
 
 def best_proposal(omega: Tensor) -> Proposal:
     """The group and the tilt c that accept most, for omega (B, K), −inf for an absent class. Time O(K log K) a row."""
+    blocks = [_best_proposal(block) for block in omega.split(max(1, ROWS_BLOCK // max(1, omega.shape[-1])))]
+    return Proposal(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
+
+
+def _best_proposal(omega: Tensor) -> Proposal:
     omega = omega.double()
     top = omega.amax(-1, keepdim=True)
     gaps = top - omega
@@ -67,9 +73,10 @@ def best_proposal(omega: Tensor) -> Proposal:
     log_whole = torch.lgamma(classes) + classes - torch.xlogy(classes, classes)
     whole = log_whole >= score
 
-    c_group = saddle_point(gaps, excluded=order.gather(-1, last), floor=SMALLEST_RATE)
     edge = ordered.gather(-1, last)
-    c = torch.where(whole, c, c_group)
+    if not whole.all():
+        c_group = saddle_point(gaps, excluded=order.gather(-1, last), floor=SMALLEST_RATE)
+        c = torch.where(whole, c, c_group)
     group = torch.where(whole, present, gaps <= edge)
     size = group.sum(-1, keepdim=True).double()
     log_edge_rate = (c + edge).log()
