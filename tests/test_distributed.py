@@ -1,7 +1,10 @@
 """Several processes give the gradients and the displayed loss of one process on the concatenated batch."""
 
+import contextlib
 import itertools
+import pickle
 import socket
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from batches import make_targets
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from softnce import (
@@ -20,6 +24,7 @@ from softnce import (
     SoftTargetCrossEntropy,
     SoftTargetInfoNCE,
     SoftTargets,
+    distributed,
     noise,
 )
 from softnce.distributed import gather_targets
@@ -60,13 +65,33 @@ def step(
     return (*shown, *torch.cat([p.grad.flatten() for p in model.parameters()]).tolist())
 
 
+def accumulate(rank: int, world: int, sharded: bool) -> list[float]:
+    """The summed gradient of three micro-batches, exchanged once, on a model that DDP copies or FSDP shards."""
+    model, x, targets, _ = problem([6] * world, "mixed")
+    rows = slice(6 * rank, 6 * rank + 6)
+    mine, features = targets[rows], x[rows]
+    loss = SoftTargetInfoNCE()
+    if sharded:
+        fully_shard(model)
+    else:
+        model = DistributedDataParallel(model)
+    for own in torch.arange(6).split(2):
+        is_last = int(own[-1]) == 5
+        if sharded:
+            model.set_requires_gradient_sync(is_last)
+        with contextlib.nullcontext() if sharded or is_last else model.no_sync():
+            loss(model(features[own]), mine[own], batch=mine, own=own).backward()
+    gradients = [p.grad.full_tensor() if sharded else p.grad for p in model.parameters()]
+    return torch.cat([g.flatten() for g in gradients]).tolist()
+
+
 def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
 
-def every_case(rank: int, world: int, port: int, results: mp.Queue) -> None:
+def every_case(rank: int, world: int, port: int, results: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     found = {}
@@ -78,15 +103,17 @@ def every_case(rank: int, world: int, port: int, results: mp.Queue) -> None:
         found[split, kind, name, weighted] = step(
             DistributedDataParallel(model), LOSSES[name](), x[rows], targets[rows], mine
         )
+    found["accumulated"] = accumulate(rank, world, sharded=False)
+    found["sharded"] = accumulate(rank, world, sharded=True)
     # What travels: count it at the collective.
     sent = []
-    real = dist.all_gather_into_tensor
+    real = distributed._all_gather
 
     def counting(output: Tensor, tensor: Tensor, *args: object, **kwargs: object) -> object:
         sent.append((tensor.dtype, tensor.numel() * tensor.element_size()))
         return real(output, tensor, *args, **kwargs)
 
-    dist.all_gather_into_tensor = counting
+    distributed._all_gather = counting
     t = SoftTargets.from_labels(torch.randint(1000, (1024,)), 1000, smoothing=0.1)
     gathered, offset = gather_targets(t.mix(t.flip(0), torch.rand(1024)))
     assert (len(gathered), offset) == (1024 * world, 1024 * rank)
@@ -98,20 +125,16 @@ def every_case(rank: int, world: int, port: int, results: mp.Queue) -> None:
     mismatch = make_targets("labels", 2, K + rank, torch.Generator())
     with pytest.raises(ValueError, match="different numbers of classes"):
         gather_targets(mismatch)
-    results.put((rank, found))
+    (results / f"{rank}.pickle").write_bytes(pickle.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
-def processes(request: pytest.FixtureRequest) -> dict:
-    world = request.param
-    context = mp.get_context("spawn")
-    results = context.Queue()
-    workers = mp.spawn(every_case, args=(world, free_port(), results), nprocs=world, join=False)
-    found = dict(results.get(timeout=300) for _ in range(world))
-    workers.join()
-    return found
+def processes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    world, results = request.param, tmp_path_factory.mktemp("ranks")
+    mp.spawn(every_case, args=(world, free_port(), results), nprocs=world)
+    return {rank: pickle.loads((results / f"{rank}.pickle").read_bytes()) for rank in range(world)}
 
 
 def test_processes_equal_one_process(processes: dict) -> None:
@@ -123,6 +146,17 @@ def test_processes_equal_one_process(processes: dict) -> None:
             many = torch.tensor(processes[rank][split, kind, name, weighted], dtype=torch.float64)
             error = (many - one).abs().max()
             assert error <= 1e-12, f"{split}, {kind}, {name}, weighted {weighted}, rank {rank}: {error}"
+
+
+@pytest.mark.parametrize("way", ["accumulated", "sharded"])
+def test_accumulation_and_sharding_equal_one_process(processes: dict, way: str) -> None:
+    world = len(processes)
+    model, x, targets, _ = problem([6] * world, "mixed")
+    SoftTargetInfoNCE()(model(x), targets).backward()
+    one = torch.cat([p.grad.flatten() for p in model.parameters()])
+    for rank in range(world):
+        many = torch.tensor(processes[rank][way], dtype=torch.float64)
+        torch.testing.assert_close(many, one, rtol=0, atol=1e-12)
 
 
 def test_what_is_exchanged_is_pairs(processes: dict) -> None:

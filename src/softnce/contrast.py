@@ -52,7 +52,7 @@ def contrast(
     # Scores are sums of products; half precision would ruin them, and autocast would choose it.
     with torch.autocast(logits.device.type, enabled=False):
         groups = [group for group in candidates if len(group)]
-        if not groups:
+        if not groups or len(logits) == 0:
             return class_scores(logits).sum(1) * 0.0
         if isinstance(temperature, Tensor):  # it may be learned
             logits, temperature = class_scores(logits, temperature), 1.0

@@ -16,6 +16,9 @@ from softnce.targets import SoftTargets
 
 _LABELS, _PAIRS, _DENSE = range(3)
 
+# Renamed in torch 2.13.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 
 def is_active() -> bool:
     """Whether there are other ranks to talk to."""
@@ -66,7 +69,7 @@ def gather_targets(targets: SoftTargets) -> tuple[SoftTargets, int]:
     longest = max(sizes)
     sent = pad(block, (0, sum(widths) - block.shape[1], 0, longest - len(block))).contiguous()
     received = sent.new_empty(len(sizes) * longest, sum(widths))
-    dist.all_gather_into_tensor(received, sent)
+    _all_gather(received, sent)
     rows = torch.cat([received[r * longest : r * longest + n] for r, n in enumerate(sizes)])
 
     index, weight, mass, counts = (part.contiguous() for part in rows.split(widths, 1))
@@ -109,7 +112,7 @@ def _exchange(header: _Header, device: torch.device) -> list[_Header]:
     numbers = [*map(int, header[:-1]), *struct.unpack("<q", struct.pack("<d", header.smoothing))]
     mine = torch.tensor(numbers, device=device)
     everyone = mine.new_empty(dist.get_world_size() * len(mine))
-    dist.all_gather_into_tensor(everyone, mine)
+    _all_gather(everyone, mine)
     return [
         _Header(*row[:4], *map(bool, row[4:7]), *struct.unpack("<d", struct.pack("<q", row[7])))
         for row in everyone.view(-1, len(mine)).tolist()

@@ -40,7 +40,7 @@ def linear_contrast(
         dtype = torch.promote_types(features.dtype, torch.float32)
         z = F.normalize(features.to(dtype), dim=1) if cosine else features.to(dtype)
         groups = [group for group in candidates if len(group)]
-        if not groups:
+        if not groups or len(z) == 0:
             return z.sum(1) * 0.0
         shared = all(same_background(targets, group) for group in groups)
         if sparse and not shared:
