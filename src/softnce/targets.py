@@ -265,9 +265,9 @@ class SoftTargets:
         total = edges[:, -1:] + mass.double()[:, None]
         u = torch.rand(len(self), 1, dtype=torch.float64, device=self.device, generator=generator) * total
         slot = (u >= edges).sum(1, keepdim=True)
-        last = torch.where(weight > 0, torch.arange(weight.shape[1], device=self.device), -1).amax(1, keepdim=True)
-        if is_zero(self.smoothing):
-            slot = torch.minimum(slot, last.clamp(min=0))  # u rounded up to the very end
+        if is_zero(self.smoothing):  # u rounded up to the very end belongs to the last pair that has weight
+            last = torch.where(weight > 0, torch.arange(weight.shape[1], device=self.device), 0).amax(1, keepdim=True)
+            slot = torch.minimum(slot, last)
         inside = slot.clamp(max=weight.shape[1] - 1)
         label = inside if self.index is None else self.index.gather(1, inside)
         if not is_zero(self.smoothing):
