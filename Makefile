@@ -6,7 +6,9 @@ OUT ?= results/reproduce
 .PHONY: reproduce test lint clean
 
 reproduce: .venv/installed
-	$(BIN)/softnce reproduce --out $(OUT)
+	$(BIN)/softnce study density --preset paper --out $(OUT)
+	$(BIN)/softnce study digits --preset paper --out $(OUT)
+	$(BIN)/softnce report $(OUT)
 
 test: .venv/installed lint
 	$(BIN)/python -m pytest

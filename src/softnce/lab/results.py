@@ -14,13 +14,18 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+
+
+class DamagedLine(UserWarning):
+    """A line of a results file that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,21 @@ class Results:
             self._rows.setdefault(row.id, row)
 
     def _warn(self, line: int) -> None:
-        warnings.warn(f"{self.path}:{line}: damaged line, skipped (it stays in the file)", stacklevel=5)
+        message = f"{self.path}:{line}: damaged line, skipped (it stays in the file)"
+        warnings.warn(message, DamagedLine, stacklevel=5)
+
+
+@contextmanager
+def damage_on_stderr() -> Iterator[None]:
+    """For commands: a damaged line is one line on stderr, once."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        print(f"warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("once", DamagedLine)
+        warnings.showwarning = show
+        yield
 
 
 @cache

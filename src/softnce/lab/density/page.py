@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from softnce.lab.report.charts import Diagonal, Figure, Heat, Level, Line, Mark, Panel, Points
-from softnce.lab.report.page import Section, Table, prose
+from softnce.lab.report.page import Section, Table, counted, minus, prose
 from softnce.lab.report.statistics import Estimate, estimate
 from softnce.lab.report.style import LOSSES, OTHER
 from softnce.lab.results import Row
@@ -70,10 +70,16 @@ class _Findings:
             panels.append(Panel(title, ALIGNMENT, KL, marks, y_range=(0, top)))
         caption = f"""
             Error of the fitted conditional against mode alignment; mean and 95 % confidence band over
-            {max(e.count for e in estimates)} seeds. Left: with small steps both losses reach what sampled labels
-            allow. Right: with noisy steps NLL does not, InfoNCE does. At 0 % the classes are almost separable, the
-            labels determine little, and the exact maximum-likelihood fit lies above the picture. At 80 % the classes
-            overlap so much that a model which ignores x is as good as the exact fit."""
+            {counted(max(e.count for e in estimates), "seed")}. Left: with small steps both losses reach what sampled
+            labels allow. Right: with noisy steps NLL does not, InfoNCE does."""
+        exact, ignorant = self._optimum("kl"), self._optimum("uniform")
+        lowest, highest = min(exact), max(exact)
+        if exact[lowest].mean > top:
+            caption += f""" At {lowest:g} % the classes are almost separable, the labels determine little, and the exact
+                maximum-likelihood fit lies above the picture, at {exact[lowest].mean:.2g}."""
+        if ignorant[highest].mean < 1.1 * exact[highest].mean:
+            caption += f""" At {highest:g} % the classes overlap so much that a model which ignores x, and always
+                answers 1/K, has no larger error than the exact fit."""
         return Figure("kl", prose(caption), panels, panel_size=(4.6, 3.4))
 
     def kl_text(self) -> str:
@@ -87,7 +93,7 @@ class _Findings:
             if ranges:
                 text = f"{words} the mean error at alignments of 20 % and more lies, relative to the limit:"
                 sentences.append(f"{text} {', '.join(ranges)}.")
-        return " ".join(sentences)
+        return prose(" ".join(sentences))
 
     def difference_table(self) -> Table:
         rows = []
@@ -207,8 +213,8 @@ class _Findings:
         if predicted:
             ratios = sorted(measured / expected for _, expected, measured, _ in predicted)
             text += f"""
-                Over {len(ratios)} settings of SGD the measured excess error is {ratios[len(ratios) // 2]:.2f} times
-                the predicted one (median; {ratios[0]:.2f} to {ratios[-1]:.2f})."""
+                Over {counted(len(ratios), "setting")} of SGD the measured excess error is
+                {ratios[len(ratios) // 2]:.2f} times the predicted one (median; {ratios[0]:.2f} to {ratios[-1]:.2f})."""
         return prose(text)
 
     def grid_figure(self) -> Figure | None:
@@ -234,9 +240,10 @@ class _Findings:
             panels.append(Panel(f"{LOSSES[loss].name}, {name}, {alignment:g} %", "learning rate", "batch size", [heat]))
         caption = f"""
             KL divided by the statistical limit after {grid[0][0]["epochs"]} epochs, mean over
-            {len({c["data"]["seed"] for c, _ in grid})} seeds and the last tenth of the epochs. ↓: the training loss is
-            still falling. Where steps are noisy (large rate, small batch) InfoNCE is nearer to the limit; where they
-            are not, the two agree. Values below 1 are fits that have not yet learned the labels' noise."""
+            {counted(len({c["data"]["seed"] for c, _ in grid}), "seed")} and the last tenth of the epochs. ↓: the
+            training loss is still falling. Where steps are noisy (large rate, small batch) InfoNCE is nearer to the
+            limit; where they are not, the two agree. Values below 1 are fits that have not yet learned the labels'
+            noise."""
         return Figure("grid", prose(caption), panels, columns=4, panel_size=(3.0, 2.6))
 
     def _cell(self, results: Sequence[dict[str, Any]]) -> tuple[float | None, str]:
@@ -271,11 +278,11 @@ class _Findings:
         ]
         caption = """
             Left: soft target cross-entropy with the true conditional as target has no label noise and finds the
-            truth. Soft target InfoNCE, its scores normalised by a softmax, does not: it learns to tell the batch's
-            targets apart, not to match them. Right: soft distribution InfoNCE against the smoothed conditional p^ε,
-            to which it converges as far as a linear model can follow."""
+            truth (below 1e-7 where its line leaves the picture). Soft target InfoNCE, its scores normalised by a
+            softmax, does not: it learns to tell the batch's targets apart, not to match them. Right: soft distribution
+            InfoNCE against the smoothed conditional p^ε, to which it converges as far as a linear model can follow."""
         panels = [
-            Panel("true conditional as soft target", ALIGNMENT, KL, left, log_y=True),
+            Panel("true conditional as soft target", ALIGNMENT, KL, left, log_y=True, y_range=(1e-7, 200)),
             Panel("labels redrawn with smoothing", ALIGNMENT, "KL(p^ε‖q) (nats)", right, log_y=True),
         ]
         return Figure("soft", prose(caption), panels, panel_size=(4.6, 3.4))
@@ -454,7 +461,7 @@ def _interval(values: Sequence[float]) -> str:
     if not values:
         return "–"
     e = estimate([1e3 * value for value in values])
-    return f"{e.mean:+.2f} [{e.low:+.2f}, {e.high:+.2f}]"
+    return minus(f"{e.mean:+.2f} [{e.low:+.2f}, {e.high:+.2f}]")
 
 
 def _along_viridis(position: float) -> str:

@@ -24,8 +24,11 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1 or (argv and argv[0].startswith("-")):
         _exit(f"got {' '.join(argv)!r}, need one directory")
     directory = Path(argv[0] if argv else DEFAULT_OUT)
+    from softnce.lab.results import damage_on_stderr
+
     try:
-        path = build_report(directory)
+        with damage_on_stderr():
+            path = build_report(directory)
     except ValueError as error:
         _exit(str(error))
     print(f"{path}")

@@ -22,6 +22,7 @@ from typing import Any
 from softnce.lab.report.style import FONT, LOSSES, MARKERS, OTHER, matplotlib_style
 
 DASHES = {"solid": "-", "dash": "--", "dot": ":"}
+CSS_LINES = {"solid": "solid", "dash": "dashed", "dot": "dotted"}
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ Mark = Line | Points | Heat | Level | Diagonal
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. ``bare`` hides the axes, for maps whose coordinates mean nothing."""
+    """One pair of axes. ``bare`` hides both, for maps whose coordinates mean nothing; ``hide_x`` hides the ticks of x,
+    for series told apart by their colour."""
 
     title: str
     x_label: str
@@ -111,6 +113,7 @@ class Panel:
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
     bare: bool = False
+    hide_x: bool = False
 
 
 @dataclass(frozen=True)
@@ -229,6 +232,8 @@ def _draw_panel(ax: Any, panel: Panel, legend: dict[str, Any]) -> None:
         ax.set_xlim(*panel.x_range)
     if panel.y_range:
         ax.set_ylim(*panel.y_range)
+    if panel.hide_x:
+        ax.set_xticks([])
     if panel.bare:
         ax.set_xticks([])
         ax.set_yticks([])
@@ -267,8 +272,11 @@ def plotly_json(panel: Panel) -> str:
                 for column, text in enumerate(texts):
                     font = {"color": _ink(mark, mark.values[row][column]), "size": 11}
                     chart.add_annotation(x=column, y=row, text=text, showarrow=False, font=font)
-    chart.update_xaxes(title_text=panel.x_label, **_axis(panel.log_x, panel.x_range, panel.bare))
-    chart.update_yaxes(title_text=panel.y_label, **_axis(panel.log_y, panel.y_range, panel.bare))
+    names = any(isinstance(mark, Heat) for mark in panel.marks)
+    chart.update_xaxes(title_text=panel.x_label, **_axis(panel.log_x, panel.x_range, panel.bare, names))
+    chart.update_yaxes(title_text=panel.y_label, **_axis(panel.log_y, panel.y_range, panel.bare, names))
+    if panel.hide_x:
+        chart.update_xaxes(showticklabels=False, showgrid=False, ticks="")
     margin = {"l": 8, "r": 8, "t": 4, "b": 8} if panel.bare else {"l": 58, "r": 12, "t": 8, "b": 46}
     chart.update_layout(
         template="none",
@@ -282,21 +290,25 @@ def plotly_json(panel: Panel) -> str:
     return str(chart.to_json())
 
 
-def legend(figure: Figure) -> list[tuple[str, str]]:
-    """Name and colour of every named series of the figure, each once."""
-    entries: dict[str, str] = {}
+def legend(figure: Figure) -> list[tuple[str, str, str]]:
+    """Name, colour and line (solid, dashed, dotted) of every named series of the figure, each once."""
+    entries: dict[str, tuple[str, str]] = {}
     for panel in figure.panels:
         for mark in panel.marks:
-            colour = getattr(mark, "colour", OTHER)
-            if mark.name and isinstance(colour, str) and not isinstance(mark, Heat):
-                entries.setdefault(mark.name, colour)
-    return list(entries.items())
+            match mark:
+                case Line():
+                    entries.setdefault(mark.name, (mark.colour, CSS_LINES[mark.dash]))
+                case Points() if isinstance(mark.colour, str):
+                    entries.setdefault(mark.name, (mark.colour, "solid"))
+                case Level() | Diagonal():
+                    entries.setdefault(mark.name, (OTHER, "dashed"))
+    return [(name, colour, line) for name, (colour, line) in entries.items() if name]
 
 
-def _axis(log: bool, limits: tuple[float, float] | None, bare: bool) -> dict[str, Any]:
-    axis: dict[str, Any] = {"type": "log"} if log else {}
+def _axis(log: bool, limits: tuple[float, float] | None, bare: bool, names: bool) -> dict[str, Any]:
+    axis: dict[str, Any] = {"type": "log"} if log else {"type": "category", "showgrid": False} if names else {}
     if log:
-        axis |= {"dtick": 1, "exponentformat": "power"}
+        axis |= {"exponentformat": "power", "nticks": 6}
     if limits:
         axis["range"] = [math.log10(limit) for limit in limits] if log else list(limits)
     return axis | ({"visible": False} if bare else {"ticks": "outside", "zeroline": False, "automargin": True})
@@ -329,7 +341,8 @@ def _traces(mark: Mark, go: Any) -> list[Any]:
             colour = mark.colour if isinstance(mark.colour, str) else list(mark.colour)
             dots = {"color": colour, "symbol": MARKERS[mark.marker], "size": mark.size + 2, "opacity": mark.opacity}
             text = "<br>%{text}" if mark.hover else ""
-            hover = f"<b>{mark.name}</b><br>%{{x}}: %{{y:.4g}}{text}<extra></extra>"
+            where = "" if len(mark.x) == 1 else "%{x:.4g}: "
+            hover = f"<b>{mark.name}</b><br>{where}%{{y:.4g}}{text}<extra></extra>"
             data = {"x": list(mark.x), "y": list(mark.y), "text": list(mark.hover) if mark.hover else None}
             kind = go.Scattergl if len(mark.x) > 500 else go.Scatter
             traces.append(kind(**data, mode="markers", marker=dots, error_y=error, hovertemplate=hover, **shared))

@@ -6,6 +6,7 @@ drawn figures on paper or without JavaScript. plotly.js is inlined once.
 
 import base64
 import datetime
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +18,18 @@ from softnce.lab.report.style import FONT, LOSSES
 
 
 def prose(text: str) -> str:
-    """Text written over several lines, as one."""
-    return " ".join(text.split())
+    """Text written over several lines as one, its negative numbers with a minus."""
+    return minus(" ".join(text.split()))
+
+
+def minus(text: str) -> str:
+    """Hyphens before digits as minus signs, except inside words and exponents."""
+    return re.sub(r"(?<![\w.])-(?=[\d.])", "−", text)
+
+
+def counted(number: int, noun: str) -> str:
+    """The number with its noun: 1 seed, 2 seeds."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @dataclass(frozen=True)

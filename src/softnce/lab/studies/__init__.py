@@ -46,16 +46,16 @@ Nothing has to be registered.
 import ast
 import pkgutil
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from softnce.lab.configuration import from_args, option, to_mapping
 from softnce.lab.report import DEFAULT_OUT
-from softnce.lab.results import Results, Row
+from softnce.lab.results import Results, Row, damage_on_stderr
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -154,7 +154,6 @@ def load(name: str) -> Study:
 
 def main(argv: list[str]) -> None:
     """The command ``softnce study``."""
-    warnings.showwarning = _show_warning
     if not argv or argv[0] in ("list", "-h", "--help"):
         print("usage: softnce study NAME [--preset quick|paper] [--seeds N] [--out DIR] [--option value …]\n\nstudies:")
         print("\n".join(f"  {name:<14}{_first_line(name)}" for name in names()))
@@ -170,7 +169,8 @@ def main(argv: list[str]) -> None:
         study.module.Config, options, prog=prog, description=study.module.__doc__ or "", presets=study.module.PRESETS
     )
     try:
-        study.run(config)
+        with damage_on_stderr():
+            study.run(config)
     except ValueError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -179,11 +179,6 @@ def main(argv: list[str]) -> None:
 
 def _first_line(name: str) -> str:
     # Read, not imported: the list appears at once, whatever a study needs.
-    source = Path(__path__[0]) / f"{name}.py"
-    return (ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or "").partition("\n")[0]
-
-
-def _show_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
-) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    spec = find_spec(f"{__name__}.{name}")
+    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]

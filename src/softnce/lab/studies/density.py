@@ -115,11 +115,14 @@ class Config(StudyConfig):
             ("patience", self.patience),
             ("sizes.num_points", self.sizes.num_points),
             ("noise_epochs", self.noise_epochs),
-            ("grid.epochs", self.grid.epochs),
+            ("grid.seeds", self.grid.seeds),
+            ("contrast.seeds", self.contrast.seeds),
             ("contrast.epochs", self.contrast.epochs),
         ):
             if number < 1:
                 raise ValueError(f"{name}: got {number}, need at least 1")
+        if self.grid.epochs < 4:
+            raise ValueError(f"grid.epochs: got {self.grid.epochs}, need at least 4")
         for name, rate in [("lr", self.lr), ("noisy_lr", self.noisy_lr), *(("grid.lrs", lr) for lr in self.grid.lrs)]:
             if not rate > 0:
                 raise ValueError(f"{name}: got {rate:g}, need a positive number")
@@ -245,7 +248,7 @@ def runs(config: Config) -> list[Run]:
         wanted.append(Fit(data(alignment, seed), "soft-target-info-nce", "adam", config.lr, **shorter))
 
     grid = config.grid
-    tail = max(1, grid.epochs // 10)
+    tail = max(min(5, grid.epochs // 2), grid.epochs // 10)
     for alignment, seed, batch_size in itertools.product(grid.alignments, range(grid.seeds), grid.batch_sizes):
         here = data(alignment, seed)
         wanted.append(Optimum(here, config.smoothing))

@@ -1,0 +1,200 @@
+"""The runner: results saved as they come, resumed, shared; and the command's answers to bad input."""
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from softnce.lab import studies
+from softnce.lab.report import main as report
+from softnce.lab.studies import main
+
+TOY = '''
+"""How large are squares? A study for tests.
+
+The second paragraph explains.
+"""
+from dataclasses import dataclass
+
+from softnce.lab.configuration import option
+from softnce.lab.report.charts import Figure, Level, Line, Panel
+from softnce.lab.report.page import Section, Table
+from softnce.lab.studies import Outcome, StudyConfig
+
+ORDER = 5
+VERSION = 1
+computed = []
+stop_before = None
+
+
+@dataclass(frozen=True)
+class Config(StudyConfig):
+    power: int = option(2, "exponent, in 100 % of the cases")
+
+
+PRESETS = {"quick": Config(seeds=3), "paper": Config(seeds=6)}
+
+
+@dataclass(frozen=True)
+class Run:
+    power: int
+    seed: int
+
+
+def runs(config):
+    return [Run(config.power, seed) for seed in range(config.seeds)]
+
+
+def execute(todo, progress):
+    for run in todo:
+        if run.seed == stop_before:
+            raise KeyboardInterrupt
+        computed.append(run.seed)
+        yield Outcome(run, {"value": run.seed**run.power}, 0.5)
+
+
+def section(rows):
+    x, y = [row.config["seed"] for row in rows], [row.result["value"] for row in rows]
+    marks = [Line.of_loss("nll", x, y), Level("one", 1.0)]
+    figure = Figure("squares", "Squares.", [Panel("all of them", "seed", "square", marks)])
+    blocks = ["A </script> paragraph.", figure, Table(["n"], [["1"]], "t")]
+    return Section("Squares", "They grow.", blocks, ["By hand."])
+'''
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """A study named ``toy`` beside the real ones: one more module on the package's path, nothing registered."""
+    package = tmp_path / "more"
+    package.mkdir()
+    (package / "toy.py").write_text(textwrap.dedent(TOY))
+    monkeypatch.setattr(studies, "__path__", [*studies.__path__, str(package)])
+    yield studies.load("toy").module
+    sys.modules.pop("softnce.lab.studies.toy", None)
+
+
+def lines(out: Path) -> list[str]:
+    return (out / "toy.jsonl").read_text().splitlines()
+
+
+def test_list_names_every_study_with_its_first_line(capsys, toy):
+    main(["list"])
+    listed = capsys.readouterr().out
+    assert re.search(r"^  toy +How large are squares\? A study for tests\.$", listed, re.M)
+    assert re.search(r"^  density +Does InfoNCE estimate", listed, re.M)
+
+
+def test_help_explains_study_and_options(capsys, toy):
+    with pytest.raises(SystemExit) as exit:
+        main(["toy", "--help"])
+    assert exit.value.code == 0
+    text = capsys.readouterr().out
+    for part in ("The second paragraph explains.", "--power", "exponent, in 100 % of the cases", "--seeds", "--out"):
+        assert part in text
+
+
+def test_runs_are_saved_once_and_other_presets_add_theirs(tmp_path, toy):
+    main(["toy", "--out", str(tmp_path)])
+    assert toy.computed == [0, 1, 2]
+    main(["toy", "--out", str(tmp_path)])
+    assert toy.computed == [0, 1, 2]
+    main(["toy", "--preset", "paper", "--out", str(tmp_path)])
+    assert toy.computed == [0, 1, 2, 3, 4, 5]
+    main(["toy", "--seeds", "4", "--power", "3", "--out", str(tmp_path)])
+    assert toy.computed == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3]
+    assert len(lines(tmp_path)) == 10
+
+
+def test_an_interrupted_study_goes_on_where_it_stopped(tmp_path, toy, capsys):
+    toy.stop_before = 2
+    with pytest.raises(SystemExit) as exit:
+        main(["toy", "--preset", "paper", "--out", str(tmp_path)])
+    assert exit.value.code == 130
+    assert "2 runs were finished and kept" in capsys.readouterr().err
+    kept = lines(tmp_path)
+    assert len(kept) == 2
+    toy.stop_before = None
+    main(["toy", "--preset", "paper", "--out", str(tmp_path)])
+    assert toy.computed == [0, 1, 2, 3, 4, 5]
+    assert lines(tmp_path)[:2] == kept
+
+
+def test_a_damaged_line_is_named_and_only_its_run_done_again(tmp_path, toy, capsys):
+    main(["toy", "--out", str(tmp_path)])
+    good = lines(tmp_path)
+    (tmp_path / "toy.jsonl").write_text("\n".join([good[0], good[1][:40], good[2]]) + "\n")
+    capsys.readouterr()
+    main(["toy", "--out", str(tmp_path)])
+    assert toy.computed == [0, 1, 2, 1]
+    assert re.search(r"^warning: .*toy\.jsonl:2: damaged line", capsys.readouterr().err, re.M)
+    assert lines(tmp_path)[:3] == [good[0], good[1][:40], good[2]]
+    assert len(lines(tmp_path)) == 4
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["squares"], "softnce study: unknown study 'squares'; the studies are "),
+        (["toy", "--seeds", "0"], "softnce study toy: seeds: got 0, need at least 1"),
+        (["toy", "--powr", "3"], "softnce study toy: unknown option --powr; did you mean --power?"),
+        (["toy", "--preset", "slow"], "softnce study toy: --preset: got 'slow', need one of quick, paper"),
+        (
+            ["density", "--alignments", "[0, 100]"],
+            "softnce study density: alignments: got 100 %, need values in [0, 100)",
+        ),
+        (["density", "--alignments", "[-5]"], "softnce study density: alignments: got -5 %, need values in [0, 100)"),
+        (["density", "--seeds", "0"], "softnce study density: seeds: got 0, need at least 1"),
+        (["density", "--sizes.num_modes", "30"], "softnce study density: num_modes: got 30, need 2 to 20"),
+        (["density", "--batch_size", "40000"], "softnce study density: batch_size: got 40000, need 1 to 32000"),
+        (["digits", "--train_size", "2000"], "softnce study digits: train_size: got 2000"),
+    ],
+)
+def test_bad_input_is_one_line(argv, message, capsys, toy):
+    with pytest.raises(SystemExit) as exit:
+        main(argv)
+    assert exit.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(message)
+    assert error.count("\n") == 1
+
+
+def test_unwritable_out_is_one_line(tmp_path, capsys, toy):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as exit:
+        main(["toy", "--out", str(tmp_path / "file")])
+    assert exit.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("softnce study toy: out: cannot write ")
+    assert error.count("\n") == 1
+    assert toy.computed == [], "nothing was computed in vain"
+
+
+def test_report_builds_one_self_contained_page(tmp_path, toy, capsys):
+    main(["toy", "--out", str(tmp_path)])
+    report([str(tmp_path)])
+    page = (tmp_path / "index.html").read_text()
+    assert (tmp_path / "figures" / "toy-squares.png").stat().st_size > 5000
+    assert (tmp_path / "figures" / "toy-squares.pdf").stat().st_size > 5000
+    for part in (
+        "Squares",
+        "They grow.",
+        "By hand.",
+        "A &lt;/script&gt; paragraph.",
+        "3 runs",
+        "data:image/png;base64,",
+    ):
+        assert part in page
+    # The results, the library that draws them and nothing from elsewhere.
+    assert page.count("plotly.js v") == 1
+    outside = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", outside)
+    assert not (tmp_path / "index.partial.html").exists()
+
+
+def test_report_without_results(tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit:
+        report([str(tmp_path)])
+    assert exit.value.code == 2
+    assert f"no results in {tmp_path}" in capsys.readouterr().err
