@@ -24,8 +24,8 @@ class DeeperGCN(nn.Module):
         hidden: width of all layers.
         layers: depth. The benchmark's best: 16 with edge features, 32 without.
         dropout: within layers and before the head.
-        checkpointing: keep only each layer's input for the backward pass and compute the rest again: a third
-            more time, far less memory (``python -m softnce.lab.graphs.cost``).
+        checkpointing: keep only each layer's input for the backward pass and compute the rest again: up to half
+            more time for a ninth of the memory (``python -m softnce.lab.graphs.cost``).
         head: any module (n, hidden) -> scores; a linear layer where None.
     """
 
