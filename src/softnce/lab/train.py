@@ -47,7 +47,7 @@ HELP = """usage: softnce train RECIPE [--out DIR] [--resume] [--any.field value 
 Train a classifier from a recipe: a name that `softnce recipes` lists, or a YAML file. Any value of the recipe can be
 set on the command line. `softnce train RECIPE --help` explains all fields and shows the recipe's values.
 
-  softnce train laptop/digits                                        seconds, nothing to download
+  softnce train laptop/digits                                        half a minute, nothing to download
   softnce train cifar100/soft-target-info-nce --data.dir ~/cifar     the paper's cell
   torchrun --nproc-per-node 8 -m softnce train imagenet/nll --data.dir /imagenet --compute.micro_batch 64
   softnce train --resume runs/imagenet-nll                           go on exactly where it stopped

@@ -8,7 +8,13 @@ from PIL import Image
 
 from softnce.lab.recipes.recipe import Data, Model
 from softnce.lab.vision.data import open_images, stratified
-from softnce.lab.vision.transforms import STATISTICS, evaluation_transform, seeded, training_transform
+from softnce.lab.vision.transforms import (
+    STATISTICS,
+    borrowed_generators,
+    evaluation_transform,
+    start_generators,
+    training_transform,
+)
 
 
 def picture(path, colour=0):
@@ -166,7 +172,8 @@ def test_augmentation_is_a_function_of_seed_epoch_and_sample():
     transform = training_transform(Data("imagenet", image_size=32, erasing=1.0), Model())
 
     def augmented(*key):
-        with seeded(*key):
+        with borrowed_generators():
+            start_generators(*key)
             return transform(image)
 
     torch.manual_seed(7)

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from softnce.lab.classifier import Batch
 from softnce.lab.vision.data import Images
-from softnce.lab.vision.transforms import Transform, seeded, word
+from softnce.lab.vision.transforms import Transform, borrowed_generators, start_generators, word
 
 
 @dataclass(frozen=True)
@@ -152,10 +152,11 @@ class ImageRows(Dataset):
 
     def __getitems__(self, share: Share) -> Batch:
         inputs, skipped = [], 0
-        for row in share.rows:
-            image, lost = self._read(row)
-            skipped += lost
-            with seeded(self.seed, share.epoch, row):
+        with borrowed_generators():
+            for row in share.rows:
+                image, lost = self._read(row)
+                skipped += lost
+                start_generators(self.seed, share.epoch, row)
                 inputs.append(self.transform(image))
         return _batch(torch.stack(inputs), self.labels, share, skipped)
 

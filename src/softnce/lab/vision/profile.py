@@ -22,7 +22,7 @@ from softnce.lab.classifier import build_loss, trainable
 from softnce.lab.configuration import from_args, option
 from softnce.lab.recipes.recipe import Recipe
 from softnce.lab.vision.models import build_network
-from softnce.lab.vision.transforms import seeded, training_transform
+from softnce.lab.vision.transforms import borrowed_generators, start_generators, training_transform
 from softnce.losses import SoftTargetInfoNCE
 from softnce.targets import SoftTargets
 
@@ -86,8 +86,9 @@ def measure(recipe: Recipe, options: Options) -> Costs:
     encoded = _jpeg(picture)
 
     def read() -> None:
-        for i in range(options.images):
-            with seeded(0, 0, i):
+        with borrowed_generators():
+            for i in range(options.images):
+                start_generators(0, 0, i)
                 transform(_decode(encoded))
 
     reading_time = _time(read, options.repeats, torch.device("cpu")) / options.images

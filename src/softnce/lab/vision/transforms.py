@@ -72,22 +72,26 @@ def training_transform(data: Data, model: Model) -> Transform:
 
 
 @contextmanager
-def seeded(*key: int) -> Iterator[None]:
-    """All global random generators started from ``key``, and put back afterwards.
-
-    An augmented image is then a function of (seed, epoch, sample), whichever process makes it and whenever.
-    """
+def borrowed_generators() -> Iterator[None]:
+    """The global random generators, which timm's transforms draw from, put back as they were afterwards."""
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    start = word(*key)
-    random.seed(start)
-    np.random.seed(start)  # noqa: NPY002  (timm draws from it)
-    torch.default_generator.manual_seed(start)
     try:
         yield
     finally:
         random.setstate(state[0])
         np.random.set_state(state[1])  # noqa: NPY002
         torch.set_rng_state(state[2])
+
+
+def start_generators(*key: int) -> None:
+    """Start the global random generators from ``key``.
+
+    An augmented image is then a function of (seed, epoch, sample), whichever process makes it and whenever.
+    """
+    start = word(*key)
+    random.seed(start)
+    np.random.seed(start)  # noqa: NPY002
+    torch.default_generator.manual_seed(start)
 
 
 def word(*key: int) -> int:
