@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from simplex_references import ordered_rejection, ordered_rejection_log_acceptance
 
 from softnce.distributions.simplex_integral import SimplexIntegral
 from softnce.distributions.simplex_sampler import best_proposal, draw
+from softnce.lab.simplex_baselines import ordered_rejection, ordered_rejection_log_acceptance
 
 ALARM = 1e-4
 
@@ -130,6 +130,16 @@ def test_rows_with_different_groups_do_not_mix():
     x = draw(best_proposal(omega), 20_000, torch.float64)
     for row in range(len(omega)):
         assert_moments(omega[row], x[:, row], ALARM / len(omega))
+
+
+def test_many_rows_are_planned_as_each_alone(monkeypatch):
+    from softnce.distributions import simplex_sampler
+
+    omega = 20 * torch.randn(7, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole = best_proposal(omega)
+    monkeypatch.setattr(simplex_sampler, "ROWS_BLOCK", 70)
+    for together, apart in zip(whole, best_proposal(omega), strict=True):
+        torch.testing.assert_close(together, apart, rtol=1e-12, atol=1e-12)
 
 
 def count_proposals(monkeypatch, omega, draws):

@@ -355,9 +355,10 @@ def section(rows: Sequence[Row]) -> "Section":
     saturated = sum(row.result["bound"] for row in few) / len(few)
     classifier = max(row.result["truth"] - row.result["classifier_bound"] for row in few)
     small = [row for row in rows if row.config["critic"] == "embedding" and row.config["epsilon"] == 0]
-    summary = prose(f"""No bound exceeds the information it bounds, and a critic that can be exact comes within
-        {gap:.3f} nats of it at M = {most}. Smoothing lowers what soft distribution InfoNCE bounds; it leaves untouched
-        what soft target InfoNCE bounds, which is I(Z;Y) itself.""")
+    rule = "No bound exceeds the information it bounds" if excess <= 4 else "A bound exceeds the information it bounds"
+    summary = prose(f"""{rule}, and a critic that can be exact comes within {gap:.3f} nats of it at M = {most}.
+        Smoothing lowers what soft distribution InfoNCE bounds; it leaves untouched what soft target InfoNCE bounds,
+        which is I(Z;Y) itself.""")
     blocks: list[str | Figure] = [
         prose(f"""Z has {table.states} values, Y {table.classes}, I(Z;Y) = {truth:.3f} nats and
             I_ε(Z;Y) = {at_epsilon:.3f} at ε = {epsilon:g}. The highest bound stands at {highest:+.4f} nats from its
@@ -368,7 +369,7 @@ def section(rows: Sequence[Row]) -> "Section":
         prose("""A soft target (1 − ε)·e_y + ε·p_Y tells its label however large ε < 1 is. The information that soft
             target InfoNCE bounds is therefore the labels', for every ε, and ε only scales its scores. Drawing a label
             from the same soft target loses information, and soft distribution InfoNCE bounds what is left,
-            I_ε(Z;Y). That ε regulates the information in the representation is true of the second loss only."""),
+            I_ε(Z;Y). That ε regulates the information holds for that loss, and does not carry over to the other."""),
         prose(f"""With M = {fewest} the bound cannot exceed log {fewest} = {math.log(fewest):.2f} and is
             {saturated:.2f}; yet the critic is good: read as a classifier, by log q(y|z)/p(y), it shows the whole
             information but {classifier:.3f} nats. Few negatives limit the bound, not what is learned from it."""),
