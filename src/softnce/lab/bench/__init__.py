@@ -2,8 +2,9 @@
 
 baselines   what the losses are measured against, used by the tests too; imports torch only
 cases       every loss that is timed, on inputs they share
-timing      interleaved runs, medians and quartiles
-memory      peak of a step's allocations, traced in a fresh process
+timing      interleaved rounds, medians and quartiles
+memory      peak of a step's allocations, traced in a second process
+measurement both, of every loss and size of a plan
 scaling     exponents in N, M and K
 exchange    bytes that ranks send each other in a step
 limits      what the losses are held to
@@ -15,6 +16,6 @@ command     the command line
 
 def main(argv: list[str]) -> None:
     """The command ``softnce bench``."""
-    from softnce.lab.bench import command
+    from softnce.lab.bench.command import main as run
 
-    command.main(argv)
+    run(argv)

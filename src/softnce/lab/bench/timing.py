@@ -10,9 +10,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 from softnce.lab.bench.cases import Step
 
+Key = TypeVar("Key")
+Clock = Literal["wall", "cpu"]
+_CLOCKS: dict[Clock, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 SHORTEST = 0.01
 """Seconds a single timing lasts at least; faster steps are repeated within it."""
 
@@ -40,18 +44,23 @@ class Spread:
 
 
 def interleaved(
-    steps: Mapping[str, Step],
+    steps: Mapping[Key, Step],
     rounds: int,
     seconds: float,
     on_timing: Callable[[], None] = lambda: None,
-) -> dict[str, list[float]]:
+    clock: Clock = "wall",
+) -> dict[Key, list[float]]:
     """Seconds a call of each step, one entry a round.
 
-    A step slower than ``seconds``/``rounds`` takes part in the first rounds only, until it has used up ``seconds``
-    (at least three rounds, or ``rounds`` if that is fewer); entry r of every list is from round r.
+    A step slower than ``seconds``/``rounds`` takes part in the first rounds only, until it has used up ``seconds``; in
+    three of them at least, or in one if a call takes longer than ``seconds``. Entry r of every list is from round r.
+    The ``clock`` "cpu" counts the processor time of all threads, which other processes change little.
     """
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    repeats = {name: max(1, math.ceil(SHORTEST / _warm_up(step))) for name, step in steps.items()}
+    times: dict[Key, list[float]] = {name: [] for name in steps}
+    now = _CLOCKS[clock]
+    calls = {name: _warm_up(step, now) for name, step in steps.items()}
+    repeats = {name: max(1, math.ceil(SHORTEST / call)) for name, call in calls.items()}
+    fewest = {name: 1 if call > seconds else min(3, rounds) for name, call in calls.items()}
     order = random.Random(0)
     was_enabled = gc.isenabled()
     try:
@@ -60,8 +69,8 @@ def interleaved(
             gc.disable()  # Python's collector would fall on one step or another
             for name in order.sample(list(steps), len(steps)):
                 taken = times[name]
-                if len(taken) < min(3, rounds) or sum(taken) * repeats[name] < seconds:
-                    taken.append(_seconds_a_call(steps[name], repeats[name]))
+                if len(taken) < fewest[name] or sum(taken) * repeats[name] < seconds:
+                    taken.append(_seconds_a_call(steps[name], repeats[name], now))
                 on_timing()
     finally:
         if was_enabled:
@@ -74,13 +83,13 @@ def ratios(times: Sequence[float], reference: Sequence[float]) -> list[float]:
     return [mine / its for mine, its in zip(times, reference, strict=False)]
 
 
-def _warm_up(step: Step) -> float:
+def _warm_up(step: Step, now: Callable[[], float]) -> float:
     step()
-    return _seconds_a_call(step, 1)
+    return max(_seconds_a_call(step, 1, now), 1e-6)
 
 
-def _seconds_a_call(step: Step, repeats: int) -> float:
-    started = time.perf_counter()
+def _seconds_a_call(step: Step, repeats: int, now: Callable[[], float]) -> float:
+    started = now()
     for _ in range(repeats):
         step()
-    return (time.perf_counter() - started) / repeats
+    return (now() - started) / repeats
