@@ -58,7 +58,7 @@ class _Findings:
         estimates = [e for by_alignment in fitted for e in by_alignment.values()]
         top = 1.1 * max([e.high for e in estimates] + [1.5 * self.limit])
         panels = []
-        for optimiser, words in (("adam", "the paper's protocol: Adam"), ("sgd", "noisier: SGD")):
+        for optimiser, words in (("adam", "(a) the paper's protocol: Adam"), ("sgd", "(b) noisier: SGD")):
             marks: list[Mark] = [
                 _line_of("answering 1/K always", self._optimum("uniform"), dash="dash", band=False),
                 _line_of("maximum likelihood", self._optimum("kl"), dash="dot", band=False),
@@ -70,8 +70,8 @@ class _Findings:
             panels.append(Panel(title, ALIGNMENT, KL, marks, y_range=(0, top)))
         caption = f"""
             Error of the fitted conditional against mode alignment; mean and 95 % confidence band over
-            {counted(max(e.count for e in estimates), "seed")}. Left: with small steps both losses reach what sampled
-            labels allow. Right: with noisy steps NLL does not, InfoNCE does."""
+            {counted(max(e.count for e in estimates), "seed")}. (a) With small steps both losses reach what sampled
+            labels allow. (b) With noisy steps NLL does not, InfoNCE does."""
         exact, ignorant = self._optimum("kl"), self._optimum("uniform")
         lowest, highest = min(exact), max(exact)
         if exact[lowest].mean > top:
@@ -121,7 +121,7 @@ class _Findings:
         total = {loss: _estimates((c["data"]["alignment"], r[loss]["total"]) for c, r in noise) for loss in PAIR}
         rest = _estimates((c["data"]["alignment"], r["nll"]["total"] - r["nll"]["along_mean"]) for c, r in noise)
         variance = Panel(
-            "gradient noise at the optimum",
+            "(a) gradient noise at the optimum",
             ALIGNMENT,
             "variance of the batch gradient",
             [
@@ -131,7 +131,7 @@ class _Findings:
             ],
         )
         control = Panel(
-            "control: InfoNCE without −log η",
+            "(c) control: InfoNCE without −log η",
             ALIGNMENT,
             KL,
             [
@@ -142,10 +142,10 @@ class _Findings:
             log_y=True,
         )
         caption = """
-            Left: the more the modes align, the noisier NLL's gradient. The noise lies along the mean of x, where it
+            (a) The more the modes align, the noisier NLL's gradient. The noise lies along the mean of x, where it
             is the fluctuation of the batch's label counts; InfoNCE, whose denominator holds those counts, is free of
-            it. Middle: the KL that gradient descent adds to the optimum's, predicted from the measured noise and
-            curvature without a free parameter, for every setting of the grid that converged. Right: without −log η
+            it. (b) The KL that gradient descent adds to the optimum's, predicted from the measured noise and
+            curvature without a free parameter, for every setting of the grid that converged. (c) Without −log η
             InfoNCE fits p/η instead of p."""
         return Figure("noise", prose(caption), [variance, self._prediction_panel(), control])
 
@@ -160,7 +160,7 @@ class _Findings:
         ends = [value for _, x, y, _ in predicted for value in (x, y)] or [1e-5, 1e-2]
         low, high = 0.5 * min(ends), 2 * max(ends)
         return Panel(
-            "excess error of SGD",
+            "(b) excess error of SGD",
             "predicted from the noise (nats)",
             "measured (nats)",
             [Diagonal("predicted = measured", low, high), *marks],
@@ -277,13 +277,13 @@ class _Findings:
             Level(LIMIT, self.limit),
         ]
         caption = """
-            Left: soft target cross-entropy with the true conditional as target has no label noise and finds the
+            (a) Soft target cross-entropy with the true conditional as target has no label noise and finds the
             truth (below 1e-7 where its line leaves the picture). Soft target InfoNCE, its scores normalised by a
-            softmax, does not: it learns to tell the batch's targets apart, not to match them. Right: soft distribution
+            softmax, does not: it learns to tell the batch's targets apart, not to match them. (b) Soft distribution
             InfoNCE against the smoothed conditional p^ε, to which it converges as far as a linear model can follow."""
         panels = [
-            Panel("true conditional as soft target", ALIGNMENT, KL, left, log_y=True, y_range=(1e-7, 200)),
-            Panel("labels redrawn with smoothing", ALIGNMENT, "KL(p^ε‖q) (nats)", right, log_y=True),
+            Panel("(a) true conditional as soft target", ALIGNMENT, KL, left, log_y=True, y_range=(1e-7, 200)),
+            Panel("(b) labels redrawn with smoothing", ALIGNMENT, "KL(p^ε‖q) (nats)", right, log_y=True),
         ]
         return Figure("soft", prose(caption), panels, panel_size=(4.6, 3.4))
 

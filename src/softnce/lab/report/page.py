@@ -18,8 +18,8 @@ from softnce.lab.report.style import FONT, LOSSES
 
 
 def prose(text: str) -> str:
-    """Text written over several lines as one, its negative numbers with a minus."""
-    return minus(" ".join(text.split()))
+    """Text written over several lines as one, with minus signs and percent signs that stay with their number."""
+    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", minus(" ".join(text.split())))
 
 
 def minus(text: str) -> str:

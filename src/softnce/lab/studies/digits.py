@@ -212,8 +212,8 @@ def section(rows: Sequence[Row]) -> "Section":
         two hidden layers of {config["hidden"]}, Adam at {config["lr"]:g}, {config["epochs"]} epochs of batches of
         {config["batch_size"]}. The best temperature is fitted on the test set itself: it shows what of the likelihood
         is a matter of scale.""")
-    summary = prose(f"""One small network, five losses, the same data, weights and batches. {LOSSES[best].name} has the
-        highest mean accuracy; intervals say which differences mean something.""")
+    summary = prose(f"""One small network, five losses, the same data, weights and batches. The highest mean accuracy
+        is {LOSSES[best].name}'s; intervals say which differences mean something.""")
     return Section("Five losses on digits", summary, [figure, table, *([text] if text else [])], [method])
 
 
