@@ -3,12 +3,7 @@
 import torch
 from torch import Tensor
 
-
-def published_loss(logits: Tensor, targets: Tensor, noise: Tensor, temperature: float = 1.0) -> Tensor:
-    """Soft target InfoNCE as published: an N×N×K product, the batch as candidates."""
-    scores = logits / temperature - noise.log()
-    matrix = (scores[:, None, :] * targets[None, :, :]).sum(-1)
-    return torch.nn.functional.cross_entropy(matrix, torch.arange(len(logits)))
+from softnce.lab.bench.baselines import published_soft_target_info_nce as published_loss  # noqa: F401
 
 
 def contrast(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -54,7 +54,9 @@ class Config:
     dim: int = option(256, "d, features of the label table")
     rounds: int = option(15, "rounds; slow losses take part in the first few")
     seconds: float = option(20.0, "time after which a loss takes part in no more rounds")
-    clock: Clock = option("wall", "cpu: processor time instead, for a machine shared with others; best with one thread")
+    clock: Literal["wall", "cpu"] = option(
+        "wall", "cpu: processor time instead, for a machine shared with others; best with one thread"
+    )
     threads: int | None = option(None, "threads torch may use; its own choice where null")
     compiled: bool = option(True, "also through torch.compile (half a minute a loss and size)")
     max_gb: float = option(9.0, "steps that need more memory than this are not tried")
