@@ -147,6 +147,36 @@ def test_edge_features_are_used_and_needed(two):
         make(True, layers=0)
 
 
+@pytest.mark.parametrize("model", ["no edges", "gcn"])
+def test_sparse_features_score_and_learn_as_dense_ones(two, model: str):
+    dense, sparse = copy.copy(two[0]), copy.copy(two[0])
+    dense.x = dense.x * (torch.rand_like(dense.x) < 0.1)
+    sparse.x = dense.x.to_sparse()
+    results = []
+    for graph in (dense, sparse):
+        torch.manual_seed(0)
+        net = MODELS[model]().eval()
+        scores = net(graph)
+        scores.square().sum().backward()
+        results.append([scores.detach(), *(p.grad for p in net.parameters())])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_gcn_drops_half_of_its_input(sparse: bool):
+    """With one feature of value 1, no edges and the weights of a sum, the first layer shows the dropout."""
+    x = torch.ones(10_000, 1)
+    graph = Data(x=x.to_sparse() if sparse else x, edge_index=torch.zeros(2, 0, dtype=torch.long))
+    net = GCN(1, 1, hidden=1, dropout=0.5)
+    nn.init.ones_(net.first.lin.weight)
+    seen = []
+    net.first.register_forward_hook(lambda _, __, out: seen.append(out))
+    net(graph)
+    assert set(seen[0].flatten().tolist()) == {0.0, 2.0}
+    assert abs(float((seen[0] > 0).float().mean()) - 0.5) < 5 * 0.005  # 5 deviations
+
+
 def test_isolated_nodes_and_graphs_without_edges_are_scored():
     lonely = Data(
         x=torch.randn(3, 74, dtype=torch.float64),

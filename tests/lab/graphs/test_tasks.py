@@ -130,5 +130,7 @@ def test_public_split(real_data: Path, name: str, nodes: int, classes: int, trai
     labelled = [int((part[0].y >= 0).sum()) for part in (task.train, task.selection, task.test)]
     assert labelled == [train, 500, 1000]
     assert task.class_counts().tolist() == [20] * classes
-    sums = task.train[0].x.sum(1)
+    sums = task.train[0].x.to_dense().sum(1)
     torch.testing.assert_close(sums[sums > 0], torch.ones(int((sums > 0).sum())))
+    batch = next(iter(DataLoader(task.train, batch_size=1)))
+    assert torch.equal(batch.x.to_dense(), task.train[0].x.to_dense())
