@@ -250,6 +250,20 @@ def test_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
 
 
+def test_failed_write_names_the_checkpoint_that_is_left(images, tmp_path, monkeypatch):
+    save = train.AtomicCheckpointIO.save_checkpoint
+
+    def fill(self, checkpoint, path, storage_options=None):
+        if checkpoint["global_step"] > 2:
+            raise OSError(28, "No space left on device")
+        save(self, checkpoint, path, storage_options)
+
+    monkeypatch.setattr(train.AtomicCheckpointIO, "save_checkpoint", fill)
+    with pytest.raises(train.NotSaved, match=r"last\.ckpt at step 3: .*No space left.*; the one of step 2 is whole"):
+        train.train(small(images), tmp_path / "run")
+    assert load(tmp_path / "run" / "last.ckpt")["global_step"] == 2
+
+
 def test_a_run_is_not_overwritten(uninterrupted, images):
     recipe, out, results = uninterrupted
     with pytest.raises(ValueError, match="holds a run already: `softnce train --resume"):

@@ -56,6 +56,10 @@ set on the command line. `softnce train RECIPE --help` explains all fields and s
 """
 
 
+class NotSaved(RuntimeError):
+    """A checkpoint could not be written."""
+
+
 class Interrupted(Exception):
     """The run was asked to stop and has saved its state."""
 
@@ -210,7 +214,12 @@ class Checkpoints(Checkpoint):
             raise Interrupted
 
     def _save(self, trainer: L.Trainer) -> None:
-        trainer.save_checkpoint(self.folder / "last.ckpt", weights_only=False)
+        path = self.folder / "last.ckpt"
+        try:
+            trainer.save_checkpoint(path, weights_only=False)
+        except (OSError, RuntimeError) as error:  # torch reports a failed write as either
+            kept = f"the one of step {self.saved_step} is whole" if self.saved_step >= 0 else "there is none before it"
+            raise NotSaved(f"cannot write {path} at step {trainer.global_step}: {error}; {kept}") from error
         self.saved_step = trainer.global_step
 
 
@@ -460,7 +469,7 @@ def main(argv: list[str]) -> None:
         sys.exit(f"softnce train: {error}")
     try:
         results = prepared.run()
-    except Diverged as error:
+    except (Diverged, NotSaved) as error:
         sys.exit(f"softnce train: {error}")
     except Interrupted:
         if is_first_process():
