@@ -24,7 +24,7 @@ def contrast(
                 continue
             if mask is not None and not mask[c]:
                 continue
-            if remove_hits and torch.equal(candidates[c], alpha[i]):
+            if remove_hits and torch.allclose(candidates[c], alpha[i], rtol=0, atol=1e-6):
                 continue
             exponents.append((candidates[c] * scores[i]).sum())
         losses.append(torch.stack(exponents).logsumexp(0) - row_score)

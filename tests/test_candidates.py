@@ -83,11 +83,41 @@ def test_a_queue_keeps_its_own_copy() -> None:
     assert loss.candidates.held.index.flatten().tolist() == [0, 1]
 
 
-def test_a_queue_remembers_an_accumulated_batch_once() -> None:
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [5, 0, 3, 1, 2, 4]])
+def test_a_queue_remembers_an_accumulated_batch_once_and_last(order: list[int]) -> None:
     loss, whole = SoftTargetInfoNCE(candidates=BatchCandidates() + QueueCandidates(20)), batch(0, n=6)
-    for rows in torch.arange(6).split(2):
+    for rows in torch.tensor(order).split(2):
+        assert len(loss.candidates.terms[1]) == 0
         loss(torch.randn(2, K), whole[rows], batch=whole, own=rows)
     assert len(loss.candidates.terms[1]) == 6
+
+
+def test_a_smaller_queue_keeps_the_latest_of_a_saved_one() -> None:
+    large, small = QueueCandidates(20), QueueCandidates(3)
+    large.remember(batch(0, n=5))
+    small.load_state_dict(large.state_dict())
+    torch.testing.assert_close(small.held.dense(), batch(0, n=5).dense()[-3:])
+    assert QueueCandidates(3)
+
+
+def test_vertices_smoothed_as_the_labels_hold_the_own_target_once() -> None:
+    """Then they are cross-entropy at the temperature that smoothing is."""
+    logits, labels = torch.randn(5, K, dtype=torch.float64), torch.tensor([0, 1, 2, 2, 5])
+    loss = SoftTargetInfoNCE(candidates=ClassCandidates(smoothing=None), label_smoothing=0.1)
+    expected = torch.nn.functional.cross_entropy(0.9 * logits, labels)
+    torch.testing.assert_close(loss(logits, labels), expected, rtol=0, atol=1e-12)
+
+
+def test_mixing_a_target_with_itself_is_still_a_hit() -> None:
+    t = SoftTargets.from_labels(torch.tensor([2, 2, 2, 2, 0, 1, 3, 4]), K, 0.1)
+    mixed = t.mix(t[torch.tensor([1, 2, 3, 0, 5, 4, 7, 6])], torch.rand(8, generator=torch.Generator().manual_seed(0)))
+    logits = torch.randn(8, K)
+    loss = SoftTargetInfoNCE(remove_accidental_hits=True, reduction="none")
+    torch.testing.assert_close(loss(logits, mixed), loss(logits, mixed.dense()))
+    other = SoftTargets.from_labels(torch.tensor([2]), K, 0.1, torch.softmax(torch.randn(K), 0))
+    queue = QueueCandidates(4)
+    queue.remember(other)
+    SoftTargetInfoNCE(candidates=queue, remove_accidental_hits=True).eval()(logits, mixed)
 
 
 def test_sampled_candidates_look_like_the_policy() -> None:
@@ -157,11 +187,11 @@ def test_accidental_hits_are_left_out_and_the_own_never() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SampledCandidates(0), "size must be at least 1"),
-        (lambda: SampledCandidates(4, mix_alpha=-1.0), "mix_alpha must not be negative"),
+        (lambda: SampledCandidates(0), "size must be a whole number of at least 1"),
+        (lambda: SampledCandidates(4, mix_alpha=-1.0), "mix_alpha must be finite and not negative"),
         (lambda: SampledCandidates(4, smoothing=2.0), "smoothing must be in"),
         (lambda: SampledCandidates(4, torch.tensor([0.5, 0.2])), "marginal must sum to 1"),
-        (lambda: QueueCandidates(0), "size must be at least 1"),
+        (lambda: QueueCandidates(0), "size must be a whole number of at least 1"),
         (lambda: ClassCandidates(smoothing=1.0), "smoothing must be in"),
     ],
 )

@@ -39,6 +39,7 @@ LOSSES = {
     "class weights": lambda: SoftTargetInfoNCE(class_weight=torch.arange(1, K + 1).double()),
     "sum": lambda: SoftTargetInfoNCE(reduction="sum"),
     "cross-entropy": lambda: SoftTargetCrossEntropy(),
+    "learned temperature": lambda: SoftTargetInfoNCE(temperature=nn.Parameter(torch.tensor(0.7).double())),
 }
 KINDS = ("labels", "ignored", "mixed", "spread", "dense")
 
@@ -59,10 +60,12 @@ def step(
     shown = []
     for _ in range(2):
         model.zero_grad()
+        loss.zero_grad()
         value = loss(model(x), targets, weight)
         value.backward()
         shown.append(value.item())
-    return (*shown, *torch.cat([p.grad.flatten() for p in model.parameters()]).tolist())
+    parameters = [*model.parameters(), *loss.parameters()]
+    return (*shown, *torch.cat([p.grad.flatten() for p in parameters]).tolist())
 
 
 def accumulate(rank: int, world: int, sharded: bool) -> list[float]:

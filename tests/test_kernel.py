@@ -51,12 +51,27 @@ def test_gradcheck_in_both_regimes(kind: str, classes: int) -> None:
     )
 
 
-def test_differentiating_twice_says_so() -> None:
-    targets = make_targets("mixed", 3, 5, torch.Generator().manual_seed(0))
-    logits = torch.randn(3, 5, requires_grad=True)
-    (gradient,) = torch.autograd.grad(SoftTargetInfoNCE()(logits, targets), logits, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+@pytest.mark.parametrize("kind", ["labels", "mixed", "dense"])
+def test_second_derivatives_are_right(kind: str) -> None:
+    targets = make_targets(kind, 3, 4, torch.Generator().manual_seed(0))
+    logits = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return functional.soft_target_info_nce(x, targets, temperature=0.7)
+
+    assert torch.autograd.gradgradcheck(loss, logits)
+    hessian = torch.autograd.functional.hessian(loss, logits)
+    assert hessian.abs().max() > 0.01
+    torch.testing.assert_close(torch.func.grad(loss)(logits), torch.autograd.grad(loss(logits), logits)[0])
+
+
+def test_overwritten_targets_are_noticed() -> None:
+    targets = make_targets("mixed", 3, 300, torch.Generator().manual_seed(0))
+    logits = torch.randn(3, 300, dtype=torch.float64, requires_grad=True)
+    loss = functional.soft_target_info_nce(logits, targets)
+    targets.index.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 def test_half_precision_logits_get_half_precision_gradients() -> None:

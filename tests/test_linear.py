@@ -78,6 +78,27 @@ def test_accidental_hits_are_left_out() -> None:
     torch.testing.assert_close(direct, through, rtol=0, atol=1e-12)
 
 
+def test_an_empty_queue_trains_nothing_and_breaks_nothing() -> None:
+    head = heads.LabelEmbeddingHead(DIM, K)
+    loss = head.loss(torch.randn(3, DIM), torch.tensor([0, 1, 2]), SoftTargetInfoNCE(candidates=QueueCandidates(8)))
+    loss.backward()
+    assert loss.item() == 0
+    assert head.weight.grad.to_dense().eq(0).all()
+
+
+def test_class_vertices_under_autocast_and_with_half_features() -> None:
+    loss = SoftTargetInfoNCE(candidates=ClassCandidates())
+    labels, z, y = torch.tensor([0, 1, 2]), torch.randn(3, DIM), torch.randn(K, DIM)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert loss.linear(z, y, labels) == loss.linear(z, y, labels)
+        torch.testing.assert_close(
+            loss.linear(z, y, labels), F.cross_entropy((z.double() @ y.double().t()), labels).float()
+        )
+    assert loss.linear(z.half(), y, labels).dtype == torch.float32
+    with pytest.raises(ValueError, match="touch every class"):
+        loss.linear(z, y, labels, sparse=True)
+
+
 def test_sparse_gradients_touch_only_the_targets_classes_and_equal_the_dense_ones() -> None:
     t = SoftTargets.from_labels(torch.tensor([0, 2, 2, 4, 4, 4, 7]), K, smoothing=0.1)
     targets = t.mix(t.flip(0), 0.3)

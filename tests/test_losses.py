@@ -92,6 +92,13 @@ def test_ignored_rows_are_as_if_they_were_not_there(loss: type[nn.Module]) -> No
     if loss is not SoftDistributionInfoNCE:  # hard labels leave nothing to draw, but the stream of draws moves on
         torch.testing.assert_close(value, loss()(LOGITS[kept], labels[kept]), **EXACT)
     assert (logits.grad[~kept] == 0).all()
+    poisoned = torch.where(kept[:, None], LOGITS, torch.nan).requires_grad_()
+    again = loss()(
+        poisoned, labels, **({"generator": torch.Generator().manual_seed(0)} if "Dist" in loss.__name__ else {})
+    )
+    again.backward()
+    assert again.isfinite()
+    assert poisoned.grad.isfinite().all()
     nothing = loss()(logits, torch.full_like(labels, -100))
     assert nothing.item() == 0
     assert torch.autograd.grad(nothing, logits)[0].eq(0).all()
@@ -172,6 +179,39 @@ def test_against_classes_does_not_depend_on_the_batch() -> None:
     halves = [loss.against_classes(LOGITS[rows], PROBS[rows]) for rows in (slice(0, N // 2), slice(N // 2, N))]
     torch.testing.assert_close(loss.against_classes(LOGITS, PROBS), torch.stack(halves).mean(), **EXACT)
     torch.testing.assert_close(loss.against_classes(LOGITS, PROBS), F.cross_entropy(LOGITS / 0.5, PROBS), **EXACT)
+
+
+def test_against_classes_leaves_the_losss_smoothing_out() -> None:
+    assert NLL().against_classes(LOGITS, LABELS) == SoftTargetInfoNCE(label_smoothing=0.3).against_classes(
+        LOGITS, LABELS
+    )
+
+
+def test_targets_carry_no_gradient_on_any_path() -> None:
+    for candidates in (None, ClassCandidates(), SampledCandidates(4)):
+        source = torch.randn(N, K, requires_grad=True)
+        loss = SoftTargetInfoNCE(candidates=candidates)
+        (loss(LOGITS.clone().requires_grad_(), source.softmax(1))).backward()
+        assert source.grad is None
+
+
+def test_half_precision_models_keep_their_losss_buffers() -> None:
+    loss = SoftTargetInfoNCE(
+        noise.from_counts(torch.arange(1, K + 1)), candidates=SampledCandidates(8, noise.uniform(K))
+    )
+    before = loss.log_noise.clone(), loss.candidates.edges.clone()
+    loss.half()
+    assert torch.equal(loss.log_noise, before[0])
+    assert torch.equal(loss.candidates.edges, before[1])
+    running = noise.RunningNoise(K).bfloat16()
+    assert running.mass.dtype == torch.float32
+
+
+def test_wrong_own_is_named() -> None:
+    elsewhere = SoftTargets.from_labels(torch.zeros_like(LABELS), K)
+    row = int((LABELS != 0).nonzero()[0])
+    with pytest.raises(ValueError, match=f"candidate {row} is row {row}'s own target, but it has label 0"):
+        functional.info_nce(LOGITS, LABELS, candidates=elsewhere, own=torch.arange(N))
 
 
 def test_noise_shifts_the_scores() -> None:
@@ -279,7 +319,10 @@ def test_bad_probabilities(loss: type[nn.Module], targets: torch.Tensor, message
         ({"noise_probs": [0.5, 0.5]}, "noise_probs must be a tensor"),
         ({"reduction": "avg"}, "reduction must be one of mean, sum, none, got 'avg'"),
         ({"label_smoothing": 2.0}, r"label_smoothing must be in \[0, 1\], got 2.0"),
-        ({"class_weight": torch.tensor([-1.0, 1.0])}, "class_weight must not be negative"),
+        ({"class_weight": torch.tensor([-1.0, 1.0])}, "class_weight must hold finite numbers that are not negative"),
+        ({"class_weight": torch.tensor([torch.inf, 1.0])}, "class_weight must hold finite numbers"),
+        ({"class_weight": [1.0, 1.0]}, "class_weight must be a tensor, got list"),
+        ({"label_smoothing": "a"}, "label_smoothing must be a number in"),
         ({"candidates": "batch"}, "candidates must be a softnce.Candidates, got str"),
     ],
 )

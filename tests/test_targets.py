@@ -1,14 +1,15 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from batches import KINDS, make_targets
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
-from softnce import SoftTargets
+from softnce import SoftTargets, set_validation
 
 LABELS = torch.tensor([0, 2, 1, 2])
 
@@ -167,9 +168,62 @@ def test_copies_pickle_and_move(kind: str) -> None:
     assert t.to("meta").device.type == "meta"
 
 
+def test_unsigned_labels_do_not_wrap_around_at_ignore_index() -> None:
+    t = SoftTargets.from_labels(torch.tensor([156, 3, 255], dtype=torch.uint8), 256)
+    assert t.mask is None
+    assert t.index.flatten().tolist() == [156, 3, 255]
+
+
+def test_a_row_by_a_number_of_numpy_or_torch() -> None:
+    t = make_targets("mixed", 5, 6, torch.Generator().manual_seed(3))
+    for three in (np.int64(3), torch.tensor(3)):
+        torch.testing.assert_close(t[three].dense(), t[3].dense())
+    for wrong in (None, (0, 0), ...):
+        with pytest.raises(IndexError, match="indexed by rows alone"):
+            t[wrong]
+    loader = DataLoader(Subset(Rows(t), np.array([4, 1])), batch_size=2)
+    torch.testing.assert_close(next(iter(loader))[1].dense(), t[[4, 1]].dense())
+
+
+def test_class_mass_does_not_saturate_in_half_precision() -> None:
+    half = SoftTargets.from_dense(torch.eye(2, dtype=torch.bfloat16)[torch.zeros(4096, dtype=torch.long)])
+    assert half.class_mass().tolist() == [4096, 0]
+
+
+def test_a_dtype_is_for_the_weights() -> None:
+    t = make_targets("mixed", 3, 5, torch.Generator().manual_seed(0)).to(torch.float16)
+    assert (t.weight.dtype, t.index.dtype) == (torch.float16, torch.int64)
+
+
+def test_saved_targets_load_safely(tmp_path) -> None:
+    t = SoftTargets.from_topk(torch.randn(6, 50), 3)
+    torch.save(t, tmp_path / "teacher.pt")
+    loaded = torch.load(tmp_path / "teacher.pt", weights_only=True)
+    torch.testing.assert_close(loaded.dense(), t.dense())
+
+
+def test_different_backgrounds_are_an_error_also_unchecked() -> None:
+    skewed = SoftTargets.from_labels(LABELS, 4, 0.1, torch.tensor([0.7, 0.1, 0.1, 0.1]))
+    with set_validation(False), pytest.raises(ValueError, match="different smoothing_dist"):
+        skewed.smooth(0.2)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: SoftTargets.from_labels([0, 1], 3), "labels must be a tensor, got list"),
+        (lambda: SoftTargets.from_dense(np.ones((1, 1))), "probs must be a tensor, got ndarray"),
+        (
+            lambda: SoftTargets.from_labels(LABELS, 4).mix(torch.ones(4, 4), 0.5),
+            "other must be SoftTargets, got Tensor",
+        ),
+        (
+            lambda: SoftTargets.from_labels(LABELS, 4).mix(SoftTargets.from_labels(LABELS, 4), [0.5]),
+            "lam must be a number",
+        ),
+        (lambda: SoftTargets.cat([torch.ones(2)]), "takes SoftTargets, got Tensor"),
+        (lambda: SoftTargets.from_labels(LABELS, 4, "a"), "smoothing must be a number"),
+        (lambda: SoftTargets.from_topk(torch.tensor([[torch.inf, 0.0]]), 1), "NaN or "),
         (lambda: SoftTargets.from_labels(torch.tensor([0, 5]), 3), r"labels holds the label 5; labels are in \[0, 3\)"),
         (lambda: SoftTargets.from_labels(torch.tensor([-1]), 3), "label -1"),
         (lambda: SoftTargets.from_labels(torch.tensor([[0]]), 3), r"shape \(N,\)"),

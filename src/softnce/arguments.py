@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from softnce.targets import SoftTargets, as_soft_targets
-from softnce.validation import values_are_checked
+from softnce.validation import as_number, check_tensor, values_are_checked
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -48,9 +48,18 @@ def rows_of_targets(
     soft = as_soft_targets(targets, num_classes, label_smoothing, ignore_index)
     if len(soft) != rows:
         raise ValueError(f"targets have {len(soft)} rows, logits have {rows}")
-    if soft.device != logits.device:
-        raise ValueError(f"targets are on {soft.device}, logits on {logits.device}; move one: targets.to(device)")
+    _check_device(soft, logits, "logits")
     return soft
+
+
+def blank_ignored(rows: Tensor, targets: SoftTargets) -> Tensor:
+    """Rows that do not count as zeros, so that whatever stood there, NaN too, reaches neither loss nor gradient."""
+    return rows if targets.mask is None else rows.masked_fill(targets.mask.logical_not()[:, None], 0)
+
+
+def _check_device(targets: SoftTargets, rows: Tensor, name: str) -> None:
+    if targets.device != rows.device:
+        raise ValueError(f"targets are on {targets.device}, {name} on {rows.device}; move one: targets.to(device)")
 
 
 def rows_of_features(
@@ -78,7 +87,8 @@ def rows_of_features(
     soft = as_soft_targets(targets, len(table), label_smoothing, ignore_index)
     if len(soft) != len(features):
         raise ValueError(f"targets have {len(soft)} rows, input has {len(features)}")
-    return features, soft, torch.Size([len(features)])
+    _check_device(soft, features, "input")
+    return blank_ignored(features, soft), soft, torch.Size([len(features)])
 
 
 def check_hard(targets: Tensor | SoftTargets, name: str) -> Tensor | SoftTargets:
@@ -99,6 +109,9 @@ def check_candidates(candidates: SoftTargets, own: Tensor | None, rows: int, num
         raise ValueError(f"candidates have {candidates.num_classes} classes, logits have {num_classes}")
     if own is None:
         return
+    check_tensor(own, "own")
+    if own.dtype in (torch.bool, torch.uint8):
+        raise ValueError(f"own must hold positions as int64, got {own.dtype}")
     if own.shape != (rows,) or own.is_floating_point():
         raise ValueError(f"own must hold {rows} positions (N,), got shape {tuple(own.shape)} of {own.dtype}")
     if values_are_checked(own) and len(own):
@@ -107,27 +120,46 @@ def check_candidates(candidates: SoftTargets, own: Tensor | None, rows: int, num
             raise ValueError(f"own names candidate {low if low < 0 else high} of {len(candidates)}")
 
 
+def check_own(candidates: SoftTargets, own: Tensor | None, targets: SoftTargets) -> None:
+    """Where candidates and targets are both labels, ``own`` must name the row's label among them."""
+    if own is None or candidates.index is None or targets.index is None or not values_are_checked(own):
+        return
+    if candidates.weight is None and targets.weight is None:
+        wrong = candidates.index[own, 0] != targets.index[:, 0]
+        if targets.mask is not None:
+            wrong = wrong & targets.mask
+        if bool(wrong.any()):
+            row = int(wrong.nonzero()[0])
+            raise ValueError(
+                f"own says that candidate {int(own[row])} is row {row}'s own target, but it has label "
+                f"{int(candidates.index[own[row], 0])} and the row {int(targets.index[row, 0])}"
+            )
+
+
 def check_temperature(temperature: float | Tensor) -> float | Tensor:
     if isinstance(temperature, Tensor):
         if temperature.numel() != 1:
             raise ValueError(f"temperature must be one number, got a tensor of shape {tuple(temperature.shape)}")
         if values_are_checked(temperature) and not float(temperature.detach()) > 0:
             raise ValueError(f"temperature must be positive, got {float(temperature.detach())}")
-    elif (
-        isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not 0 < temperature < float("inf")
-    ):
-        raise ValueError(f"temperature must be a positive number, got {temperature!r}")
+    else:
+        temperature = as_number(temperature, "temperature", "a positive number")
+        if not 0 < temperature < torch.inf:
+            raise ValueError(f"temperature must be a positive number, got {temperature!r}")
     return temperature
 
 
 def check_class_weight(class_weight: Tensor | None, num_classes: int | None = None) -> None:
     if class_weight is None:
         return
+    check_tensor(class_weight, "class_weight")
+    if not class_weight.is_floating_point():
+        raise TypeError(f"class_weight must be a floating point tensor, got {class_weight.dtype}")
     if class_weight.dim() != 1 or (num_classes is not None and len(class_weight) != num_classes):
         wanted = "(K,)" if num_classes is None else f"({num_classes},)"
         raise ValueError(f"class_weight must have shape {wanted}, got {tuple(class_weight.shape)}")
-    if values_are_checked(class_weight) and not bool((class_weight >= 0).all()):
-        raise ValueError("class_weight must not be negative")
+    if values_are_checked(class_weight) and not bool(((class_weight >= 0) & (class_weight < torch.inf)).all()):
+        raise ValueError("class_weight must hold finite numbers that are not negative")
 
 
 def check_chunk_size(chunk_size: int | None) -> int | None:
@@ -145,10 +177,11 @@ def check_reduction(reduction: Any) -> str:
 def row_weight(targets: SoftTargets, shape: torch.Size, weight: Tensor | None) -> Tensor | None:
     """The weight of every row, (N,), 0 for those that do not count; None where all weigh 1."""
     if weight is not None:
+        check_tensor(weight, "weight")
         if weight.shape != shape and weight.shape != (len(targets),):
             raise ValueError(f"weight must have one entry a sample, shape {tuple(shape)}, got {tuple(weight.shape)}")
         weight = weight.reshape(-1)
-        if values_are_checked(weight) and not bool((weight >= 0).all()):
+        if values_are_checked(weight) and not bool(((weight >= 0) & (weight < torch.inf)).all()):
             raise ValueError("weight must hold finite numbers that are not negative")
     if targets.mask is None:
         return weight

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softnce.targets import SoftTargets, invert_cdf
-from softnce.validation import check_distribution
+from softnce.targets import SoftTargets, class_edges, invert_edges
+from softnce.validation import KeepsPrecision, check_distribution
 
 Groups = list[SoftTargets]
 
@@ -74,14 +74,17 @@ class ClassCandidates(Candidates):
         if isinstance(smoothing, Tensor):
             raise ValueError("ClassCandidates(smoothing=None) needs targets that share one smoothing; give a number")
         labels = torch.arange(batch.num_classes, device=batch.device)[:, None]
-        return [SoftTargets(batch.num_classes, labels, None, smoothing, batch.smoothing_dist)], None
+        vertices = SoftTargets(batch.num_classes, labels, None, smoothing, batch.smoothing_dist)
+        if batch.index is not None and batch.weight is None and batch.smoothing == smoothing:
+            return [vertices], batch.index[own, 0]  # a label's own target is its vertex
+        return [vertices], None
 
     @property
     def are_plain_vertices(self) -> bool:
         return self.smoothing == 0
 
 
-class SampledCandidates(Candidates):
+class SampledCandidates(Candidates, KeepsPrecision):
     """``size`` soft targets drawn afresh at every call, as the training policy would make them.
 
     Each is a label from ``marginal``, or, with ``mix_alpha`` > 0, two of them mixed by λ ~ Beta(mix_alpha, mix_alpha);
@@ -95,7 +98,7 @@ class SampledCandidates(Candidates):
         smoothing_dist: ξ (K,), None for uniform.
     """
 
-    cdf: Tensor | None
+    edges: Tensor | None
     smoothing_dist: Tensor | None
 
     def __init__(
@@ -107,33 +110,31 @@ class SampledCandidates(Candidates):
         smoothing_dist: Tensor | None = None,
     ) -> None:
         super().__init__()
-        if size < 1:
-            raise ValueError(f"size must be at least 1, got {size}")
-        if not mix_alpha >= 0:
-            raise ValueError(f"mix_alpha must not be negative, got {mix_alpha}")
+        self.size = _check_size(size)
+        if not 0 <= mix_alpha < torch.inf:
+            raise ValueError(f"mix_alpha must be finite and not negative, got {mix_alpha}")
         if not 0 <= smoothing <= 1:
             raise ValueError(f"smoothing must be in [0, 1], got {smoothing}")
         if marginal is not None:
             check_distribution(marginal, "marginal")
         if smoothing_dist is not None:
             check_distribution(smoothing_dist, "smoothing_dist", None if marginal is None else len(marginal))
-        self.size = size
         self.mix_alpha = float(mix_alpha)
         self.smoothing = float(smoothing)
-        self.register_buffer("cdf", None if marginal is None else marginal.double().cumsum(0))
+        self.register_buffer("edges", None if marginal is None else class_edges(marginal))
         self.register_buffer("smoothing_dist", smoothing_dist)
 
     def forward(
         self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Groups, Tensor | None]:
         num_classes, device = batch.num_classes, batch.device
-        if self.cdf is not None and len(self.cdf) != num_classes:
-            raise ValueError(f"marginal has {len(self.cdf)} classes, the targets have {num_classes}")
+        if self.edges is not None and len(self.edges) != num_classes:
+            raise ValueError(f"marginal has {len(self.edges)} classes, the targets have {num_classes}")
         count = self.size * (2 if self.mix_alpha > 0 else 1)
-        if self.cdf is None:
+        if self.edges is None:
             labels = torch.randint(num_classes, (count,), device=device, generator=generator)
         else:
-            labels = invert_cdf(self.cdf, count, generator)
+            labels = invert_edges(self.edges, count, generator)
         labels = labels.view(self.size, -1)
         weight = None
         if self.mix_alpha > 0:
@@ -157,14 +158,15 @@ class QueueCandidates(Candidates):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        if size < 1:
-            raise ValueError(f"size must be at least 1, got {size}")
-        self.size = size
+        self.size = _check_size(size)
         self.held: SoftTargets | None = None  # oldest first
 
     def __len__(self) -> int:
         """How many targets are held."""
         return 0 if self.held is None else len(self.held)
+
+    def __bool__(self) -> bool:
+        return True  # also while empty
 
     def forward(
         self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
@@ -187,7 +189,7 @@ class QueueCandidates(Candidates):
         return {} if self.held is None else dict(vars(self.held))
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.held = SoftTargets(**state) if state else None
+        self.held = SoftTargets(**state)[-self.size :] if state else None
 
 
 class CandidateSum(Candidates):
@@ -210,7 +212,7 @@ class CandidateSum(Candidates):
         place: Tensor | None = None
         for term in self.terms:
             more, position = term(batch, own, generator)
-            if position is not None:
+            if position is not None and (place is None or isinstance(term, BatchCandidates)):
                 place = position + sum(map(len, groups))
             groups += more
         return groups, place
@@ -218,6 +220,12 @@ class CandidateSum(Candidates):
     def remember(self, batch: SoftTargets) -> None:
         for term in self.terms:
             term.remember(batch)  # type: ignore[operator]
+
+
+def _check_size(size: int) -> int:
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"size must be a whole number of at least 1, got {size!r}")
+    return size
 
 
 def _terms(candidates: Candidates) -> list[Candidates]:

@@ -53,7 +53,7 @@ def contrast(
     with torch.autocast(logits.device.type, enabled=False):
         groups = [group for group in candidates if len(group)]
         if not groups or len(logits) == 0:
-            return class_scores(logits).sum(1) * 0.0
+            return class_scores(logits, temperature).sum(1) * 0.0
         if isinstance(temperature, Tensor):  # it may be learned
             logits, temperature = class_scores(logits, temperature), 1.0
         if len(groups) == 1 and own is not None and not remove_accidental_hits and _are_counted(targets, groups[0]):
@@ -177,19 +177,29 @@ def _mass_along(targets: SoftTargets, dtype: torch.dtype) -> Tensor | None:
 
 
 def identities(targets: SoftTargets, groups: Sequence[SoftTargets]) -> tuple[Tensor, Tensor]:
-    """A number for each row and each candidate, equal where the targets are."""
-    everything = SoftTargets.cat([targets, *groups])
-    weight = everything.pair_weight(torch.float64)
-    mass = everything.background_mass(torch.float64)[:, None]
-    if everything.index is None:
-        rows = torch.cat([weight, mass], 1)
+    """A number for each row and each candidate, equal where the targets are, to within 1e-5 of a weight.
+
+    Mixing a target with itself leaves a rounding error, which must not make it another target. O((N + M)·S²), or
+    O((N + M)·K) where some are dense.
+    """
+    members = [targets, *groups]
+    if any(member.index is None for member in members) or not all(same_dist(targets, group) for group in groups):
+        rows = _rounded(torch.cat([member.dense(torch.float64) for member in members]))
     else:
+        everything = SoftTargets.cat(members)
+        assert everything.index is not None
+        weight = everything.pair_weight(torch.float64)
         # One form for one target: a class named twice is merged, an empty pair forgotten, the rest sorted by class.
         same = everything.index[:, :, None] == everything.index[:, None, :]
-        merged = (same * weight[:, None, :]).sum(2)
+        merged = _rounded((same * weight[:, None, :]).sum(2))
         first = same.int().argmax(2) == torch.arange(weight.shape[1], device=weight.device)
         kept = first & (merged > 0)
         classes, order = torch.where(kept, everything.index, everything.num_classes).sort(1)
+        mass = _rounded(everything.background_mass(torch.float64)[:, None])
         rows = torch.cat([classes.double(), torch.where(kept, merged, 0).gather(1, order), mass], 1)
     numbers = torch.unique(rows, dim=0, return_inverse=True)[1]
     return numbers[: len(targets)], numbers[len(targets) :]
+
+
+def _rounded(weights: Tensor) -> Tensor:
+    return (weights * 1e5).round()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 from torch.nn.functional import pad
 
 from softnce.targets import SoftTargets
@@ -30,6 +31,21 @@ def all_sum(values: Tensor) -> Tensor:
     total = values.detach().clone()
     dist.all_reduce(total)
     return total
+
+
+class _AverageGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, parameter: Tensor) -> Tensor:
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:
+        return all_sum(gradient) / dist.get_world_size()
+
+
+def average_gradient(parameter: Tensor) -> Tensor:
+    """The parameter, with its gradient averaged over ranks: for one that DDP does not know."""
+    return _AverageGradient.apply(parameter)
 
 
 def gather_targets(targets: SoftTargets) -> tuple[SoftTargets, int]:

@@ -21,10 +21,12 @@ from torch import Tensor
 
 from softnce import draws
 from softnce.arguments import (
+    blank_ignored,
     check_candidates,
     check_chunk_size,
     check_class_weight,
     check_hard,
+    check_own,
     check_temperature,
     reduce,
     row_weight,
@@ -80,20 +82,23 @@ def soft_target_info_nce(
             the cache holds.
 
     Time O(N·K) for labels, O(N·M·S) for S pairs, one (N, K) × (K, M) product for dense targets. Besides the gradient,
-    memory is one chunk, and N × M where K > 2·M·S; never N × M × K. Differentiable once.
+    memory is one chunk, and N × M where K > 2·M·S; never N × M × K. Removing accidental hits takes an N × M mask more.
+    Targets carry no gradient.
 
     >>> logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
     >>> soft_target_info_nce(logits, torch.tensor([0, 1]), label_smoothing=0.1)
     tensor(0.1530)
     """
     logits, shape = rows_of_logits(logits)
-    soft = rows_of_targets(targets, logits, shape, label_smoothing, ignore_index)
+    soft = rows_of_targets(targets, logits, shape, label_smoothing, ignore_index).detach()
+    logits = blank_ignored(logits, soft)
     if candidates is None:
         if own is not None:
             raise ValueError("own says which of candidates is each row's own, so it needs candidates")
         candidates, own = soft, torch.arange(len(soft), device=logits.device)
     else:
         check_candidates(candidates, own, *logits.shape)
+        check_own(candidates, own, soft)
     eta, temperature = log_noise(noise_probs, logits.shape[1]), check_temperature(temperature)
     losses = contrast(
         logits, temperature, eta, soft, [candidates], own, remove_accidental_hits, check_chunk_size(chunk_size)
@@ -142,12 +147,14 @@ def linear_soft_target_info_nce(
     tensor([[5, 6, 7, 8]])
     """
     features, soft, shape = rows_of_features(input, weight, bias, targets, label_smoothing, ignore_index)
+    soft = soft.detach()
     if candidates is None:
         if own is not None:
             raise ValueError("own says which of candidates is each row's own, so it needs candidates")
         candidates, own = soft, torch.arange(len(soft), device=input.device)
     else:
         check_candidates(candidates, own, len(soft), soft.num_classes)
+        check_own(candidates, own, soft)
     losses = linear_contrast(
         features,
         weight,
@@ -245,6 +252,7 @@ def soft_target_cross_entropy(
     """
     logits, shape = rows_of_logits(logits)
     soft = rows_of_targets(targets, logits, shape, label_smoothing, ignore_index)
+    logits = blank_ignored(logits, soft)
     check_class_weight(class_weight, logits.shape[1])
     losses = cross_entropy(class_scores(logits, check_temperature(temperature)), soft, class_weight)
     rows = row_weight(soft, shape, weight)
@@ -280,6 +288,8 @@ def probabilities(logits: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
 
 def ranking(logits: Tensor, k: int = 1) -> Tensor:
     """The k best classes of each row, best first, (N, k). The noise has no part in it, nor has the temperature."""
+    if not 1 <= k <= logits.shape[1]:
+        raise ValueError(f"k must be between 1 and the {logits.shape[1]} classes, got {k}")
     return logits.topk(k, dim=1).indices
 
 

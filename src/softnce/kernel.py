@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 BLOCK = 1 << 17
 """Exponents worked on at a time: half a megabyte of float32, a share of the second-level cache."""
@@ -58,26 +58,37 @@ def logsumexp(logits: Tensor, problem: Problem) -> Tensor:
     Memory besides the gradient: the (N, M) weights of the candidates where classes are many (K > 2·M·S), nothing
     otherwise; and one block of rows.
     """
-    if torch.compiler.is_compiling():  # the compiler makes its own blocks of plain operations
-        x = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return _exponents(x, problem, slice(None)).logsumexp(1) - _own(x, problem, slice(None))
+    # The compiler makes its own blocks of plain operations; function transforms see through nothing else.
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return _plain(logits, problem)
     return _LogSumExp.apply(logits, problem)
+
+
+def _plain(logits: Tensor, problem: Problem) -> Tensor:
+    """L by operations that autograd knows, through the whole (N, M) matrix."""
+    x = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return _exponents(x, problem, slice(None)).logsumexp(1) - _own(x, problem, slice(None))
 
 
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, logits: Tensor, problem: Problem) -> Tensor:
         value, kept = _run(logits, problem, logits.requires_grad)
-        ctx.save_for_backward(logits)
+        # The targets are saved only for autograd to notice when they are overwritten before backward reads them.
+        targets = (problem.index, problem.weight, problem.own_index, problem.own_weight)
+        ctx.save_for_backward(logits, *(t for t in targets if t is not None))
         ctx.problem, ctx.kept = problem, kept  # type: ignore[attr-defined]
         return value
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor, None]:
-        (logits,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        logits = ctx.saved_tensors[0]  # type: ignore[attr-defined]
         problem: Problem = ctx.problem  # type: ignore[attr-defined]
         kept: Tensor | None = ctx.kept  # type: ignore[attr-defined]
+        if torch.is_grad_enabled():  # create_graph=True: the gradient will itself be differentiated
+            with torch.autocast(logits.device.type, enabled=False):
+                (gradient,) = torch.autograd.grad(_plain(logits, problem), logits, upstream, create_graph=True)
+            return gradient, None
         if kept is None:  # a second backward through the same graph: what was kept is used up
             with torch.autocast(logits.device.type, enabled=False):
                 _, kept = _run(logits, problem, True)

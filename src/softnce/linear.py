@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from softnce.contrast import identities
+from softnce.contrast import class_scores, cross_entropy, identities
 from softnce.targets import SoftTargets, is_zero, same_background
 
 
@@ -40,8 +40,9 @@ def linear_contrast(
         dtype = torch.promote_types(features.dtype, torch.float32)
         z = F.normalize(features.to(dtype), dim=1) if cosine else features.to(dtype)
         groups = [group for group in candidates if len(group)]
-        if not groups or len(z) == 0:
-            return z.sum(1) * 0.0
+        if not groups or len(z) == 0:  # 0, yet of everything that will be trained
+            mine = _mixed_embeddings(table, [targets], dtype, sparse, cosine)
+            return (z / temperature * mine).sum(1) * 0.0
         shared = all(same_background(targets, group) for group in groups)
         if sparse and not shared:
             raise ValueError("sparse=True needs targets and candidates that share their label smoothing")
@@ -82,6 +83,26 @@ def linear_contrast(
             ]
             total = torch.cat(parts)
         return torch.logaddexp(total, total.new_zeros(()))
+
+
+def linear_cross_entropy(
+    features: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    temperature: float | Tensor,
+    log_noise: Tensor | None,
+    targets: SoftTargets,
+    sparse: bool,
+    cosine: bool,
+) -> Tensor:
+    """The cross-entropy of every row, (N,), through all logits. O(N·K·d)."""
+    if sparse:
+        raise ValueError("sparse=True cannot be with class vertices as candidates: they touch every class")
+    with torch.autocast(features.device.type, enabled=False):
+        dtype = torch.promote_types(features.dtype, torch.float32)
+        z, y = (F.normalize(v.to(dtype), dim=1) if cosine else v.to(dtype) for v in (features, table))
+        logits = F.linear(z, y, None if bias is None else bias.to(dtype))
+        return cross_entropy(class_scores(logits, temperature, log_noise), targets)
 
 
 def _rest(
@@ -140,11 +161,12 @@ def _offsets(
     """Σ_k c_k (b_k/τ − log η_k) of every target, (M,)."""
     if bias is None and log_noise is None:
         return torch.zeros(sum(map(len, members)), dtype=dtype, device=table.device)
-    values: Tensor | float = 0.0 if log_noise is None else -log_noise.to(dtype)
-    if bias is not None:
-        values = values + bias.to(dtype) / temperature
-    assert isinstance(values, Tensor)
-    return torch.cat([member.expectation(values, background=not shared) for member in members])
+
+    def expectation(values: Tensor) -> Tensor:
+        return torch.cat([member.expectation(values.to(dtype), background=not shared) for member in members])
+
+    noise: Tensor | float = 0.0 if log_noise is None else expectation(log_noise)
+    return (0.0 if bias is None else expectation(bias) / temperature) - noise
 
 
 def _background_embeddings(table: Tensor, members: Sequence[SoftTargets], dtype: torch.dtype, cosine: bool) -> Tensor:
@@ -173,6 +195,8 @@ def topk(
     """
     if not 1 <= k <= len(table):
         raise ValueError(f"k must be between 1 and the {len(table)} classes, got {k}")
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size must be positive, got {chunk_size}")
     z = F.normalize(features, dim=1) if cosine else features
     best = features.new_empty(len(features), 0)
     classes = torch.empty(len(features), 0, dtype=torch.long, device=features.device)

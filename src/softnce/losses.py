@@ -9,16 +9,18 @@ its gradient. Contrastive losses see the targets of all ranks. A rank without ro
 for another. ``distributed=False`` keeps a rank to itself always.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from softnce import distributed as ranks
 from softnce import draws, functional
 from softnce.arguments import (
+    blank_ignored,
     check_candidates,
     check_chunk_size,
     check_class_weight,
@@ -35,15 +37,16 @@ from softnce.arguments import (
 )
 from softnce.candidates import BatchCandidates, Candidates, ClassCandidates
 from softnce.contrast import class_scores, contrast, cross_entropy
-from softnce.linear import linear_contrast
+from softnce.linear import linear_contrast, linear_cross_entropy
 from softnce.noise import RunningNoise, log_noise
 from softnce.targets import SoftTargets
+from softnce.validation import KeepsPrecision, as_number
 
 Picked = tuple[list[SoftTargets], Tensor | None]
 """Groups of candidates, and the positions of the rows' own targets among them."""
 
 
-class ClassifierLoss(nn.Module):
+class ClassifierLoss(KeepsPrecision):
     """What all losses on class logits have: a temperature, weights, a reduction, and the model they train."""
 
     class_weight: Tensor | None
@@ -61,19 +64,20 @@ class ClassifierLoss(nn.Module):
         distributed: bool = True,
     ) -> None:
         super().__init__()
+        label_smoothing = as_number(label_smoothing, "label_smoothing", "a number in [0, 1]")
         if not 0 <= label_smoothing <= 1:
             raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
         if label_smoothing and self.hard_labels_only:
             raise ValueError(f"{type(self).__name__} takes hard labels and no label_smoothing, got {label_smoothing}")
         check_class_weight(class_weight)
-        check_temperature(temperature)
+        temperature = check_temperature(temperature)
         if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
             self.register_buffer("temperature", temperature)
         else:
             self.temperature = temperature  # a Parameter registers itself and is learned
         self.register_buffer("class_weight", class_weight)
         self.reduction = check_reduction(reduction)
-        self.label_smoothing = float(label_smoothing)
+        self.label_smoothing = label_smoothing
         self.ignore_index = ignore_index
         self.distributed = distributed
 
@@ -85,9 +89,10 @@ class ClassifierLoss(nn.Module):
         return functional.probabilities(logits, self.temperature)
 
     def against_classes(self, logits: Tensor, targets: Tensor | SoftTargets, weight: Tensor | None = None) -> Tensor:
-        """The cross-entropy of :meth:`probabilities` and the targets: one scale for every loss and batch size.
+        """The cross-entropy of :meth:`probabilities` and the targets as given: one scale for every loss and batch size.
 
-        A contrastive loss grows with log M, the number of candidates; validate with this instead.
+        A contrastive loss grows with log M, the number of candidates; validate with this instead. The loss's own label
+        smoothing has no part in it.
         """
         return functional.soft_target_cross_entropy(
             logits,
@@ -96,7 +101,6 @@ class ClassifierLoss(nn.Module):
             self.reduction,
             weight=weight,
             class_weight=self.class_weight,
-            label_smoothing=self.label_smoothing,
             ignore_index=self.ignore_index,
         )
 
@@ -106,20 +110,34 @@ class ClassifierLoss(nn.Module):
     def _rows(self, logits: Tensor, targets: Tensor | SoftTargets) -> tuple[Tensor, SoftTargets, torch.Size]:
         targets = self._accept(targets)
         logits, shape = rows_of_logits(logits, allow_empty=self._talks())
-        return logits, rows_of_targets(targets, logits, shape, self.label_smoothing, self.ignore_index), shape
+        soft = rows_of_targets(targets, logits, shape, self.label_smoothing, self.ignore_index)
+        return blank_ignored(logits, soft), soft, shape
+
+    def _temperature(self) -> float | Tensor:
+        """τ, whose gradient is averaged over the ranks that talk, as DDP averages the model's."""
+        temperature = check_temperature(self.temperature)
+        if isinstance(temperature, Tensor) and temperature.requires_grad and self._talks():
+            return ranks.average_gradient(temperature)
+        return temperature
 
     def _accept(self, targets: Tensor | SoftTargets) -> Tensor | SoftTargets:
         return check_hard(targets, type(self).__name__) if self.hard_labels_only else targets
 
     def _reduce(
-        self, logits: Tensor, losses: Tensor, weight: Tensor | None, shape: torch.Size, total: Tensor
+        self,
+        inputs: Tensor,
+        temperature: float | Tensor,
+        losses: Tensor,
+        weight: Tensor | None,
+        shape: torch.Size,
+        total: Tensor,
     ) -> Tensor:
         """The reduction over the rows of this rank or, when ranks talk, of all of them."""
         if self.reduction == "none" or not self._talks():
             return reduce(losses, weight, self.reduction, shape, total)
         world = torch.distributed.get_world_size()
-        # 0·logits ties a rank without rows to its model, whose gradients DDP waits for.
-        mine = reduce(losses, weight, "sum", shape) + 0.0 * logits.sum()
+        # 0·inputs ties a rank without rows to its model, whose gradients DDP waits for; 0·τ likewise.
+        mine = reduce(losses, weight, "sum", shape) + 0.0 * inputs.sum() + 0.0 * temperature
         everyone = ranks.all_sum(torch.stack([mine.detach(), total.to(mine.dtype)]))
         if self.reduction == "mean":
             mine, shown = divide(mine, everyone[1]), divide(everyone[0], everyone[1])
@@ -183,6 +201,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
         self.uses_drawn_noise = candidates is None  # where a draw supplies it
         self.draw = draw
         self.remove_accidental_hits = remove_accidental_hits
+        self.rows_seen = 0  # of a batch that comes in micro-batches
         self.chunk_size = check_chunk_size(chunk_size)
         self.running_noise = noise_probs if isinstance(noise_probs, RunningNoise) else None
         self.register_buffer("log_noise", None if isinstance(noise_probs, RunningNoise) else log_noise(noise_probs))
@@ -201,7 +220,8 @@ class SoftTargetInfoNCE(ClassifierLoss):
 
         Gradient accumulation is exact when each micro-batch is contrasted with the whole batch: pass the whole batch's
         targets as ``batch`` and the positions of this micro-batch's rows in it as ``own``. The mean is then over the
-        whole batch, and the micro-batches' losses add up to it.
+        whole batch, and the micro-batches' losses add up to it. A queue takes the batch in when all of its rows have
+        come. Draws and sample weights do not go with it.
         """
         logits, soft, shape = self._rows(logits, targets)
 
@@ -240,8 +260,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
             temperature: float | Tensor, noise: Tensor | None, alpha: SoftTargets, pick: Picked | None
         ) -> Tensor:
             if pick is None:  # class vertices: all logits are needed
-                z, y = (F.normalize(v, dim=1) if cosine else v for v in (features, table))
-                return cross_entropy(class_scores(F.linear(z, y, bias), temperature, noise), alpha)
+                return linear_cross_entropy(features, table, bias, temperature, noise, alpha, sparse, cosine)
             return linear_contrast(
                 features, table, bias, temperature, noise, alpha, *pick, self.remove_accidental_hits, self.chunk_size,
                 sparse, cosine,
@@ -261,7 +280,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
         generator: torch.Generator | None,
     ) -> Tensor:
         """Draw, find candidates, score by ``losses``, reduce."""
-        temperature, noise = check_temperature(self.temperature), self._noise(soft.num_classes)
+        temperature, noise, soft = self._temperature(), self._noise(soft.num_classes), soft.detach()
         alpha, drawn_noise = soft, None
         if self.draw is not None:
             alpha = self.draw.alpha(soft, generator)
@@ -277,8 +296,10 @@ class SoftTargetInfoNCE(ClassifierLoss):
             if own is None or self.draw is not None or weight is not None:
                 raise ValueError("batch needs own, the positions of the rows in it, and allows neither draw nor weight")
             check_candidates(batch, own, len(soft), soft.num_classes)
-            whole, position = batch.smooth(self.label_smoothing), own
-            is_last = len(own) > 0 and bool(own[-1] == len(batch) - 1)
+            whole, position = batch.smooth(self.label_smoothing).detach(), own
+            self.rows_seen += len(own)
+            is_last = self.rows_seen >= len(batch)
+            self.rows_seen = 0 if is_last else self.rows_seen
             rows = functional.contrast_weight(whole, torch.Size([len(whole)]), None, self.class_weight)
             total = total_weight(len(whole), rows, inputs)
 
@@ -297,7 +318,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
             self.candidates.remember(whole)
             if self.running_noise is not None:
                 self.running_noise.update(whole)
-        return self._reduce(inputs, each, weights, shape, total)
+        return self._reduce(inputs, temperature, each, weights, shape, total)
 
     def _noise(self, num_classes: int) -> Tensor | None:
         noise = self.log_noise if self.running_noise is None else self.running_noise.probs().log()
@@ -334,10 +355,11 @@ class SoftTargetCrossEntropy(ClassifierLoss):
     def forward(self, logits: Tensor, targets: Tensor | SoftTargets, weight: Tensor | None = None) -> Tensor:
         logits, soft, shape = self._rows(logits, targets)
         check_class_weight(self.class_weight, soft.num_classes)
-        losses = cross_entropy(class_scores(logits, check_temperature(self.temperature)), soft, self.class_weight)
+        temperature = self._temperature()
+        losses = cross_entropy(class_scores(logits, temperature), soft, self.class_weight)
         weights = row_weight(soft, shape, weight)
         total = functional.cross_entropy_total(losses, soft, weights, self.class_weight)
-        return self._reduce(logits, losses, weights, shape, total)
+        return self._reduce(logits, temperature, losses, weights, shape, total)
 
 
 class NLL(SoftTargetCrossEntropy):

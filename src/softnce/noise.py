@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from softnce.targets import SoftTargets
-from softnce.validation import check_distribution, check_labels, values_are_checked
+from softnce.validation import KeepsPrecision, check_distribution, check_labels, check_tensor, values_are_checked
 
 
 def uniform(num_classes: int) -> Tensor:
@@ -23,6 +23,7 @@ def from_counts(counts: Tensor, floor: float | None = None) -> Tensor:
     A class that never occurs has no log η. Either ``floor`` gives every class at least that many counts (1 is a
     common choice), or such a class is an error.
     """
+    check_tensor(counts, "counts")
     if counts.dim() != 1 or len(counts) == 0:
         raise ValueError(f"counts must have shape (K,), got {tuple(counts.shape)}")
     counts = counts.double()
@@ -69,7 +70,7 @@ def from_loader(
     return from_counts(counts, floor)
 
 
-class RunningNoise(nn.Module):
+class RunningNoise(KeepsPrecision):
     """η estimated along the way, for streams whose class marginal is unknown or drifts.
 
     Keeps a decaying sum of the targets seen in training, starting from ``prior`` counts spread uniformly, which also
@@ -90,6 +91,8 @@ class RunningNoise(nn.Module):
 
     def __init__(self, num_classes: int, decay: float = 0.999, prior: float = 1.0) -> None:
         super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
         if not 0 < decay <= 1:
             raise ValueError(f"decay must be in (0, 1], got {decay}")
         if not prior > 0:

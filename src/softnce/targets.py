@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat, SupportsIndex
 
 import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from softnce.validation import check_distribution, check_labels, check_rows_sum_to_one, values_are_checked
+from softnce.validation import (
+    as_number,
+    check_distribution,
+    check_labels,
+    check_rows_sum_to_one,
+    check_tensor,
+    values_are_checked,
+    values_are_readable,
+)
 
 
 class SoftTargets:
@@ -74,19 +83,22 @@ class SoftTargets:
         ignore_index: int = -100,
     ) -> SoftTargets:
         """Labels (N,), smoothed by ``smoothing`` towards ``smoothing_dist`` (ξ, None = uniform)."""
+        check_tensor(labels, "labels")
         if labels.dim() != 1:
             raise ValueError(f"labels must have shape (N,), got {tuple(labels.shape)}")
         check_labels(labels, num_classes, "labels", ignore_index)
         smoothing = _check_smoothing(smoothing, smoothing_dist, num_classes)
+        labels = labels.long()
         mask: Tensor | None = labels != ignore_index
         if mask is not None and values_are_checked(labels) and bool(mask.all()):
             mask = None
-        index = labels.long() if mask is None else torch.where(mask, labels, 0).long()
+        index = labels if mask is None else torch.where(mask, labels, 0)
         return cls(num_classes, index[:, None], None, smoothing, smoothing_dist, mask)
 
     @classmethod
     def from_dense(cls, probs: Tensor) -> SoftTargets:
         """Probabilities (N, K), such as timm's or torchvision's MixUp returns."""
+        check_tensor(probs, "probs")
         if probs.dim() != 2 or not probs.is_floating_point():
             raise ValueError(
                 f"probs must be a floating point (N, K) tensor, got shape {tuple(probs.shape)} of {probs.dtype}"
@@ -102,9 +114,12 @@ class SoftTargets:
         Rows with fewer pairs are filled up with weight 0 (the index is then ignored, but must be in range); a class
         named twice counts with the sum of its weights.
         """
-        if index.dim() != 2 or index.shape != weight.shape:
+        check_tensor(index, "index")
+        check_tensor(weight, "weight")
+        if index.dim() != 2 or index.shape != weight.shape or index.shape[1] == 0:
             raise ValueError(
-                f"index and weight must have one shape (N, S), got {tuple(index.shape)} and {tuple(weight.shape)}"
+                "index and weight must have one shape (N, S) with S ≥ 1, "
+                f"got {tuple(index.shape)} and {tuple(weight.shape)}"
             )
         if not weight.is_floating_point():
             raise TypeError(f"weight must be a floating point tensor, got {weight.dtype}")
@@ -126,6 +141,7 @@ class SoftTargets:
         What the other classes had is given to the k in proportion (``"renormalise"``) or spread uniformly over all
         classes (``"spread"``; then the background's mass differs from row to row).
         """
+        check_tensor(logits, "logits")
         if logits.dim() != 2 or not logits.is_floating_point():
             raise ValueError(f"logits must be floating point (N, K), got {tuple(logits.shape)} {logits.dtype}")
         num_classes = logits.shape[1]
@@ -135,8 +151,8 @@ class SoftTargets:
             raise ValueError(f"temperature must be positive, got {temperature}")
         if remainder not in ("renormalise", "spread"):
             raise ValueError(f"remainder must be 'renormalise' or 'spread', got {remainder!r}")
-        if values_are_checked(logits) and bool(logits.isnan().any()):
-            raise ValueError("logits hold NaN")
+        if values_are_checked(logits) and not bool((logits < torch.inf).all()):
+            raise ValueError("logits hold NaN or +inf")
         scaled = logits.to(_at_least_float32(logits.dtype)) / temperature
         top, index = scaled.topk(k, dim=1)
         if remainder == "renormalise":
@@ -150,6 +166,7 @@ class SoftTargets:
 
         Stored as pairs when few of the K classes were ever chosen for one sample, else as dense rows.
         """
+        check_tensor(counts, "counts")
         if counts.dim() != 2:
             raise ValueError(f"counts must have shape (N, K), got {tuple(counts.shape)}")
         share = counts.to(torch.get_default_dtype())
@@ -243,8 +260,9 @@ class SoftTargets:
         return (values * self.smoothing_dist.to(values.dtype)).sum(-1)
 
     def class_mass(self) -> Tensor:
-        """The sum of all rows that count, (K,). O(N·S + K)."""
-        weight, mass = self.pair_weight(), self.background_mass()
+        """The sum of all rows that count, (K,), in float32 or better. O(N·S + K)."""
+        dtype = _at_least_float32(torch.float32 if self.weight is None else self.weight.dtype)
+        weight, mass = self.pair_weight(dtype), self.background_mass(dtype)
         if self.mask is not None:
             weight, mass = weight * self.mask[:, None], mass * self.mask
         if self.index is None:
@@ -292,6 +310,8 @@ class SoftTargets:
 
         Pairs stay pairs (S adds up), and a background shared by both stays shared.
         """
+        if not isinstance(other, SoftTargets):
+            raise TypeError(f"other must be SoftTargets, got {type(other).__name__}")
         if other.num_classes != self.num_classes or len(other) != len(self):
             raise ValueError(
                 f"other must have {len(self)} rows and {self.num_classes} classes as self has, "
@@ -303,10 +323,12 @@ class SoftTargets:
             if lam.dim() > 0 and lam.shape != (len(self),):
                 raise ValueError(f"lam must be a number or have shape ({len(self)},), got {tuple(lam.shape)}")
             if values_are_checked(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
-                raise ValueError("lam must lie in [0, 1]")
+                raise ValueError(f"lam must lie in [0, 1], got values from {lam.min():.4g} to {lam.max():.4g}")
             lam = lam.to(self.device)
             column: float | Tensor = lam[:, None] if lam.dim() else lam
         else:
+            if not isinstance(lam, SupportsFloat):
+                raise TypeError(f"lam must be a number or a tensor (N,), got {type(lam).__name__}")
             lam = float(lam)
             if not 0 <= lam <= 1:
                 raise ValueError(f"lam must lie in [0, 1], got {lam}")
@@ -331,11 +353,14 @@ class SoftTargets:
         return SoftTargets(self.num_classes, torch.cat([self.index, other.index], 1), weight, mass, dist, mask)
 
     def __getitem__(self, rows: int | slice | Tensor | Sequence[int]) -> SoftTargets:
-        """The rows named; a single number gives a SoftTargets of one row."""
-        if isinstance(rows, int):
-            if not -len(self) <= rows < len(self):
-                raise IndexError(f"row {rows} of {len(self)}")
-            rows = slice(rows, rows + 1 or None)
+        """The rows named; a single number, of Python, numpy or torch, gives a SoftTargets of one row."""
+        if rows is None or isinstance(rows, tuple) or rows is Ellipsis:
+            raise IndexError(f"SoftTargets are indexed by rows alone, got {rows!r}")
+        if isinstance(rows, SupportsIndex) and not (isinstance(rows, Tensor) and rows.dim() > 0):
+            row = operator.index(rows)
+            if not -len(self) <= row < len(self):
+                raise IndexError(f"row {row} of {len(self)}")
+            rows = slice(row, row + 1 or None)
         return self._map(lambda x: x[rows])
 
     def flip(self, dim: int = 0) -> SoftTargets:
@@ -344,8 +369,14 @@ class SoftTargets:
             raise ValueError(f"dim must be 0, the rows, got {dim}")
         return self._map(lambda x: x.flip(0))
 
-    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> SoftTargets:
+    def to(self, device: torch.device | str | int | torch.dtype, non_blocking: bool = False) -> SoftTargets:
+        """On another device, or with weights of another floating point dtype."""
+        if isinstance(device, torch.dtype):
+            return self._map(lambda x: x.to(device) if x.is_floating_point() else x, shared=True)
         return self._map(lambda x: x.to(device, non_blocking=non_blocking), shared=True)
+
+    def cpu(self) -> SoftTargets:
+        return self.to("cpu")
 
     def detach(self) -> SoftTargets:
         return self._map(lambda x: x.detach())
@@ -362,6 +393,9 @@ class SoftTargets:
         parts = list(parts)
         if not parts:
             raise ValueError("SoftTargets.cat needs at least one part")
+        for part in parts:
+            if not isinstance(part, SoftTargets):
+                raise TypeError(f"SoftTargets.cat takes SoftTargets, got {type(part).__name__}")
         first = parts[0]
         if len(parts) == 1:
             return first
@@ -415,15 +449,22 @@ def sample_labels(
     """n labels from ``probs`` (K,), or uniform where it is None. O(K + n·log K), O(n) for uniform."""
     if probs is None:
         return torch.randint(num_classes, (n,), device=device, generator=generator)
-    return invert_cdf(probs.double().cumsum(0), n, generator)
+    return invert_edges(class_edges(probs), n, generator)
 
 
-def invert_cdf(cdf: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """n labels from a cumulative distribution (K,), not necessarily ending at 1. O(n·log K)."""
-    u = torch.rand(n, dtype=cdf.dtype, device=cdf.device, generator=generator) * cdf[-1]
-    # The first class whose edge lies beyond u has mass; u rounded up to the end belongs to the last such class.
-    last = torch.searchsorted(cdf, cdf[-1:])
-    return torch.minimum(torch.searchsorted(cdf, u, right=True), last)
+_STEPS = 1 << 52
+
+
+def class_edges(probs: Tensor) -> Tensor:
+    """Where each class ends on a line of 2⁵² steps, (K,), for :func:`invert_edges`; whole numbers do not round."""
+    cdf = probs.double().cumsum(0)
+    return (cdf / cdf[-1] * _STEPS).round().long()
+
+
+def invert_edges(edges: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    """n labels drawn by their :func:`class_edges`. O(n·log K)."""
+    u = torch.randint(_STEPS, (n,), device=edges.device, generator=generator)
+    return torch.searchsorted(edges, u, right=True)
 
 
 def as_soft_targets(
@@ -473,11 +514,11 @@ def _same_number(a: float | Tensor, b: float | Tensor) -> bool:
 
 
 def _same_dist(a: Tensor | None, b: Tensor | None, num_classes: int, unread: bool) -> bool:
-    """Whether two ξ are equal; ``unread`` where that takes values that may not be read now."""
+    """Whether two ξ are equal; ``unread`` for two tensors whose values cannot be read now."""
     if a is b:
         return True
-    if not values_are_checked(a, b):
-        return unread
+    if not values_are_readable(a, b):
+        return unread and a is not None and b is not None
     if a is None or b is None:
         given = a if b is None else b
         assert given is not None
@@ -497,11 +538,12 @@ def _common_dist(parts: Sequence[tuple[float | Tensor, Tensor | None]], num_clas
 
 
 def _check_smoothing(smoothing: float, dist: Tensor | None, num_classes: int) -> float:
-    if isinstance(smoothing, bool) or not isinstance(smoothing, (int, float)) or not 0 <= smoothing <= 1:
+    smoothing = as_number(smoothing, "smoothing", "a number in [0, 1]")
+    if not 0 <= smoothing <= 1:
         raise ValueError(f"smoothing must be a number in [0, 1], got {smoothing!r}")
     if dist is not None:
         check_distribution(dist, "smoothing_dist", num_classes)
-    return float(smoothing)
+    return smoothing
 
 
 def _fill(pairs: Tensor, width: int) -> Tensor:
@@ -511,6 +553,9 @@ def _fill(pairs: Tensor, width: int) -> Tensor:
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
+
+# Soft targets saved with torch.save load with weights_only=True, as a file of a teacher's outputs should.
+torch.serialization.add_safe_globals([SoftTargets])
 
 # A DataLoader whose data set returns rows (``t[i]``) collates them as it does tensors.
 default_collate_fn_map[SoftTargets] = lambda batch, *, collate_fn_map=None: SoftTargets.cat(batch)

@@ -5,10 +5,13 @@ Value checks can therefore be switched off, and are skipped by themselves while 
 tensors that hold no data (fake and functional tensors).
 """
 
+from collections.abc import Callable
+from numbers import Real
 from types import TracebackType
+from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 _enabled = True
@@ -41,14 +44,45 @@ class set_validation:
 
 
 def values_are_checked(*tensors: Tensor | None) -> bool:
-    """Whether the values of these tensors may be read on the host now."""
-    if not _enabled or torch.compiler.is_compiling():
+    """Whether the values of these tensors are to be checked: they can be read, and checks are on."""
+    return _enabled and values_are_readable(*tensors)
+
+
+def values_are_readable(*tensors: Tensor | None) -> bool:
+    """Whether the values of these tensors can be read on the host now."""
+    if torch.compiler.is_compiling():
         return False
     return all(t is None or (type(t) in (Tensor, Parameter) and t.device.type != "meta") for t in tensors)
 
 
+def check_tensor(value: object, name: str) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+
+
+def as_number(value: object, name: str, needed: str) -> float:
+    """A Python or numpy number as float; ``needed`` says what is wanted where it is none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name} must be {needed}, got {value!r}")
+    return float(value)
+
+
+class KeepsPrecision(nn.Module):
+    """A module whose buffers keep their precision when the model around it is cast to half: they are no activations."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            after = self._buffers[name]
+            if buffer is not None and after is not None and after.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(after.device)
+        return self
+
+
 def check_distribution(p: Tensor, name: str, num_classes: int | None = None) -> None:
     """``p`` must be a (K,) tensor of probabilities: finite, not negative, summing to 1."""
+    check_tensor(p, name)
     if p.dim() != 1 or not p.is_floating_point():
         raise ValueError(f"{name} must be a (K,) floating point tensor, got shape {tuple(p.shape)} of {p.dtype}")
     if num_classes is not None and len(p) != num_classes:
@@ -77,10 +111,12 @@ def check_rows_sum_to_one(rows: Tensor, name: str) -> None:
 
 def check_labels(labels: Tensor, num_classes: int, name: str = "targets", ignore_index: int | None = None) -> None:
     """``labels`` must be integers in [0, num_classes), or ``ignore_index`` where one is given."""
+    check_tensor(labels, name)
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(f"{name} must hold integer labels, got {labels.dtype}")
     if labels.numel() == 0 or not values_are_checked(labels):
         return
+    labels = labels.long()  # an unsigned label would wrap around at a negative ignore_index
     if ignore_index is not None:
         labels = labels[labels != ignore_index]
         if labels.numel() == 0:
