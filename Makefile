@@ -7,6 +7,7 @@ OUT ?= results/reproduce
 
 reproduce: .venv/installed
 	$(BIN)/softnce study density --preset paper --out $(OUT)
+	$(BIN)/softnce study information --preset paper --out $(OUT)
 	$(BIN)/softnce study digits --preset paper --out $(OUT)
 	$(BIN)/softnce report $(OUT)
 
