@@ -1,10 +1,15 @@
 import os
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 collect_ignore_glob = [] if find_spec("torch_geometric") and find_spec("h5py") else ["test_*.py"]
+if not collect_ignore_glob:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")  # PyG uses it while it is imported
+        import torch_geometric.nn  # noqa: F401
 
 
 @pytest.fixture(scope="session")
