@@ -97,13 +97,20 @@ def test_a_seed_gives_the_same_numbers_alone_and_in_company(tmp_path, finished):
         assert outcome.result["kl"] == pytest.approx(together[name]["kl"], rel=1e-3)
 
 
-def test_a_page_of_what_there_is_while_the_rest_still_runs(tmp_path, finished):
-    path = tmp_path / "density.jsonl"
+@pytest.mark.parametrize(
+    ("parts", "figures"),
+    [
+        (("fit",), ["kl", "grid", "soft"]),
+        (("fit", "noise"), ["kl", "noise", "grid", "soft"]),
+        (("fit", "optimum", "map"), ["kl", "grid", "soft", "maps"]),
+    ],
+)
+def test_a_page_of_what_there_is_while_the_rest_still_runs(tmp_path, finished, parts, figures):
     lines = (finished / "density.jsonl").read_text().splitlines()
-    kept = [line for line in lines if json.loads(line)["config"]["part"] in ("fit", "optimum")]
-    path.write_text("\n".join(kept) + "\n")
+    kept = [line for line in lines if json.loads(line)["config"]["part"] in parts]
+    (tmp_path / "density.jsonl").write_text("\n".join(kept) + "\n")
     section = density.section(studies.load("density").results(tmp_path).rows())
-    assert [block.name for block in section.blocks if isinstance(block, Figure)] == ["kl", "grid", "soft"]
+    assert [block.name for block in section.blocks if isinstance(block, Figure)] == figures
 
 
 @pytest.mark.slow

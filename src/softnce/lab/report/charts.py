@@ -157,7 +157,7 @@ def draw(figure: Figure) -> Any:
         for ax in list(axes)[len(figure.panels) :]:
             ax.set_axis_off()
         if legend:
-            in_a_row = min(len(legend), max(2, int(width * columns / 2.2)))
+            in_a_row = min(len(legend), max(2, int(width * columns / 1.8)))
             canvas.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=in_a_row)
         return canvas
 
