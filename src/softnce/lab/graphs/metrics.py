@@ -8,9 +8,9 @@ Everything follows from one confusion matrix a specimen, rows true and columns p
 *Top-1* of a specimen is its share of cells classified correctly. Its *class average* is the mean accuracy of its
 classes, without the embryo sac and without absent classes. Both are averaged over the specimens of all folds.
 
-"Absent" has two readings. The definition: no cell of the specimen has the class. The published code: no cell has the
-class *and none was predicted to*; a class that was only predicted counts with accuracy 0 (its metrics library reports
-such classes as 0, not as undefined). The second is lower or equal. Both are computed; compare the leaderboard with
+"Absent" has two readings. The definition: no cell of the specimen has the class. The published code, as we read it with
+the torchmetrics of its time: no cell has the class *and none was predicted to*; a class that was only predicted counts
+with accuracy 0. The second is lower or equal. Both are computed; compare the leaderboard with
 ``class_average_published``.
 """
 
