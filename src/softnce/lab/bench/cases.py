@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from softnce import SoftTargetInfoNCE, SoftTargets
+from softnce import SoftTargetInfoNCE, SoftTargets, functional
 from softnce.lab.bench import baselines
 
 Step = Callable[[], object]
@@ -173,26 +173,32 @@ def _published(inputs: Inputs) -> Callable[[Tensor], Tensor]:
     )
 
 
-def _ours(targets: Callable[[Inputs], Tensor | SoftTargets], **options: object) -> Callable[[Inputs], Callable]:
+def _ours(targets: Callable[[Inputs], Tensor | SoftTargets], **options: Any) -> Callable[[Inputs], Callable]:
     """The library's loss on these targets, against the batch or against M candidates that begin with it."""
 
     def loss(inputs: Inputs) -> Callable[[Tensor], Tensor]:
-        criterion, given = SoftTargetInfoNCE(inputs.noise, **options), targets(inputs)  # type: ignore[arg-type]
+        given = targets(inputs)
         if inputs.size.candidates is None:
+            criterion = SoftTargetInfoNCE(inputs.noise, **options)
             return lambda x: criterion(x, given)
         dense = isinstance(given, Tensor) and given.is_floating_point()
-        batch = SoftTargets.from_dense(inputs.all_probabilities) if dense else inputs.all_targets
+        candidates = SoftTargets.from_dense(inputs.all_probabilities) if dense else inputs.all_targets
         own = torch.arange(inputs.size.rows)
-        return lambda x: criterion(x, given, batch=batch, own=own)
+        return lambda x: functional.soft_target_info_nce(
+            x, given, inputs.noise, candidates=candidates, own=own, **options
+        )
 
     return loss
 
 
 def _ours_from_table(inputs: Inputs) -> Callable[[Tensor, Tensor], Tensor]:
-    criterion, batch, own = SoftTargetInfoNCE(inputs.noise), None, None
-    if inputs.size.candidates is not None:
-        batch, own = inputs.all_targets, torch.arange(inputs.size.rows)
-    return lambda z, y: criterion.linear(z, y, inputs.targets, sparse=True, batch=batch, own=own)
+    if inputs.size.candidates is None:
+        criterion = SoftTargetInfoNCE(inputs.noise)
+        return lambda z, y: criterion.linear(z, y, inputs.targets, sparse=True)
+    candidates, own = inputs.all_targets, torch.arange(inputs.size.rows)
+    return lambda z, y: functional.linear_soft_target_info_nce(
+        z, y, inputs.targets, inputs.noise, candidates=candidates, own=own, sparse=True
+    )
 
 
 def _sampled(inputs: Inputs) -> Callable[[Tensor, Tensor], Tensor]:

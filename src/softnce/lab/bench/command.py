@@ -103,7 +103,9 @@ PRESETS = {
 
 
 def main(argv: list[str]) -> None:
-    config = from_args(Config, argv, prog="softnce bench", description=DESCRIPTION, presets=PRESETS)
+    if {"-h", "--help"} & set(argv):
+        print(DESCRIPTION)  # as it is; the parser would run its lines together
+    config = from_args(Config, argv, prog="softnce bench", description="", presets=PRESETS)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     try:

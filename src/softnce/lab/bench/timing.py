@@ -62,11 +62,11 @@ def interleaved(
     repeats = {name: max(1, math.ceil(SHORTEST / call)) for name, call in calls.items()}
     fewest = {name: 1 if call > seconds else min(3, rounds) for name, call in calls.items()}
     order = random.Random(0)
+    gc.collect()
     was_enabled = gc.isenabled()
+    gc.disable()  # Python's collector would fall on one step or another
     try:
         for _ in range(rounds):
-            gc.collect()
-            gc.disable()  # Python's collector would fall on one step or another
             for name in order.sample(list(steps), len(steps)):
                 taken = times[name]
                 if len(taken) < fewest[name] or sum(taken) * repeats[name] < seconds:
