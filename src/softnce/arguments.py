@@ -207,6 +207,8 @@ def reduce(
         return weighted.reshape(shape)
     if reduction == "sum":
         return weighted.sum()
+    if weight is None and total is None:
+        return weighted.mean()
     return divide(weighted.sum(), total_weight(len(losses), weight, losses) if total is None else total)
 
 

@@ -10,6 +10,7 @@ enter, so whatever adds the same number to every candidate, such as a shared lab
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -49,8 +50,7 @@ def contrast(
     O(N·M·S) for S pairs; one (N, K) × (K, M) product when dense. Memory beyond the gradient: a chunk of rows × M, and
     N × M where K > 2·M·S. A background that is not the same for the rows and a group costs O(N·K) once.
     """
-    # Scores are sums of products; half precision would ruin them, and autocast would choose it.
-    with torch.autocast(logits.device.type, enabled=False):
+    with full_precision(logits.device):
         groups = [group for group in candidates if len(group)]
         if not groups or len(logits) == 0:
             return class_scores(logits, temperature).sum(1) * 0.0
@@ -70,6 +70,12 @@ def contrast(
             start += len(group)
         rest = parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
         return torch.logaddexp(rest, rest.new_zeros(()))
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """No autocast: scores are sums of products, which half precision would ruin."""
+    is_on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if is_on else nullcontext()
 
 
 def cross_entropy(scores: Tensor, targets: SoftTargets, class_weight: Tensor | None = None) -> Tensor:
@@ -99,13 +105,13 @@ def _label_losses(
     dtype = torch.promote_types(logits.dtype, torch.float32)
     label, sharpness = targets.index[:, 0], 1 - targets.smoothing
     ones = torch.ones_like(group.index[:, 0], dtype=dtype) if group.mask is None else group.mask.to(dtype)
-    counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add(0, group.index[:, 0], ones)
+    counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add_(0, group.index[:, 0], ones)
     # The lowest number instead of −∞ for n = 0, so that gradients stay finite when all classes are empty.
-    log_counts = torch.where(counts > 0, counts.clamp(min=1).log(), torch.finfo(dtype).min)
+    log_counts = counts.log_().clamp_(min=torch.finfo(dtype).min)
     bias = log_counts if log_noise is None else log_counts - sharpness * log_noise.to(dtype)
     scores = torch.add(bias, logits.to(dtype), alpha=sharpness / temperature)
     losses = torch.nn.functional.cross_entropy(scores, label, reduction="none")
-    return losses + log_counts.clamp(min=0)[label]
+    return losses + log_counts[label]
 
 
 def _problem(

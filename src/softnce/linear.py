@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from softnce.contrast import class_scores, cross_entropy, identities
+from softnce.contrast import class_scores, cross_entropy, full_precision, identities
 from softnce.targets import SoftTargets, is_zero, same_background
 
 
@@ -36,7 +36,7 @@ def linear_contrast(
     Time O(N·M·d + M·S·d), memory O(N·M + M·S·d), whatever K; with ``chunk_size`` rows at a time, recomputed in
     backward, O(chunk_size·M). Dense targets, and backgrounds that are not shared, cost O(K·d) more.
     """
-    with torch.autocast(features.device.type, enabled=False):
+    with full_precision(features.device):
         dtype = torch.promote_types(features.dtype, torch.float32)
         z = F.normalize(features.to(dtype), dim=1) if cosine else features.to(dtype)
         groups = [group for group in candidates if len(group)]
@@ -98,7 +98,7 @@ def linear_cross_entropy(
     """The cross-entropy of every row, (N,), through all logits. O(N·K·d)."""
     if sparse:
         raise ValueError("sparse=True cannot be with class vertices as candidates: they touch every class")
-    with torch.autocast(features.device.type, enabled=False):
+    with full_precision(features.device):
         dtype = torch.promote_types(features.dtype, torch.float32)
         z, y = (F.normalize(v.to(dtype), dim=1) if cosine else v.to(dtype) for v in (features, table))
         logits = F.linear(z, y, None if bias is None else bias.to(dtype))

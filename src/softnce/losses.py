@@ -130,12 +130,13 @@ class ClassifierLoss(KeepsPrecision):
         losses: Tensor,
         weight: Tensor | None,
         shape: torch.Size,
-        total: Tensor,
+        total: Tensor | None,
     ) -> Tensor:
         """The reduction over the rows of this rank or, when ranks talk, of all of them."""
         if self.reduction == "none" or not self._talks():
             return reduce(losses, weight, self.reduction, shape, total)
         world = torch.distributed.get_world_size()
+        total = total_weight(len(losses), weight, inputs) if total is None else total
         # 0·inputs ties a rank without rows to its model, whose gradients DDP waits for; 0·τ likewise.
         mine = reduce(losses, weight, "sum", shape) + 0.0 * inputs.sum() + 0.0 * temperature
         everyone = ranks.all_sum(torch.stack([mine.detach(), total.to(mine.dtype)]))
@@ -291,7 +292,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
             if own is not None:
                 raise ValueError("own names rows of batch, so it needs batch")
             whole, position, is_last = alpha, torch.arange(len(alpha), device=alpha.device), True
-            total = total_weight(len(alpha), weights, inputs)
+            total = None if weights is None else total_weight(len(alpha), weights, inputs)
         else:
             if own is None or self.draw is not None or weight is not None:
                 raise ValueError("batch needs own, the positions of the rows in it, and allows neither draw nor weight")

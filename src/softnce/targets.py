@@ -83,17 +83,7 @@ class SoftTargets:
         ignore_index: int = -100,
     ) -> SoftTargets:
         """Labels (N,), smoothed by ``smoothing`` towards ``smoothing_dist`` (ξ, None = uniform)."""
-        check_tensor(labels, "labels")
-        if labels.dim() != 1:
-            raise ValueError(f"labels must have shape (N,), got {tuple(labels.shape)}")
-        check_labels(labels, num_classes, "labels", ignore_index)
-        smoothing = _check_smoothing(smoothing, smoothing_dist, num_classes)
-        labels = labels.long()
-        mask: Tensor | None = labels != ignore_index
-        if mask is not None and values_are_checked(labels) and bool(mask.all()):
-            mask = None
-        index = labels if mask is None else torch.where(mask, labels, 0)
-        return cls(num_classes, index[:, None], None, smoothing, smoothing_dist, mask)
+        return _from_labels(labels, num_classes, smoothing, smoothing_dist, ignore_index, "labels")
 
     @classmethod
     def from_dense(cls, probs: Tensor) -> SoftTargets:
@@ -481,9 +471,7 @@ def as_soft_targets(
     if not isinstance(targets, Tensor):
         raise TypeError(f"targets must be a tensor or SoftTargets, got {type(targets).__name__}")
     if targets.dim() == 1:
-        check_labels(targets, num_classes, "targets", ignore_index)
-        with_background = _check_smoothing(label_smoothing, None, num_classes)
-        return SoftTargets.from_labels(targets, num_classes, with_background, ignore_index=ignore_index)
+        return _from_labels(targets, num_classes, label_smoothing, None, ignore_index, "targets")
     if targets.dim() != 2 or targets.shape[1] != num_classes:
         raise ValueError(
             f"targets must be (N,) labels or (N, {num_classes}) probabilities, got shape {tuple(targets.shape)}"
@@ -493,6 +481,21 @@ def as_soft_targets(
     if values_are_checked(targets):
         check_rows_sum_to_one(targets, "targets")
     return SoftTargets(num_classes, None, targets).smooth(label_smoothing)
+
+
+def _from_labels(
+    labels: Tensor, num_classes: int, smoothing: float, smoothing_dist: Tensor | None, ignore_index: int, name: str
+) -> SoftTargets:
+    check_tensor(labels, name)
+    if labels.dim() != 1:
+        raise ValueError(f"{name} must have shape (N,), got {tuple(labels.shape)}")
+    may_ignore = check_labels(labels, num_classes, name, ignore_index)
+    smoothing = _check_smoothing(smoothing, smoothing_dist, num_classes)
+    index, mask = labels.long(), None
+    if may_ignore:
+        mask = index != ignore_index
+        index = torch.where(mask, index, 0)
+    return SoftTargets(num_classes, index[:, None], None, smoothing, smoothing_dist, mask)
 
 
 def same_background(a: SoftTargets, b: SoftTargets) -> bool:

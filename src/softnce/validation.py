@@ -109,20 +109,26 @@ def check_rows_sum_to_one(rows: Tensor, name: str) -> None:
         raise ValueError(f"{name} must sum to 1 over the classes, got a sum of {worst:.6g}")
 
 
-def check_labels(labels: Tensor, num_classes: int, name: str = "targets", ignore_index: int | None = None) -> None:
-    """``labels`` must be integers in [0, num_classes), or ``ignore_index`` where one is given."""
+def check_labels(labels: Tensor, num_classes: int, name: str, ignore_index: int | None = None) -> bool:
+    """``labels`` must be integers in [0, num_classes), or ``ignore_index`` where one is given.
+
+    Returns whether some may be ignored: False only where it was seen that none is.
+    """
     check_tensor(labels, name)
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(f"{name} must hold integer labels, got {labels.dtype}")
     if labels.numel() == 0 or not values_are_checked(labels):
-        return
+        return True
     labels = labels.long()  # an unsigned label would wrap around at a negative ignore_index
-    if ignore_index is not None:
-        labels = labels[labels != ignore_index]
-        if labels.numel() == 0:
-            return
     low, high = (int(v) for v in torch.aminmax(labels))
-    if low < 0 or high >= num_classes:
-        ignored = "" if ignore_index is None else f" (or ignore_index = {ignore_index})"
-        wrong = low if low < 0 else high
-        raise ValueError(f"{name} holds the label {wrong}; labels are in [0, {num_classes}){ignored}")
+    can_ignore = ignore_index is not None and 0 <= ignore_index < num_classes
+    if low >= 0 and high < num_classes:
+        return can_ignore
+    rest = labels if ignore_index is None else labels[labels != ignore_index]
+    if rest.numel():
+        low, high = (int(v) for v in torch.aminmax(rest))
+        if low < 0 or high >= num_classes:
+            ignored = "" if ignore_index is None else f" (or ignore_index = {ignore_index})"
+            wrong = low if low < 0 else high
+            raise ValueError(f"{name} holds the label {wrong}; labels are in [0, {num_classes}){ignored}")
+    return True
