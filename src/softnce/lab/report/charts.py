@@ -157,7 +157,8 @@ def draw(figure: Figure) -> Any:
         for ax in list(axes)[len(figure.panels) :]:
             ax.set_axis_off()
         if legend:
-            in_a_row = min(len(legend), max(2, int(width * columns / 1.8)))
+            inches = 0.6 + 0.075 * max(len(name) for name in legend)  # of the widest entry
+            in_a_row = max(1, min(len(legend), int(width * columns / inches)))
             canvas.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=in_a_row)
         return canvas
 
