@@ -312,6 +312,24 @@ def test_a_smoothed_label_is_not_the_conditional() -> None:
     assert best < 0.6 * (p_smoothed[0] / p_smoothed[1]).log().item()
 
 
+def test_targets_that_tell_their_samples_apart_leave_soft_targets_without_an_optimum() -> None:
+    """Three samples of class 0, each with its conditional as soft target, contrasted with one another.
+
+    No target is a mixture of the others, so some scores single it out, the better the larger they are: the loss goes to
+    0 while two of three classes are wrong. Labels drawn from the same targets have their optimum at the conditional.
+    """
+    p = torch.tensor([[0.7, 0.2, 0.1], [0.6, 0.1, 0.3], [0.55, 0.35, 0.1]], dtype=torch.float64)
+    vertices, eta = torch.eye(3, dtype=torch.float64), p.mean(0)
+    # Scores that give a sample's own target 1, and 0 to the other two.
+    astray = torch.linalg.solve(p, vertices).T
+    losses = [functional.soft_target_info_nce(scale * astray, p).item() for scale in (1.0, 10.0, 100.0)]
+    assert losses[0] > losses[1] > losses[2]
+    assert losses[2] < 1e-9 < functional.soft_target_info_nce(p.log(), p).item()
+    assert (astray.argmax(1) != p.argmax(1)).sum() == 2
+    for conditional in p:
+        assert_minimal_at(conditional.log(), lambda s, p=conditional: expected_loss(s, 1.0, eta, vertices, p, eta, 2))
+
+
 # --------------------------------------------------------------------------------------------------- the loss
 
 
