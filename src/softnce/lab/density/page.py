@@ -235,10 +235,12 @@ class _Findings:
         small = [p for p in points if p.predicted < self.limit / 10]
         if small:
             worst = max(abs(p.measured - p.predicted) for p in small)
+            text += f" For the other {len(small)}, measured and predicted differ by up to {worst:.1g} nats."
+        below = sum(p.measured <= 0 for p in small)
+        if below:
             text += f"""
-                For the other {len(small)} the two differ by up to {worst:.1g} nats, more than what is predicted: slow
-                directions have not converged yet, and {sum(p.measured <= 0 for p in small)} measure below the optimum's
-                KL. There the comparison says nothing."""
+                {below} of them measure below the optimum's KL, which noise cannot do: they have not converged in
+                their slow directions."""
         return prose(text)
 
     def grid_figure(self) -> Figure | None:
