@@ -115,6 +115,16 @@ def test_no_critic_goes_above_the_information(name, num_negatives):
             assert difference == pytest.approx(math.log(1 + 1 / num_negatives), abs=1e-13)
 
 
+def test_negatives_from_another_distribution_bound_more_than_the_information():
+    """Negatives from η instead of the labels' marginal: log(N + 1) − ℓ is bounded by I + KL(p_Y ‖ η), and exceeds I."""
+    joint = random_joint(seed=2)
+    p_y, eta = joint.sum(0), torch.tensor([0.1, 0.1, 0.8], dtype=torch.float64)
+    critic = (joint / joint.sum(1, keepdim=True) / eta).log()
+    bound = info.information_bound(expected_loss(critic, joint, eta, 5), 5).item()
+    information = info.mutual_information(joint).item()
+    assert information + 0.05 < bound <= information + torch.xlogy(p_y, p_y / eta).sum().item()
+
+
 def test_soft_targets_are_bounded_by_their_own_information():
     """Z with soft targets A: the loss with scores Σ_k a_k s_k(z) bounds I(Z;A), which exceeds the labels' I(Z;Y)."""
     targets = torch.tensor([[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.5, 0.45, 0.05]], dtype=torch.float64)
