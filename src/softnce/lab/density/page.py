@@ -101,6 +101,13 @@ class _Findings:
             sentences.append(f"""
                 The largest paired difference at the paper's protocol is {_interval(differences[most])} thousandths of
                 a nat, at {most:g} %.""")
+        highest = max(self._kl("nll", "adam"))
+        errors = [self._kl(loss, "sgd", "parameter_error").get(highest) for loss in PAIR]
+        if all(errors):
+            values = " and ".join(
+                f"{e.mean:.4f} with {LOSSES[loss].name}" for e, loss in zip(errors, PAIR, strict=True) if e
+            )
+            sentences.append(f"The parameters' root mean square error at {highest:g} % with SGD is {values}.")
         return prose(" ".join(sentences))
 
     def difference_table(self) -> Table:
@@ -384,8 +391,8 @@ class _Findings:
             f"""{s["num_modes"]} modes of unit length in {s["dimension"]} dimensions, the first at one angle to all
             others; {s["num_points"]} points drawn around ten times the modes, resampled to {s["num_samples"]} samples,
             labels from softmax(xᵀθ). A seed fixes all of it; alignments of one seed share their random numbers.""",
-            f"""Fits start at zero, take batches of {config["batch_size"]} without replacement and at most {self.epochs}
-            epochs, and stop when the loss over all training samples has not fallen by {config["tolerance"]:g} nats for
+            f"""The paper gives rate, batch size and epochs but no optimiser; Adam is our reading. Fits start at zero,
+            take batches of {config["batch_size"]} without replacement and at most {self.epochs} epochs, and stop when the loss over all training samples has not fallen by {config["tolerance"]:g} nats for
             {config["patience"]} epochs; the last parameters count. KL is averaged over the samples' x. η is the class
             frequencies of the training labels.""",
             """The limit (K−1)d/(2n) is half a nat for each free parameter, divided by the samples. It is asymptotic:
