@@ -392,7 +392,8 @@ class _Findings:
             others; {s["num_points"]} points drawn around ten times the modes, resampled to {s["num_samples"]} samples,
             labels from softmax(xᵀθ). A seed fixes all of it; alignments of one seed share their random numbers.""",
             f"""The paper gives rate, batch size and epochs but no optimiser; Adam is our reading. Fits start at zero,
-            take batches of {config["batch_size"]} without replacement and at most {self.epochs} epochs, and stop when the loss over all training samples has not fallen by {config["tolerance"]:g} nats for
+            take batches of {config["batch_size"]} without replacement and at most {self.epochs} epochs, and stop when
+            the loss over all training samples has not fallen by {config["tolerance"]:g} nats for
             {config["patience"]} epochs; the last parameters count. KL is averaged over the samples' x. η is the class
             frequencies of the training labels.""",
             """The limit (K−1)d/(2n) is half a nat for each free parameter, divided by the samples. It is asymptotic:
