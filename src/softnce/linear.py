@@ -165,8 +165,11 @@ def _offsets(
     def expectation(values: Tensor) -> Tensor:
         return torch.cat([member.expectation(values.to(dtype), background=not shared) for member in members])
 
-    noise: Tensor | float = 0.0 if log_noise is None else expectation(log_noise)
-    return (0.0 if bias is None else expectation(bias) / temperature) - noise
+    if bias is None:
+        assert log_noise is not None
+        return -expectation(log_noise)
+    offset = expectation(bias) / temperature
+    return offset if log_noise is None else offset - expectation(log_noise)
 
 
 def _background_embeddings(table: Tensor, members: Sequence[SoftTargets], dtype: torch.dtype, cosine: bool) -> Tensor:

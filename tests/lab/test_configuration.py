@@ -175,9 +175,7 @@ def test_missing_required_field(capsys):
 
 
 def test_mapping_round_trip():
-    config = read(
-        "--schedule.optimiser.name", "sgd", "--alignments", "[5]", "--out", "a/b", "--weights.cat", "1"
-    )
+    config = read("--schedule.optimiser.name", "sgd", "--alignments", "[5]", "--out", "a/b", "--weights.cat", "1")
     text = yaml.safe_dump(to_mapping(config))
     assert from_mapping(Study, yaml.safe_load(text), source="x") == config
 
