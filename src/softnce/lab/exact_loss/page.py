@@ -29,20 +29,20 @@ def exact_loss_section(rows: Sequence[Row]) -> Section:
     by_part: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_part[row.config["part"]].append(row)
+    summary = ["The exact loss can be trained, at any number of classes."]
     blocks: list[Block] = []
     if by_part["training"]:
-        blocks += _Trained(by_part["training"]).blocks()
+        trained = _Trained(by_part["training"])
+        summary.append(trained.summary())
+        blocks += trained.blocks()
     if by_part["shape"]:
         shapes = {row.config["classes"]: row.result for row in by_part["shape"]}
         shapes = dict(sorted(shapes.items()))
+        summary.append("At κ = 1, the derivation's, its draws say almost nothing once classes are many.")
         blocks += [*_strength(shapes), *_original(shapes)]
     if by_part["cost"]:
         blocks += _cost(by_part["cost"])
-    summary = prose("""The exact loss can be trained, at any number of classes. What it buys is consistency: it finds
-        the conditional from soft targets that tell the samples apart, where soft target InfoNCE goes astray. With
-        smoothed labels it buys nothing, and at κ = 1, the derivation's, its draws say almost nothing once classes
-        are many.""")
-    return Section("What the exact loss buys", summary, blocks, _method())
+    return Section("What the exact loss buys", prose(" ".join(summary)), blocks, _method())
 
 
 def name(method: Method) -> str:
@@ -74,10 +74,35 @@ class _Trained:
         self.seeds = counted(len({row.config["seed"] for row in rows}), "seed")
 
     def blocks(self) -> list[Block]:
-        blocks: list[Block] = [self.errors_text(), self.training_figure(), self.strength_text()]
+        blocks: list[Block] = [self.errors_table(), self.training_figure()]
         if "conditional" in self.rows:
-            blocks += [self.consistency_text(), self.course_figure()]
-        return [*blocks, self.labels_text(), *(self.table(problem) for problem in self.rows)]
+            blocks.append(self.course_figure())
+        if self.goes_astray():
+            blocks += [self.consistency_text(), self.strength_text(), self.labels_text()]
+        return [*blocks, *(self.table(problem) for problem in self.rows)]
+
+    def summary(self) -> str:
+        drawn = self.best("conditional", "continuous")
+        if drawn is None or not self.goes_astray():
+            return "These trainings are too short to say what it buys; softnce study exact-loss --preset paper does."
+        reached = self.error("conditional", drawn)
+        better = [_short(m) for m in self.rows["conditional"] if self.error("conditional", m) < reached]
+        also = f"; so do {' and '.join(dict.fromkeys(better))}, with less error" if better else ""
+        behind = all(self.draws_are_behind(problem) for problem in ("digits", "labels") if problem in self.rows)
+        labels = "With smoothed labels it has no advantage." if behind else ""
+        return f"""It finds the conditional from soft targets that tell the samples apart, where soft target InfoNCE
+            goes astray{also}. {labels}"""
+
+    def goes_astray(self) -> bool:
+        """Whether soft target InfoNCE fails on the known conditional where exact draws do not."""
+        soft, drawn = self.best("conditional", "soft-target-info-nce"), self.best("conditional", "continuous")
+        if soft is None or drawn is None:
+            return False
+        return self.error("conditional", soft) > 3 * self.error("conditional", drawn)
+
+    def draws_are_behind(self, problem: str) -> bool:
+        best, drawn = min(self.error(problem, m) for m in self.rows[problem]), self.best(problem, "continuous")
+        return drawn is None or self.error(problem, drawn) > best
 
     def score(self, problem: str, method: Method, value: str) -> Estimate:
         return estimate([row.result[value] for row in self.rows[problem][method]])
@@ -91,7 +116,7 @@ class _Trained:
         return found[0] if found else None
 
     def of_kind(self, problem: str, kind: str) -> list[Method]:
-        return [method for method in self.rows[problem] if method.kind == kind]
+        return [method for method in self.rows.get(problem, {}) if method.kind == kind]
 
     def best(self, problem: str, kind: str) -> Method | None:
         return min(self.of_kind(problem, kind), key=lambda method: self.error(problem, method), default=None)
@@ -220,20 +245,31 @@ class _Trained:
         caption = f"{PROBLEMS[problem]}. Mean ± half of the 95 % interval over {self.seeds}; nats and noise for seed 0."
         return Table(header, body, caption)
 
-    def errors_text(self) -> str:
-        sentences = []
-        for problem, title in PROBLEMS.items():
-            if problem not in self.rows:
-                continue
-            parts = [f"{self.error(problem, m):.3f} {name(m)}" for m in self.rows[problem] if m.kind in LOSSES]
-            for kind in ("averaged", "continuous"):
-                best = self.best(problem, kind)
-                if best is not None:
-                    parts.append(f"{self.error(problem, best):.3f} {name(best)}, the best")
-            first = self.of_kind(problem, "continuous")[:1]
-            parts += [f"{self.error(problem, m):.3f} {name(m)}" for m in first]
-            sentences.append(f"{title}: {'; '.join(parts)}.")
-        return prose("Error at the best temperature, in nats. " + " ".join(sentences))
+    def errors_table(self) -> Table:
+        """Each loss that draws nothing or a label, and of the others the best and the derivation's."""
+        problems = list(self.rows)
+        body = []
+        for kind in ("soft-ce", "soft-target-info-nce", "soft-dist-info-nce"):
+            found = [self.best(problem, kind) for problem in problems]
+            cells = ["–" if m is None else f"{self.error(p, m):.3f}" for p, m in zip(problems, found, strict=True)]
+            body.append([LOSSES[kind].name, *cells])
+        for kind, title, symbol in (
+            ("averaged", "mean of labels, the best n", "n"),
+            ("continuous", "exact, the best κ", "κ"),
+        ):
+            found = [self.best(problem, kind) for problem in problems]
+            cells = [
+                "–" if m is None else f"{self.error(p, m):.3f} ({symbol} = {m.strength:g})"
+                for p, m in zip(problems, found, strict=True)
+            ]
+            body.append([title, *cells])
+        one = Method("continuous", 1.0)
+        cells = [f"{self.error(p, one):.3f}" if one in self.rows[p] else "–" for p in problems]
+        body.append(["exact, κ = 1, as derived", *cells])
+        caption = (
+            f"Error at the best temperature, in nats: KL(p‖q), for digits the likelihood. Means over {self.seeds}."
+        )
+        return Table(["loss", *(PROBLEMS[p] for p in problems)], body, caption)
 
     def strength_text(self) -> str:
         return prose("""What decides is how much a draw says. One that says far less than log M, the logarithm of the
@@ -242,26 +278,32 @@ class _Trained:
             nor n can be raised without end, and a single label, n = 1, already lies near the best place.""")
 
     def consistency_text(self) -> str:
-        soft = self.of_kind("conditional", "soft-target-info-nce")
-        exact = self.best("conditional", "continuous")
-        numbers = ""
-        if soft and exact is not None:
-            a, b = (self.score("conditional", m, "accuracy").mean for m in (soft[0], exact))
-            peak = max(_course(self.rows["conditional"][soft[0]])[1])
-            numbers = f"""Its accuracy ends at {100 * a:.1f} %, after a peak of {100 * peak:.1f} %, where the exact loss
-                reaches {100 * b:.1f} %."""
-        return prose(f"""With the true conditional as soft target, soft target InfoNCE goes astray. {numbers} The
+        soft, exact = self.best("conditional", "soft-target-info-nce"), self.best("conditional", "continuous")
+        assert soft is not None
+        assert exact is not None
+        a, b = (self.score("conditional", m, "accuracy").mean for m in (soft, exact))
+        peak = max(_course(self.rows["conditional"][soft])[1])
+        return prose(f"""With the true conditional as soft target, soft target InfoNCE goes astray: its accuracy ends
+            at {100 * a:.1f} %, after a peak of {100 * peak:.1f} %, where the exact loss reaches {100 * b:.1f} %. The
             target of a sample is then hardly ever a mixture of the other samples' targets, so scores that single it
-            out make the loss as small as one likes: the model learns to recognise the sample by the small print of
-            its target, the classes that matter least, and its loss falls all the while. This concerns every soft
-            target that is peculiar to its sample, a teacher's output among them. Labels drawn from such targets, or
-            exact draws, do not have this flaw: their optimum is the conditional itself.""")
+            out make the loss as small as one likes: the model learns to recognise a sample by the small print of its
+            target, the classes that matter least, and its loss falls all the while. This concerns every soft target
+            that is peculiar to its sample, a teacher's output among them. Labels drawn from such targets, and exact
+            draws, do not have this flaw: their optimum is the conditional itself.""")
 
     def labels_text(self) -> str:
-        return prose("""With smoothed labels, of which there are only as many as classes, soft target InfoNCE is
-            sound, and the exact loss has no advantage left. The draws of a sample are then not draws from p(y|x) but
-            from whichever label it was given: beyond a single label the ratio is no longer exact, n and κ act as a
-            temperature besides (the best temperature is far below 1), and too much strength costs accuracy too.""")
+        temperatures = []
+        for method in self.of_kind("labels", "averaged"):
+            temperatures.append(f"{self.score('labels', method, 'temperature').mean:.2f} at n = {method.strength:g}")
+        fall = f" ({', '.join(temperatures)}, for K = {CLASSES})" if temperatures else ""
+        return prose(f"""Smoothed labels are only as many as classes, and do not tell samples apart. But then the
+            draws of a sample are not draws from p(y|x): they are draws from whichever label it was given. Beyond a
+            single label the ratio is no longer exact, and n and κ act as a temperature besides, as the best
+            temperature shows{fall}.""")
+
+
+def _short(method: Method) -> str:
+    return "means of labels" if method.kind == "averaged" else name(method)
 
 
 def _course(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
