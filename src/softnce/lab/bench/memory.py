@@ -9,7 +9,10 @@ is not in it.
 import gc
 import multiprocessing
 import os
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 
 import torch
@@ -21,7 +24,7 @@ from softnce.lab.bench.cases import CASES, Inputs, Size, Step
 def peak_of(step: Step) -> int:
     """Bytes; the step is run twice, traced the second time, when everything lazy has been done."""
     step()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+    with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         step()
     assert trace.profiler is not None
     events = [event for event in trace.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -40,7 +43,7 @@ class OwnProcess:
 
     def __enter__(self) -> "OwnProcess":
         context = multiprocessing.get_context("spawn")  # a forked one would inherit torch's threads half alive
-        self._pool = ProcessPoolExecutor(1, context, _start, (self._threads,))
+        self._pool = ProcessPoolExecutor(1, context, torch.set_num_threads, (self._threads,))
         return self
 
     def __exit__(
@@ -53,12 +56,20 @@ class OwnProcess:
         return self._pool.submit(_peak, case, size).result()
 
 
-def _start(threads: int) -> None:
-    torch.set_num_threads(threads)
-    # The profiler announces itself, and every block freed that it did not see allocated.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
 def _peak(case: str, size: Size) -> int:
     gc.collect()
     return peak_of(CASES[case].step(Inputs(size)))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The profiler's C++ announces itself, and every block freed that it did not see allocated, on standard error."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
