@@ -80,7 +80,7 @@ class _Findings:
                 maximum-likelihood fit lies above the picture, at {exact[lowest].mean:.2g}."""
         if highest is not None and ignorant[highest].mean < 1.1 * exact[highest].mean:
             caption += f""" At {highest:g} % the classes overlap so much that a model which ignores x, and always
-                answers 1/K, has no larger error than the exact fit."""
+                answers 1/K, has about the error of the exact fit."""
         return Figure("kl", prose(caption), panels, panel_size=(4.6, 3.4))
 
     def kl_text(self) -> str:
@@ -275,7 +275,7 @@ class _Findings:
             KL divided by the statistical limit after {grid[0][0]["epochs"]} epochs, mean over
             {counted(len({c["data"]["seed"] for c, _ in grid}), "seed")} and the last tenth of the epochs. ↓: the
             training loss is still falling. Where steps are noisy (large rate, small batch) InfoNCE is nearer to the
-            limit; where they are not, the two agree. Values below 1 are fits that have not yet learned the labels'
+            limit; where they are not, the two agree. Values well below 1 are fits that have not yet learned the labels'
             noise."""
         return Figure("grid", prose(caption), panels, columns=4, panel_size=(3.0, 2.6))
 

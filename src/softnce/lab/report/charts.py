@@ -310,6 +310,8 @@ def _axis(log: bool, limits: tuple[float, float] | None, bare: bool, names: bool
     axis: dict[str, Any] = {"type": "log"} if log else {"type": "category", "showgrid": False} if names else {}
     if log:
         axis |= {"exponentformat": "power", "nticks": 6}
+        if limits and limits[1] > 30 * limits[0]:
+            axis["dtick"] = 1 if limits[1] < 1e6 * limits[0] else 2  # decades alone
     if limits:
         axis["range"] = [math.log10(limit) for limit in limits] if log else list(limits)
     return axis | ({"visible": False} if bare else {"ticks": "outside", "zeroline": False, "automargin": True})
