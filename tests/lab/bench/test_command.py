@@ -10,7 +10,7 @@ from softnce.lab.bench.tables import Table
 
 TINY = [
     "--sizes", "[[16,10],[16,40]]", "--table_classes", "[50,100]", "--table_rows", "16", "--dim", "8", "--rounds", "2",
-    "--seconds", "0.01", "--threads", "1", "--max_gb", "0.00005", "--sweeps.batch", "8", "--sweeps.fixed_classes", "10",
+    "--seconds", "60", "--threads", "1", "--max_gb", "0.00005", "--sweeps.batch", "8", "--sweeps.fixed_classes", "10",
     "--sweeps.rows", "[4,8]", "--sweeps.candidates", "[4,8]", "--sweeps.classes", "[10,20]",
     "--sweeps.table_classes", "[10,20]",
 ]  # fmt: skip
