@@ -11,6 +11,11 @@ all of them fit the same class scores s, and differ in how much a draw says abou
 the label's distribution given the sample. When λ is a smoothed label instead, another one each time the sample is
 labelled, it is exact for n = 1 only; beyond, n acts as a temperature besides.
 
+A draw should say about as much as it takes to tell it from the candidates, log M nats: far less leaves noisy gradients,
+far more leaves nothing to learn (``softnce study exact-loss`` measures both). Without a draw the loss is sound for
+targets that many samples share, such as smoothed or mixed labels. Targets that are peculiar to their sample, such as a
+teacher's outputs, it learns to recognise by whatever tells them apart; draw from those, or use cross-entropy.
+
 ====================================  =====================================  =========================================
 draw                                  α                                      contrasted with
 ====================================  =====================================  =========================================
