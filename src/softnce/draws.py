@@ -13,8 +13,8 @@ labelled, it is exact for n = 1 only; beyond, n acts as a temperature besides.
 
 A draw should say about as much as it takes to tell it from the candidates, log M nats: far less leaves noisy gradients,
 far more leaves nothing to learn (``softnce study exact-loss`` measures both). Without a draw the loss is sound for
-targets that many samples share, such as smoothed or mixed labels. Targets that are peculiar to their sample, such as a
-teacher's outputs, it learns to recognise by whatever tells them apart; draw from those, or use cross-entropy.
+smoothed labels, which many samples share. Targets that are peculiar to their sample, such as a teacher's outputs over
+many classes, it learns to recognise by whatever tells them apart; draw from those, or use cross-entropy.
 
 ====================================  =====================================  =========================================
 draw                                  α                                      contrasted with
