@@ -290,14 +290,15 @@ def train(run: Run, on_step: Callable[[], None] = lambda: None) -> dict[str, Any
     course: dict[str, list[float]] = defaultdict(list)
     wall = processor = 0.0
 
-    def step() -> None:
-        x, labels = problem.batch(run.batch)
-        x, targets = mixed(x, labels, run.classes, run.mix_alpha)
+    def batch() -> tuple[Tensor, SoftTargets]:
+        return mixed(*problem.batch(run.batch), run.classes, run.mix_alpha)
+
+    def step(x: Tensor, targets: SoftTargets) -> None:
         model.step(loss(model.network(x), targets))
 
     for done in range(1, run.steps + 1):
         started, used = time.perf_counter(), time.process_time()
-        step()
+        step(*batch())
         for schedule in model.schedules:
             schedule.step()
         wall += time.perf_counter() - started
@@ -321,7 +322,7 @@ def train(run: Run, on_step: Callable[[], None] = lambda: None) -> dict[str, Any
         "steps": done,
         "course": dict(course),
         "held_bytes": held,
-        "peak_bytes": held + peak_of(step),
+        "peak_bytes": held + peak_of(partial(step, *batch())),
     }
 
 

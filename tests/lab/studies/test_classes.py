@@ -1,0 +1,199 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from softnce import SoftTargetInfoNCE, functional
+from softnce.lab import studies
+from softnce.lab.configuration import from_args
+from softnce.lab.report import charts
+from softnce.lab.report.charts import Figure
+from softnce.lab.report.page import Table
+from softnce.lab.studies import classes
+
+TINY = [
+    *("--classes", "[200, 300]", "--steps", "150", "--batch", "64", "--candidates", "128", "--negatives", "64"),
+    *("--softmax_classes", "200", "--lrs", "[0.1, 0.3]", "--latent", "8", "--dim", "16", "--hidden", "32"),
+    *("--noise", "0.2", "--tests", "300"),
+]
+
+
+def configuration(*more: str) -> classes.Config:
+    return from_args(classes.Config, [*TINY, *more], prog="p", description="", presets=classes.PRESETS)
+
+
+def tiny_run(method: classes.Method, **changes) -> classes.Run:
+    run = next(run for run in classes.runs(configuration()) if run.method == method)
+    return replace(run, **changes)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("classes")
+    studies.load("classes").run(configuration("--out", str(out)))
+    return out
+
+
+# --- the problem
+
+
+def test_what_the_model_sees_can_be_undone():
+    problem = classes.Problem(50, 6, 0.5, seed=3)
+    places = torch.randn(20, 6, dtype=torch.float64)
+    problem._rotations, problem._shifts = problem._rotations.double(), problem._shifts.double()
+    back = problem.seen(places)
+    for rotation, shift in zip(reversed(problem._rotations), reversed(problem._shifts), strict=True):
+        back = (torch.where(back > 0, back, back / 0.3) - shift) @ rotation.t()
+    torch.testing.assert_close(back, places, rtol=0, atol=1e-5)  # the rotations were orthogonal in float32
+
+
+def test_best_possible_accuracy_of_two_classes_is_known():
+    problem = classes.Problem(2, 3, 0.8, seed=0)
+    count = 20_000
+    _, _, accuracy = problem.test(count)
+    apart = (problem.points[0] - problem.points[1]).norm().item()
+    expected = 0.5 * (1 + math.erf(apart / (2 * 0.8) / math.sqrt(2)))
+    assert abs(accuracy - expected) < 4 * math.sqrt(expected * (1 - expected) / count)  # false alarm: 1 in 15,000
+
+
+def test_without_noise_everything_can_be_known():
+    assert classes.Problem(500, 8, 1e-3, seed=0).test(300)[2] == 1
+
+
+def test_every_class_comes_once_before_any_comes_again():
+    problem = classes.Problem(40, 4, 0.1, seed=0)
+    seen = torch.cat([problem.batch(10)[1] for _ in range(4)])
+    assert sorted(seen.tolist()) == list(range(40))
+    assert len(problem.batch(15)[1]) == 15
+
+
+def test_mixed_rows_and_targets_agree():
+    torch.manual_seed(0)
+    x, labels = torch.eye(12), torch.arange(12)
+    rows, targets = classes.mixed(x, labels, 12, 0.5)
+    torch.testing.assert_close(rows, targets.dense())  # x is one-hot, so a mixed sample is its own target
+    assert targets.index.shape == (12, 2)
+
+
+# --- the training
+
+
+def test_losses_are_those_that_are_named():
+    torch.manual_seed(0)
+    run = tiny_run("softmax")
+    z, labels = torch.randn(run.batch, run.dim), torch.randint(run.classes, (run.batch,))
+    _, targets = classes.mixed(torch.randn(run.batch, run.latent), labels, run.classes, 0.5)
+    for method in classes.METHODS:
+        model = classes.Model(replace(run, method=method))
+        logits = z @ model.head.weight.t()
+        match method:
+            case "softmax":
+                expected = F.cross_entropy(logits, targets.dense())
+            case "info-nce":
+                expected = SoftTargetInfoNCE()(logits, targets)
+            case _:
+                continue
+        loss = classes.criterion(replace(run, method=method), model)(z, targets)
+        torch.testing.assert_close(loss, expected)
+
+    # All classes as negatives, each as often: sampled softmax approaches the full one.
+    many = replace(run, method="sampled-softmax", others=200_000)
+    model = classes.Model(many)
+    full = functional.soft_target_cross_entropy(z @ model.head.weight.t(), targets)
+    assert classes.criterion(many, model)(z, targets).item() == pytest.approx(full.item(), rel=2e-3)
+
+
+@pytest.mark.parametrize("method", classes.METHODS)
+def test_every_loss_learns_and_repeats_itself(method):
+    run = tiny_run(method, lr=0.3)
+    first, second = classes.train(run), classes.train(run)
+    assert first["accuracy"] > 0.2  # chance: 0.005
+    assert first["accuracy"] <= first["best_possible"] + 4 * math.sqrt(0.25 / run.tests)
+    assert first["course"]["accuracy"] == second["course"]["accuracy"]
+    assert first["course"]["seconds"] == sorted(first["course"]["seconds"])
+    assert first["steps"] == run.steps == first["course"]["step"][-1]
+
+
+def test_memory_is_table_optimiser_and_step():
+    run = tiny_run("info-nce", steps=2)
+    result = classes.train(run)
+    table = 4 * run.classes * run.dim
+    assert result["held_bytes"] > 3 * table  # and Adam's two moments
+    assert result["held_bytes"] < result["peak_bytes"] < result["held_bytes"] + 40 * 4 * run.batch * run.batch
+    # A step from the table does not grow with the classes, the full softmax does.
+    more = {method: classes.train(tiny_run(method, steps=2, classes=2000)) for method in ("info-nce", "softmax")}
+    step = {method: r["peak_bytes"] - r["held_bytes"] for method, r in more.items()}
+    assert step["info-nce"] == result["peak_bytes"] - result["held_bytes"]
+    assert step["softmax"] > 2 * 4 * run.batch * 2000
+
+
+def test_a_run_stops_when_its_time_is_up():
+    result = classes.train(tiny_run("info-nce", seconds=1e-9))
+    assert result["steps"] == 1
+    assert len(result["course"]["accuracy"]) == 1
+
+
+def test_evaluations_end_with_the_last_step():
+    assert classes.evaluation_steps(2000)[-1] == 2000
+    assert classes.evaluation_steps(1) == [1]
+
+
+# --- the study
+
+
+def test_full_softmax_only_where_it_can_be_afforded():
+    wanted = classes.runs(classes.PRESETS["paper"])
+    assert {run.classes for run in wanted if run.method == "softmax"} == {10_000, 100_000}
+    assert {run.classes for run in wanted if run.method == "info-nce"} == {10_000, 100_000, 1_000_000}
+    seen = {run.classes: run.steps * run.batch / run.classes for run in wanted}
+    assert all(views >= 10 for views in seen.values())
+
+
+def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
+    study = studies.load("classes")
+    rows = study.results(finished).rows()
+    assert len(rows) == len(classes.runs(configuration())) == 2 * (4 + 3)
+    before = (finished / "classes.jsonl").read_bytes()
+    study.run(configuration("--out", str(finished)))
+    assert (finished / "classes.jsonl").read_bytes() == before
+
+    section = classes.section(rows)
+    figures = [block for block in section.blocks if isinstance(block, Figure)]
+    assert [figure.name for figure in figures] == ["time", "memory"]
+    for figure in figures:
+        assert charts.png(figure, dpi=40).startswith(b"\x89PNG")
+    (table,) = (block for block in section.blocks if isinstance(block, Table))
+    best = max(
+        row.result["accuracy"]
+        for row in rows
+        if (row.config["method"], row.config["classes"]) == ("sampled-softmax", 300)
+    )
+    cells = dict(zip(table.header, next(row for row in table.rows if row[0].endswith("log Q, K = 300")), strict=True))
+    assert cells["accuracy (%)"] == f"{100 * best:.1f}"
+
+
+def test_a_page_of_what_there_is_while_the_rest_still_runs(finished):
+    rows = studies.load("classes").results(finished).rows()
+    for some in (rows[:1], rows[:3], rows[-1:]):
+        assert "best possible" in classes.section(some).summary
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--classes", "[10]", "need at least the 64 rows"),
+        ("--candidates", "10", "need more than the 64 of the batch"),
+        ("--lrs", "[0.1, -1]", "need positive numbers"),
+        ("--noise", "0", "need a positive number"),
+        ("--dim", "0", "need at least 1"),
+    ],
+)
+def test_bad_settings_name_the_option(option, value, message, capsys):
+    with pytest.raises(SystemExit):
+        configuration(option, value)
+    error = capsys.readouterr().err
+    assert option.removeprefix("--") in error
+    assert message in error
