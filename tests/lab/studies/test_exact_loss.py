@@ -89,7 +89,7 @@ def test_a_run_is_determined_by_its_settings():
 def test_the_study_from_the_command_line(tmp_path, capsys):
     options = ["--epochs", "1", "--digits_epochs", "1", "--gradients", "3"]
     options += ["--labels", "[2]", "--concentrations", "[3]", "--classes", "[2, 30]", "--cost_classes", "[5]"]
-    name = next(name for name in studies.names() if name.replace("-", "_") == "exact_loss")
+    name = "exact-loss"
     for _ in range(2):
         studies.main([name, "--out", str(tmp_path), *options])
     assert "0 runs to do" in capsys.readouterr().out

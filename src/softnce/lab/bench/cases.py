@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -131,7 +132,7 @@ class Case:
         """Forward and backward of one batch; nothing stays but what an optimiser keeps."""
         loss = self.loss(inputs)
         if self.is_compiled:
-            loss = torch.compile(loss, dynamic=False)
+            loss = torch.compile(_with_own_code(loss), dynamic=False, fullgraph=True)
         leaves = (inputs.features, inputs.table) if self.family == "table" else (inputs.logits,)
         optimiser = inputs.optimiser if self.takes_step else None
 
@@ -147,6 +148,14 @@ class Case:
     @property
     def is_installed(self) -> bool:
         return self.needs is None or importlib.util.find_spec(self.needs) is not None
+
+
+def _with_own_code(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A copy with a code object of its own: torch.compile keeps what it compiled by code object, searches through all
+    of it at every call, and gives up after eight."""
+    assert isinstance(function, FunctionType)
+    code = function.__code__.replace()
+    return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
 
 
 CHUNK = 64

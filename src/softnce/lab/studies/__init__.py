@@ -8,7 +8,8 @@ A study is a list of runs. Each run that finishes is one line of ``<out>/<study>
 that was interrupted goes on where it stopped, and runs that other presets or processes finished are not done
 again. Figures and the page are made from those lines alone.
 
-**Adding a study** means adding one module to this package; its name is the study's name. It holds
+**Adding a study** means adding one module to this package; its name is the study's name, with hyphens for
+underscores. It holds
 
     \"\"\"First line: what is asked.  The rest, shown by --help: how, and what to look for.\"\"\"
 
@@ -39,8 +40,8 @@ again. Figures and the page are made from those lines alone.
         return Section(title, summary, ["A paragraph.", Figure(...), Table(...)])
 
 ``execute`` may do its runs in any order, together or one by one; what it yields is saved as it comes. ``progress``
-is rich's, already shown. ``softnce.lab.report.charts`` has the figures, ``softnce.lab.report.style`` the colours.
-Nothing has to be registered.
+is rich's, already shown. ``softnce.lab.parallel`` does runs side by side, ``softnce.lab.report.charts`` has the
+figures, ``softnce.lab.report.style`` the colours. Nothing has to be registered.
 """
 
 import ast
@@ -144,12 +145,12 @@ class Study:
 
 def names() -> list[str]:
     """Names of all studies."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
 
 
 def load(name: str) -> Study:
     """The study of that name, its module imported."""
-    return Study(name, cast(StudyModule, import_module(f"{__name__}.{name}")))
+    return Study(name, cast(StudyModule, import_module(_module(name))))
 
 
 def main(argv: list[str]) -> None:
@@ -177,8 +178,12 @@ def main(argv: list[str]) -> None:
     print(f"softnce report {config.out} makes the page")
 
 
+def _module(name: str) -> str:
+    return f"{__name__}.{name.replace('-', '_')}"
+
+
 def _first_line(name: str) -> str:
     # Read, not imported: the list appears at once, whatever a study needs.
-    spec = find_spec(f"{__name__}.{name}")
+    spec = find_spec(_module(name))
     source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]

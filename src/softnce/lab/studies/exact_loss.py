@@ -12,13 +12,9 @@ derivation's) up, and beside it means of n labels, which have an exact ratio too
 """
 
 import math
-import os
-import signal
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
@@ -26,6 +22,7 @@ import torch
 from softnce.lab.configuration import option
 from softnce.lab.exact_loss import distribution, training
 from softnce.lab.exact_loss.training import Method, Problem
+from softnce.lab.parallel import one_per_core
 from softnce.lab.results import Row
 from softnce.lab.studies import Outcome, StudyConfig
 
@@ -138,17 +135,10 @@ def runs(config: Config) -> list[Run]:
 
 def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:
     """One run a core, as many at a time as there are cores; then the timings, alone."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     together = [run for run in todo if not isinstance(run, Cost)]
     # The longest first, so that no core is left with it at the end.
     together.sort(key=lambda run: isinstance(run, Training) and run.method.kind == "continuous", reverse=True)
-    if together:
-        pool = ProcessPoolExecutor(min(cores, len(together)), get_context("spawn"), _start_worker)
-        try:
-            for future in as_completed([pool.submit(perform, run) for run in together]):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    yield from one_per_core(perform, together)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -157,11 +147,6 @@ def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:
                 yield perform(run)
     finally:
         torch.set_num_threads(threads)
-
-
-def _start_worker() -> None:
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the work
 
 
 def perform(run: Run) -> Outcome:

@@ -1,0 +1,50 @@
+"""Independent runs side by side: one process a core, one thread a process."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import TypeVar
+
+import torch
+
+Run = TypeVar("Run")
+Result = TypeVar("Result")
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def one_per_core(perform: Callable[[Run], Result], runs: Iterable[Run]) -> Iterator[Result]:
+    """``perform(run)`` for each of ``runs``, as many at a time as there are cores; results as they come.
+
+    ``perform`` is a function of a module: the processes are started afresh and import it. Runs start in the order
+    given, so the longest come first. Stopping the iteration, an interrupt or an error cancels what has not begun.
+    """
+    todo = list(runs)
+    if not todo:
+        return
+    pool = ProcessPoolExecutor(min(cores(), len(todo)), get_context("spawn"), _start_worker)
+    try:
+        for future in as_completed([pool.submit(perform, run) for run in todo]):
+            yield future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _start_worker() -> None:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the work
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """A killed parent cannot stop its workers; they notice that they have another one."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
