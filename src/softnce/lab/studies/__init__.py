@@ -39,6 +39,14 @@ underscores. It holds
     def section(rows: list[Row]) -> Section:        # rows of any preset may be there: select what is needed
         return Section(title, summary, ["A paragraph.", Figure(...), Table(...)])
 
+    def claims(rows: list[Row]) -> dict[str, Finding]:      # optional: what was found about the paper's claims
+        return {"small-batch-drop": Finding("−3.9 ± 0.4 points", "CIFAR-100 features, 20 seeds", "reproduced")}
+
+The keys of ``claims``, and which study answers for which, are in ``softnce.lab.report.claims``; the page opens with
+all of them. A finding is the figure that stands beside the paper's, what it was measured on, and a verdict
+(reproduced, not reproduced, explained, beyond, undecided), computed from the rows as the text is: rows of a short
+preset cannot decide everything, and a key may be left out.
+
 ``execute`` may do its runs in any order, together or one by one; what it yields is saved as it comes. ``progress``
 is rich's, already shown. ``softnce.lab.parallel`` does runs side by side, ``softnce.lab.report.charts`` has the
 figures, ``softnce.lab.report.style`` the colours. Nothing has to be registered.
@@ -61,6 +69,7 @@ from softnce.lab.results import Results, Row, damage_on_stderr
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from softnce.lab.report.claims import Finding
     from softnce.lab.report.page import Section
 
 
@@ -113,6 +122,13 @@ class Study:
 
     def results(self, directory: str | Path) -> Results:
         return Results(directory, self.name, self.module.VERSION)
+
+    def claims(self, rows: Sequence[Row]) -> "dict[str, Finding]":
+        """What the rows say about the paper's claims; nothing where the module has no ``claims``."""
+        from softnce.lab.report.claims import checked
+
+        answer = getattr(self.module, "claims", None)
+        return checked(self.name, answer(rows)) if answer else {}
 
     def run(self, config: StudyConfig) -> None:
         """Do the runs that have no result yet; each is saved when it is finished."""
