@@ -1,4 +1,5 @@
-"""Recipes: one YAML file a training run, checked against :class:`~softnce.lab.recipes.recipe.Recipe`.
+"""Recipes: one YAML file a training run, checked against :class:`~softnce.lab.recipes.recipe.Recipe`, or
+:class:`~softnce.lab.recipes.recipe.GraphRecipe` where ``data.kind`` is one of graphs.
 
 A file may ``inherit`` another (a path relative to itself) and then says only what differs.
 """
@@ -11,7 +12,7 @@ from typing import Any
 import yaml
 
 from softnce.lab.configuration import from_mapping, to_mapping
-from softnce.lab.recipes.recipe import Recipe
+from softnce.lab.recipes.recipe import GRAPH_KINDS, IMAGE_KINDS, GraphRecipe, Recipe
 
 FOLDER = Path(__file__).parent
 DATA_SETS = ("imagenet", "tiny-imagenet", "cifar100")
@@ -31,13 +32,24 @@ def names() -> list[str]:
     return [*PAPER, *(name for name in found if name not in PAPER)]
 
 
-def load(name: str) -> Recipe:
+def load(name: str) -> Recipe | GraphRecipe:
     """The recipe of this name, or in this YAML file."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
     if not path.is_file():
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0)
         raise ValueError(f"no recipe {name!r}; did you mean {near[0]!r}? `softnce recipes` lists them")
-    return from_mapping(Recipe, read(path), source=str(name))
+    return from_plain(read(path), source=str(name))
+
+
+def from_plain(mapping: dict[str, Any], *, source: str) -> Recipe | GraphRecipe:
+    """The recipe in a mapping, of images or of graphs as its ``data.kind`` says; a ValueError names what is wrong."""
+    data = mapping.get("data")
+    kind = data.get("kind", IMAGE_KINDS[0]) if isinstance(data, dict) else IMAGE_KINDS[0]
+    if kind not in (*IMAGE_KINDS, *GRAPH_KINDS):
+        raise ValueError(f"{source}: data.kind: got {kind!r}, need one of {', '.join((*IMAGE_KINDS, *GRAPH_KINDS))}")
+    if kind in GRAPH_KINDS:
+        return from_mapping(GraphRecipe, mapping, source=source)
+    return from_mapping(Recipe, mapping, source=source)
 
 
 def read(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -68,7 +80,7 @@ def overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def to_yaml(recipe: Recipe) -> str:
+def to_yaml(recipe: Recipe | GraphRecipe) -> str:
     """Every value, in the order of the dataclasses; ``load`` reads it back."""
     return yaml.safe_dump(to_mapping(recipe), sort_keys=False, allow_unicode=True)
 
@@ -79,14 +91,19 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def row(name: str, recipe: Recipe) -> list[str]:
-    """The values of the paper's tables, as the run will use them."""
+def row(name: str, recipe: Recipe | GraphRecipe) -> list[str]:
+    """The values of the paper's tables, as the run will use them; – where a field has no such thing."""
     o, t, s = recipe.optimiser, recipe.targets, recipe.schedule
+    images = isinstance(recipe, Recipe)
     values = (
-        o.base_lr, o.lr, o.batch, s.epochs, s.warmup_epochs, o.weight_decay, o.layer_decay, t.smoothing,
-        t.mixup, t.cutmix,
+        recipe.optimiser.base_lr if isinstance(recipe, Recipe) else None,
+        o.lr, o.batch, s.epochs, s.warmup_epochs, o.weight_decay,
+        recipe.optimiser.layer_decay if isinstance(recipe, Recipe) else None,
+        t.smoothing, t.mixup if images else None, t.cutmix if images else None,
     )  # fmt: skip
-    return [name, o.name, *(f"{value:g}" for value in values), recipe.data.augment, f"{recipe.model.drop_path:g}"]
+    drop_path = f"{recipe.model.drop_path:g}" if isinstance(recipe, Recipe) else "–"
+    numbers = ("–" if value is None else f"{value:g}" for value in values)
+    return [name, o.name, *numbers, recipe.data.augment, drop_path]
 
 
 def main(argv: list[str]) -> None:

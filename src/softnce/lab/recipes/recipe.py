@@ -1,8 +1,12 @@
-"""What a training run is: every choice, typed, with the paper's value or a plain one as default."""
+"""What a training run is: every choice, typed, with the paper's value or a plain one as default.
+
+A :class:`Recipe` trains on images, a :class:`GraphRecipe` on the nodes of graphs; loss, targets, schedule and machine
+are said alike for both.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from softnce.lab.configuration import option
 
@@ -148,7 +152,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A training run."""
+    """A training run on images."""
 
     seed: int = option(0, "everything random follows from it")
     data: Data = field(default_factory=Data)
@@ -161,61 +165,164 @@ class Recipe:
     compute: Compute = field(default_factory=Compute)
 
     def __post_init__(self) -> None:
-        o, t, s, c, d = self.optimiser, self.targets, self.schedule, self.compute, self.data
-        if self.loss.name in HARD_LOSSES and not t.hard:
-            raise ValueError(
-                f"loss.name {self.loss.name} takes hard labels: set targets.smoothing, targets.mixup and "
-                f"targets.cutmix to 0, got {t.smoothing:g}, {t.mixup:g} and {t.cutmix:g}"
-            )
-        if self.loss.candidates != "batch" and self.loss.name != "soft-target-info-nce":
-            raise ValueError(
-                f"loss.candidates {self.loss.candidates} is for loss.name soft-target-info-nce, got {self.loss.name}"
-            )
-        frozen = self.model.freeze == "backbone"
-        if frozen and t.cutmix > 0:
+        o, t, c, d = self.optimiser, self.targets, self.compute, self.data
+        _check(self)
+        if self.model.freeze == "backbone" and t.cutmix > 0:
             raise ValueError("targets.cutmix needs images, but model.freeze backbone trains on features: set it to 0")
         if t.mixes and c.micro_batch % 2:
             raise ValueError(f"compute.micro_batch must be even where rows are mixed in pairs, got {c.micro_batch}")
-        for name, value, least in (
-            ("optimiser.batch", o.batch, 1),
-            ("schedule.epochs", s.epochs, 1),
-            ("data.image_size", d.image_size, 1),
-            ("head.hidden", self.head.hidden, 1),
-            ("compute.eval_batch", c.eval_batch, 1),
-            ("compute.checkpoint_steps", c.checkpoint_steps, 1),
-            ("loss.num_candidates", self.loss.num_candidates, 1),
-            ("compute.nodes", c.nodes, 1),
-            ("compute.devices", c.devices, 0),
-            ("compute.micro_batch", c.micro_batch, 0),
-            ("data.workers", d.workers, 0),
-            ("seed", self.seed, 0),
-            ("optimiser.weight_decay", o.weight_decay, 0),
-            ("optimiser.clip", o.clip, 0),
-            ("targets.mixup", t.mixup, 0),
-            ("targets.cutmix", t.cutmix, 0),
-            ("schedule.warmup_epochs", s.warmup_epochs, 0),
-            ("schedule.min_lr", s.min_lr, 0),
-            ("schedule.max_steps", s.max_steps, -1),
-        ):
-            if not value >= least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        for name, share in (
-            ("targets.smoothing", t.smoothing),
-            ("targets.mix_probability", t.mix_probability),
-            ("targets.switch_probability", t.switch_probability),
+        _at_least(("data.image_size", d.image_size, 1), ("data.workers", d.workers, 0))
+        _shares(
             ("data.erasing", d.erasing),
             ("data.holdout", d.holdout),
             ("data.crop", d.crop),
             ("model.drop_path", self.model.drop_path),
             ("optimiser.layer_decay", o.layer_decay),
-            ("optimiser.beta2", o.beta2),
-            ("optimiser.momentum", o.momentum),
-            ("optimiser.ema", o.ema),
-        ):
-            if not 0 <= share <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {share:g}")
-        for name, number in (("loss.temperature", self.loss.temperature), ("optimiser.base_lr", o.base_lr)):
-            if not number > 0:
-                raise ValueError(f"{name} must be positive, got {number:g}")
-        if s.warmup_epochs > s.epochs:
-            raise ValueError(f"schedule.warmup_epochs {s.warmup_epochs:g} exceeds schedule.epochs {s.epochs}")
+        )
+        _positive(("optimiser.base_lr", o.base_lr))
+
+
+# --------------------------------------------------------------------------------------------------------- graphs
+
+
+@dataclass(frozen=True)
+class GraphData:
+    """Which graphs, and what is done to them."""
+
+    kind: Literal["celltypegraph", "tissue", "cora", "citeseer", "pubmed"] = option(
+        "tissue", "what lies in data.dir (see docs/graphs.md); tissue is grown there where it is not"
+    )
+    dir: Path = field(default_factory=lambda: Path("data/tissue"), metadata={"help": "where the data set lies"})
+    fold: int = option(0, "which of the five folds of celltypegraph and tissue is tested, from 0")
+    protocol: Literal["published", "honest"] = option(
+        "published", "choose the epoch on the fold's test specimens, or on a specimen of each stage kept from training"
+    )
+    augment: Literal["paper", "none"] = option("none", "training graphs changed at random as in the paper's supplement")
+    votes: bool = option(False, "train on the votes of all experts where a file holds several, not on the first's")
+
+
+@dataclass(frozen=True)
+class GraphModel:
+    """The network on the graph."""
+
+    name: Literal["deeper-gcn", "gcn"] = option("deeper-gcn", "DeeperGCN, or the two-layer GCN for citation graphs")
+    layers: int = option(32, "depth of DeeperGCN")
+    hidden: int = option(128, "width")
+    dropout: float = option(0.1, "within layers and before the head")
+    edge_features: bool = option(True, "use the edges' features where there are any")
+    checkpointing: bool = option(False, "DeeperGCN: a ninth of the memory for 25 to 50 % more time")
+
+
+@dataclass(frozen=True)
+class GraphOptimiser:
+    """How the weights move."""
+
+    name: Literal["adam", "adamw", "sgd"] = option("adam", "update rule; adamw decouples the weight decay")
+    batch: int = option(8, "graphs an update sees, over all devices and accumulated micro-batches")
+    lr: float = option(1e-3, "learning rate")
+    weight_decay: float = option(0.0, "weight decay")
+    decayed: str = option("", "the part of the network that is decayed, such as first; empty: all matrices")
+    beta2: float = option(0.999, "Adam's second decay")
+    momentum: float = option(0.9, "SGD's momentum")
+    clip: float = option(0.0, "largest norm of the gradient, 0 for no clipping")
+    ema: float = option(0.0, "decay of an exponential average of the weights, used for evaluation; 0 for none")
+
+
+@dataclass(frozen=True)
+class GraphRecipe:
+    """A training run on the nodes of graphs. Batches and micro-batches count graphs."""
+
+    seed: int = option(0, "everything random follows from it")
+    data: GraphData = field(default_factory=GraphData)
+    model: GraphModel = field(default_factory=GraphModel)
+    head: Head = field(default_factory=lambda: Head("linear"))
+    loss: Loss = field(default_factory=Loss)
+    targets: Targets = field(default_factory=Targets)
+    optimiser: GraphOptimiser = field(default_factory=GraphOptimiser)
+    schedule: Schedule = field(default_factory=lambda: Schedule(warmup_epochs=0.0))
+    compute: Compute = field(default_factory=Compute)
+
+    def __post_init__(self) -> None:
+        m, o = self.model, self.optimiser
+        _check(self)
+        if self.loss.name in HARD_LOSSES and self.data.votes:
+            raise ValueError(f"loss.name {self.loss.name} takes hard labels: set data.votes to false")
+        if self.targets.mixup > 0 or self.targets.cutmix > 0:
+            raise ValueError(
+                "targets.mixup and targets.cutmix are for images, graphs cannot be mixed: set them to 0, got "
+                f"{self.targets.mixup:g} and {self.targets.cutmix:g}"
+            )
+        if m.name == "gcn" and self.head.kind != "linear":
+            raise ValueError(f"head.kind {self.head.kind} needs model.name deeper-gcn: gcn ends in its own scores")
+        _at_least(("model.layers", m.layers, 1), ("model.hidden", m.hidden, 1), ("data.fold", self.data.fold, 0))
+        _shares(("model.dropout", m.dropout))
+        _positive(("optimiser.lr", o.lr))
+        if self.schedule.min_lr > o.lr:
+            raise ValueError(f"schedule.min_lr {self.schedule.min_lr:g} exceeds optimiser.lr {o.lr:g}")
+
+
+GRAPH_KINDS = get_args(GraphData.__annotations__["kind"])
+IMAGE_KINDS = get_args(Data.__annotations__["kind"])
+
+
+# ---------------------------------------------------------------------------------------------------------- rules
+
+
+def _check(recipe: Recipe | GraphRecipe) -> None:
+    """What holds for images and graphs."""
+    loss, o, t, s, c = recipe.loss, recipe.optimiser, recipe.targets, recipe.schedule, recipe.compute
+    if loss.name in HARD_LOSSES and not t.hard:
+        raise ValueError(
+            f"loss.name {loss.name} takes hard labels: set targets.smoothing, targets.mixup and "
+            f"targets.cutmix to 0, got {t.smoothing:g}, {t.mixup:g} and {t.cutmix:g}"
+        )
+    if loss.candidates != "batch" and loss.name != "soft-target-info-nce":
+        raise ValueError(f"loss.candidates {loss.candidates} is for loss.name soft-target-info-nce, got {loss.name}")
+    _at_least(
+        ("optimiser.batch", o.batch, 1),
+        ("schedule.epochs", s.epochs, 1),
+        ("head.hidden", recipe.head.hidden, 1),
+        ("compute.eval_batch", c.eval_batch, 1),
+        ("compute.checkpoint_steps", c.checkpoint_steps, 1),
+        ("loss.num_candidates", loss.num_candidates, 1),
+        ("compute.nodes", c.nodes, 1),
+        ("compute.devices", c.devices, 0),
+        ("compute.micro_batch", c.micro_batch, 0),
+        ("seed", recipe.seed, 0),
+        ("optimiser.weight_decay", o.weight_decay, 0),
+        ("optimiser.clip", o.clip, 0),
+        ("targets.mixup", t.mixup, 0),
+        ("targets.cutmix", t.cutmix, 0),
+        ("schedule.warmup_epochs", s.warmup_epochs, 0),
+        ("schedule.min_lr", s.min_lr, 0),
+        ("schedule.max_steps", s.max_steps, -1),
+    )
+    _shares(
+        ("targets.smoothing", t.smoothing),
+        ("targets.mix_probability", t.mix_probability),
+        ("targets.switch_probability", t.switch_probability),
+        ("optimiser.beta2", o.beta2),
+        ("optimiser.momentum", o.momentum),
+        ("optimiser.ema", o.ema),
+    )
+    _positive(("loss.temperature", loss.temperature))
+    if s.warmup_epochs > s.epochs:
+        raise ValueError(f"schedule.warmup_epochs {s.warmup_epochs:g} exceeds schedule.epochs {s.epochs}")
+
+
+def _at_least(*bounds: tuple[str, float, float]) -> None:
+    for name, value, least in bounds:
+        if not value >= least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _shares(*shares: tuple[str, float]) -> None:
+    for name, share in shares:
+        if not 0 <= share <= 1:
+            raise ValueError(f"{name} must lie in [0, 1], got {share:g}")
+
+
+def _positive(*numbers: tuple[str, float]) -> None:
+    for name, number in numbers:
+        if not number > 0:
+            raise ValueError(f"{name} must be positive, got {number:g}")
