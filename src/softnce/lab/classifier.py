@@ -13,24 +13,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from softnce import noise as class_noise
-from softnce.calibration import CalibrationMeter
-from softnce.candidates import BatchCandidates, Candidates, ClassCandidates, QueueCandidates, SampledCandidates
-from softnce.draws import Categorical, Draw
+from softnce.candidates import Candidates
+from softnce.draws import Draw
 from softnce.lab import torchvision_operators  # noqa: F401  (before Lightning)
-from softnce.lab.recipes.recipe import Loss, Optimiser, Schedule, Targets
-from softnce.losses import NLL, ClassifierLoss, InfoNCE, SoftTargetCrossEntropy, SoftTargetInfoNCE
+from softnce.lab.mixing import draw_mix, mix_inputs
+from softnce.lab.recipes.recipe import GraphOptimiser, Optimiser, Schedule, Targets
+from softnce.lab.scores import IGNORED, Scores
+from softnce.losses import ClassifierLoss, SoftTargetInfoNCE
 from softnce.targets import SoftTargets
 
 import lightning as L  # isort: skip
-
-IGNORED = -100
 
 
 class Batch(NamedTuple):
     """What a training or evaluation step gets.
 
-    The last four are for training on a share of a larger batch, on several devices or by accumulation: ``whole`` are
+    ``whole``, ``own`` and ``step`` are for training on a share of a larger batch, on several devices or by accumulation: ``whole`` are
     the labels of that batch and ``own`` the places of this share's rows in it. Without them the batch is whole, and
     under several devices the loss gathers what it needs.
     """
@@ -41,6 +39,7 @@ class Batch(NamedTuple):
     own: Tensor | None = None  # (n,)
     step: int | None = None  # which update of the run this is; None: counted here
     skipped: int = 0  # inputs that could not be read and were replaced
+    votes: Tensor | None = None  # (N, K) annotators by class, of the rows of whole (or labels); None: labels alone
 
 
 class Diverged(RuntimeError):
@@ -60,6 +59,7 @@ class Classifier(L.LightningModule):
         steps_per_epoch: updates an epoch, for the schedule.
         parameter_groups: what the optimiser gets, with ``lr_scale`` and ``weight_decay`` a group; None: all that is
             trainable, matrices decayed.
+        scores: what is measured; None: :class:`~softnce.lab.scores.Scores`.
         seed: everything random in a step follows from it and the number of the step.
         about: plain values kept in every checkpoint, from which the model can be built again.
 
@@ -76,10 +76,11 @@ class Classifier(L.LightningModule):
         *,
         targets: Targets | None = None,
         draw: Draw | None = None,
-        optimiser: Optimiser | None = None,
+        optimiser: Optimiser | GraphOptimiser | None = None,
         schedule: Schedule | None = None,
         steps_per_epoch: int = 1,
         parameter_groups: Callable[[], list[dict[str, Any]]] | None = None,
+        scores: Scores | None = None,
         seed: int = 0,
         about: dict[str, Any] | None = None,
     ) -> None:
@@ -89,13 +90,13 @@ class Classifier(L.LightningModule):
         self.num_classes = num_classes
         self.targets = targets or Targets()
         self.draw = draw
-        self.optimiser = optimiser or Optimiser()
+        self.optimiser: Optimiser | GraphOptimiser = optimiser or Optimiser()
         self.schedule = schedule or Schedule()
         self.steps_per_epoch = steps_per_epoch
         self.parameter_groups = parameter_groups
         self.seed = seed
         self.about = about or {}
-        self.scores = Scores(num_classes)
+        self.scores = scores or Scores(num_classes)
         self.skipped = 0
         # of the update under way: what its micro-batches add to the loss, and the targets of its whole batch
         self._pending: list[Tensor] = []
@@ -114,7 +115,7 @@ class Classifier(L.LightningModule):
         shared = torch.Generator(batch.labels.device).manual_seed(_seed(self.seed, step))
         self.skipped += batch.skipped
         labels = batch.labels if batch.whole is None else batch.whole
-        soft = SoftTargets.from_labels(labels, self.num_classes, self.targets.smoothing, ignore_index=IGNORED)
+        soft = soft_targets(labels, batch.votes, self.num_classes, self.targets.smoothing)
         inputs = batch.inputs
         if self.targets.mixes:
             if not isinstance(inputs, Tensor):
@@ -153,7 +154,8 @@ class Classifier(L.LightningModule):
         self.loss.eval()
         if isinstance(self.loss, SoftTargetInfoNCE):
             return self.loss(scores, whole[own], batch=whole, own=own, generator=generator)
-        return self.loss(scores, whole[own]) * (len(own) / len(whole))
+        mine = whole[own]
+        return self.loss(scores, mine) * (rows_that_count(mine) / max(1, rows_that_count(whole)))
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Once an update: show the loss of the whole batch, and stop if it is no number."""
@@ -180,10 +182,7 @@ class Classifier(L.LightningModule):
         for group in groups:
             group["lr"] = o.lr * group.setdefault("lr_scale", 1.0)
             group.setdefault("weight_decay", o.weight_decay)
-        if o.name == "sgd":
-            update: torch.optim.Optimizer = torch.optim.SGD(groups, momentum=o.momentum)
-        else:
-            update = torch.optim.AdamW(groups, betas=(0.9, o.beta2))
+        update = build_optimiser(o, groups)
         rate = torch.optim.lr_scheduler.LambdaLR(update, lambda step: self.rate(step) / o.lr)
         return {"optimizer": update, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
@@ -199,7 +198,7 @@ class Classifier(L.LightningModule):
     # -------------------------------------------------------------------------------------------- evaluation
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.scores.update(self(batch.inputs).float() / self.loss.temperature, batch.labels)
+        self.scores.update(self(batch.inputs).float() / self.loss.temperature, batch.labels, batch.inputs)
 
     def on_validation_epoch_end(self) -> None:
         self.scores.gather()
@@ -214,111 +213,27 @@ class Classifier(L.LightningModule):
         checkpoint["about"] = self.about
 
 
-class Scores:
-    """What is reported of a classifier: top-1, top-5, mean over classes, likelihood, calibration."""
-
-    def __init__(self, num_classes: int) -> None:
-        self.num_classes = num_classes
-        self.calibration = CalibrationMeter()
-        self.reset()
-
-    def reset(self) -> None:
-        self.calibration.reset()
-        # by class: rows, rows ranked first, rows ranked among the first five
-        self.counts = torch.zeros(3, self.num_classes, dtype=torch.double)
-
-    def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Add rows: logits (n, K), labels (n,); rows labelled IGNORED are left out."""
-        kept = labels != IGNORED
-        logits, labels = logits[kept], labels[kept]
-        if len(labels) == 0:
-            return
-        ranked = logits.topk(min(5, self.num_classes), dim=1).indices == labels[:, None]
-        hits = torch.stack([torch.ones_like(labels, dtype=torch.bool), ranked[:, 0], ranked.any(1)]).double()
-        self.counts += torch.zeros_like(self.counts).index_add_(1, labels.cpu(), hits.cpu())
-        self.calibration.update(logits, labels)
-
-    def gather(self) -> None:
-        """Add up over all processes; each must call it."""
-        self.calibration.gather()
-        if dist.is_available() and dist.is_initialized():
-            everyone: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(everyone, self.counts)
-            self.counts = torch.stack(everyone).sum(0)
-
-    def compute(self) -> dict[str, float]:
-        """Shares in [0, 1]. A class without rows has no part in the class average."""
-        rows, first, five = self.counts
-        present = rows > 0
-        return {
-            "top1": (first.sum() / rows.sum()).item(),
-            "top5": (five.sum() / rows.sum()).item(),
-            "class_average": (first[present] / rows[present]).mean().item(),
-            **self.calibration.compute(),
-        }
+def soft_targets(labels: Tensor, votes: Tensor | None, num_classes: int, smoothing: float) -> SoftTargets:
+    """Labels (N,), or the shares of annotators' ``votes`` (N, K), smoothed; rows labelled IGNORED do not count."""
+    if votes is None:
+        return SoftTargets.from_labels(labels, num_classes, smoothing, ignore_index=IGNORED)
+    ignored = labels == IGNORED
+    votes = votes.masked_fill(ignored[:, None], 0)
+    votes[ignored, 0] = 1  # any class: the mask leaves the row out
+    soft = SoftTargets.from_votes(votes).smooth(smoothing)
+    mask = ~ignored if bool(ignored.any()) else None
+    return SoftTargets(num_classes, soft.index, soft.weight, soft.smoothing, soft.smoothing_dist, mask)
 
 
-class Mix(NamedTuple):
-    """How a batch is mixed with itself reversed."""
-
-    share: float  # of the sample itself in its target
-    box: tuple[int, int, int, int] | None  # top, bottom, left, right of what CutMix pastes; None: MixUp
+def rows_that_count(targets: SoftTargets) -> int:
+    return len(targets) if targets.mask is None else int(targets.mask.sum())
 
 
-def draw_mix(targets: Targets, shape: tuple[int, ...], seed: int, step: int) -> Mix | None:
-    """MixUp or CutMix for a batch of images (n, C, H, W) or vectors (n, d), None for this batch unmixed.
-
-    The same for all shares of update ``step``: whether, which, λ and the box depend on the seed and the step alone.
-    """
-    random = np.random.default_rng([seed, step])
-    if random.random() >= targets.mix_probability:
-        return None
-    cut = targets.cutmix > 0 and (targets.mixup == 0 or random.random() < targets.switch_probability)
-    if not cut:
-        return Mix(float(random.beta(targets.mixup, targets.mixup)), None)
-    if len(shape) != 4:
-        raise ValueError(f"targets.cutmix needs images (n, C, H, W), got inputs of shape {tuple(shape)}")
-    height, width = shape[-2:]
-    side = math.sqrt(1 - random.beta(targets.cutmix, targets.cutmix))
-    middle, halves = random.integers((height, width)), (int(height * side) // 2, int(width * side) // 2)
-    (top, left), (bottom, right) = (
-        (np.clip(middle + sign * np.array(halves), 0, (height, width)).tolist()) for sign in (-1, 1)
-    )
-    return Mix(1 - (bottom - top) * (right - left) / (height * width), (top, bottom, left, right))
-
-
-def mix_inputs(inputs: Tensor, mix: Mix) -> Tensor:
-    if mix.box is None:
-        return mix.share * inputs + (1 - mix.share) * inputs.flip(0)
-    top, bottom, left, right = mix.box
-    mixed = inputs.clone()
-    mixed[..., top:bottom, left:right] = inputs.flip(0)[..., top:bottom, left:right]
-    return mixed
-
-
-def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int) -> tuple[ClassifierLoss, Draw | None]:
-    """The loss a recipe names and how its targets are drawn, with η from the training ``labels``."""
-    if config.name == "nll":
-        return NLL(config.temperature), None
-    if config.name == "soft-ce":
-        return SoftTargetCrossEntropy(config.temperature), None
-    eta = None if config.noise == "uniform" else class_noise.from_labels(labels, num_classes)
-    if config.name == "info-nce":
-        return InfoNCE(eta, config.temperature), None
-    if config.name == "soft-dist-info-nce":
-        return InfoNCE(eta, config.temperature), Categorical()
-    batch, classes = BatchCandidates(), ClassCandidates()
-    candidates: Candidates = batch
-    if config.candidates == "sampled":
-        marginal = class_noise.from_labels(labels, num_classes, floor=1)
-        candidates = SampledCandidates(config.num_candidates, marginal, targets.mixup, targets.smoothing)
-    elif config.candidates == "queue":
-        candidates = batch + QueueCandidates(config.num_candidates)
-    elif config.candidates == "classes":
-        candidates = classes
-    elif config.candidates == "batch+classes":
-        candidates = batch + classes
-    return SoftTargetInfoNCE(eta, config.temperature, candidates), None
+def build_optimiser(config: Optimiser | GraphOptimiser, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, momentum=config.momentum)
+    update = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+    return update(groups, betas=(0.9, config.beta2))
 
 
 def trainable(module: nn.Module) -> list[dict[str, Any]]:

@@ -16,12 +16,13 @@ from rich.table import Table
 from torch import Tensor
 
 from softnce.calibration import ReliabilityCurve, fit_temperature
-from softnce.lab.classifier import Batch, Scores
+from softnce.lab.classifier import Batch
 from softnce.lab.configuration import from_args, from_mapping, option
 from softnce.lab.recipes.recipe import Recipe
+from softnce.lab.scores import Scores
 from softnce.lab.vision.data import open_images
 from softnce.lab.vision.datamodule import evaluation_loader
-from softnce.lab.vision.loader import EvaluationBatches
+from softnce.lab.batches import EvaluationBatches
 from softnce.lab.vision.models import Network, build_network
 
 HELP = """usage: softnce evaluate CKPT [--data.dir DIR] [--out DIR] [...]

@@ -30,8 +30,9 @@ from rich.console import Console
 from rich.table import Table
 
 from softnce.lab import recipes
-from softnce.lab.classifier import Batch, Classifier, Diverged, build_loss
+from softnce.lab.classifier import Batch, Classifier, Diverged
 from softnce.lab.configuration import from_args, option, to_mapping
+from softnce.lab.recipes.loss import build_loss
 from softnce.lab.recipes.recipe import Compute, Recipe
 
 import lightning as L  # isort: skip

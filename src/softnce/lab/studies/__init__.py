@@ -47,6 +47,11 @@ all of them. A finding is the figure that stands beside the paper's, what it was
 (reproduced, not reproduced, explained, beyond, undecided), computed from the rows as the text is: rows of a short
 preset cannot decide everything, and a key may be left out.
 
+A study may have a second stage, runs that depend on what the first ones gave, such as all seeds at the learning
+rate that did best:
+
+    def follow_up(config: Config, rows: list[Row]) -> list[Run]: ...
+
 ``execute`` may do its runs in any order, together or one by one; what it yields is saved as it comes. ``progress``
 is rich's, already shown. ``softnce.lab.parallel`` does runs side by side, ``softnce.lab.report.charts`` has the
 figures, ``softnce.lab.report.style`` the colours. Nothing has to be registered.
@@ -132,10 +137,15 @@ class Study:
 
     def run(self, config: StudyConfig) -> None:
         """Do the runs that have no result yet; each is saved when it is finished."""
+        results = self.results(config.out)
+        self._run(config, list(dict.fromkeys(self.module.runs(config))), results)
+        follow_up = getattr(self.module, "follow_up", None)
+        if follow_up is not None:
+            self._run(config, list(dict.fromkeys(follow_up(config, results.rows()))), results)
+
+    def _run(self, config: StudyConfig, runs: list[Any], results: Results) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        results = self.results(config.out)
-        runs = list(dict.fromkeys(self.module.runs(config)))
         todo = [run for run in runs if not results.finished(to_mapping(run))]
         print(f"{self.name}: {len(todo)} runs to do, {len(runs) - len(todo)} already in {results.path}")
         if not todo:

@@ -18,11 +18,13 @@ from rich.console import Console
 from rich.table import Table
 
 from softnce.lab import recipes
-from softnce.lab.classifier import build_loss, trainable
+from softnce.lab.batches import borrowed_generators, start_generators
+from softnce.lab.classifier import trainable
 from softnce.lab.configuration import from_args, option
+from softnce.lab.recipes.loss import build_loss
 from softnce.lab.recipes.recipe import Recipe
 from softnce.lab.vision.models import build_network
-from softnce.lab.vision.transforms import borrowed_generators, start_generators, training_transform
+from softnce.lab.vision.transforms import training_transform
 from softnce.losses import SoftTargetInfoNCE
 from softnce.targets import SoftTargets
 
