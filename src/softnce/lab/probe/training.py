@@ -54,6 +54,11 @@ def targets_for(loss: str, soft: Targets = MIXED) -> Targets:
 def train(probe: Probe) -> dict[str, Any]:
     """Train a head; returns :func:`measurements` of the epoch that is best on the held-out part."""
     data = load(probe.data)
+    return trained(probe, data).measurements(data)
+
+
+def trained(probe: Probe, data: Features) -> "BestEpoch":
+    """The head that ``probe`` describes, trained on ``data``, which may be a part of the data set it names."""
     loss, draw = build_loss(probe.loss, probe.targets, data.train.y, data.num_classes)
     targets = SoftTargets.from_labels(data.train.y, data.num_classes, probe.targets.smoothing)
     head = build_head(probe.head, data.dim, data.num_classes, probe.seed)
@@ -62,7 +67,7 @@ def train(probe: Probe) -> dict[str, Any]:
         head, loss, data.train.x, targets,
         batch=probe.batch, lr=probe.lr, epochs=probe.epochs, seed=probe.seed, mix=probe.targets, draw=draw, after=watch,
     )  # fmt: skip
-    return watch.measurements(data)
+    return watch
 
 
 def build_head(config: Head, dim: int, num_classes: int, seed: int) -> nn.Module:

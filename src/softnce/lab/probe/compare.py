@@ -1,0 +1,44 @@
+"""Runs compared over their seeds: means, and differences of runs that share a seed."""
+
+from collections.abc import Callable, Sequence
+
+from softnce.lab.report.statistics import Estimate, estimate
+from softnce.lab.results import Row
+
+Value = Callable[[Row], float]
+"""What is compared, read off a run: percent, nats, …"""
+
+
+def mean(rows: Sequence[Row], value: Value) -> Estimate:
+    """Mean over seeds with its 95 % confidence interval."""
+    return estimate([value(row) for row in rows])
+
+
+def difference(a: Sequence[Row], b: Sequence[Row], value: Value) -> Estimate:
+    """``value`` of a minus that of b, paired: seeds that only one of them has do not count."""
+    ours, theirs = _by_seed(a, value), _by_seed(b, value)
+    return estimate([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
+
+
+def difference_of_differences(
+    a: Sequence[Row], b: Sequence[Row], c: Sequence[Row], d: Sequence[Row], value: Value
+) -> Estimate:
+    """(a − b) − (c − d), paired over the seeds all four have."""
+    first, second, third, fourth = (_by_seed(rows, value) for rows in (a, b, c, d))
+    seeds = sorted(first.keys() & second.keys() & third.keys() & fourth.keys())
+    return estimate([first[seed] - second[seed] - third[seed] + fourth[seed] for seed in seeds])
+
+
+def spread(e: Estimate, digits: int = 1) -> str:
+    """62.1 ± 0.3, the half width of the interval; without it for a single run."""
+    return f"{e.mean:.{digits}f}" + (f" ± {e.high - e.mean:.{digits}f}" if e.count > 1 else "")
+
+
+def signed(e: Estimate, digits: int = 2) -> str:
+    """+0.42 [0.10, 0.74]."""
+    interval = f" [{e.low:.{digits}f}, {e.high:.{digits}f}]" if e.count > 1 else ""
+    return f"{e.mean:+.{digits}f}{interval}"
+
+
+def _by_seed(rows: Sequence[Row], value: Value) -> dict[int, float]:
+    return {row.config["seed"]: value(row) for row in rows}
