@@ -28,9 +28,9 @@ import lightning as L  # isort: skip
 class Batch(NamedTuple):
     """What a training or evaluation step gets.
 
-    ``whole``, ``own`` and ``step`` are for training on a share of a larger batch, on several devices or by accumulation: ``whole`` are
-    the labels of that batch and ``own`` the places of this share's rows in it. Without them the batch is whole, and
-    under several devices the loss gathers what it needs.
+    ``whole``, ``own`` and ``step`` are for training on a share of a larger batch, on several devices or by
+    accumulation: ``whole`` are the labels of that batch and ``own`` the places of this share's rows in it. Without them
+    the batch is whole, and under several devices the loss gathers what it needs.
     """
 
     inputs: Any  # what the model takes

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pickle import UnpicklingError
@@ -13,17 +13,15 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 
 from softnce.calibration import ReliabilityCurve, fit_temperature
+from softnce.lab import recipes
+from softnce.lab.batches import EvaluationBatches, Loader
 from softnce.lab.classifier import Batch
-from softnce.lab.configuration import from_args, from_mapping, option
-from softnce.lab.recipes.recipe import Recipe
-from softnce.lab.scores import Scores
-from softnce.lab.vision.data import open_images
-from softnce.lab.vision.datamodule import evaluation_loader
-from softnce.lab.batches import EvaluationBatches
-from softnce.lab.vision.models import Network, build_network
+from softnce.lab.configuration import from_args, option
+from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.scores import IGNORED, Scores
 
 HELP = """usage: softnce evaluate CKPT [--data.dir DIR] [--out DIR] [...]
 
@@ -35,10 +33,10 @@ Writes evaluation.json and reliability.png to --out, by default the checkpoint's
 
 @dataclass(frozen=True)
 class Source:
-    """Where the images come from."""
+    """Where the data come from."""
 
     dir: str = option("", "where the data set lies, if not where it was for training")
-    workers: int = option(8, "loader processes")
+    workers: int = option(8, "loader processes (images)")
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,10 @@ class Options:
     data: Source = field(default_factory=Source)
 
     split: Literal["validation", "test"] = option(
-        "test", "test: the data set's evaluation split; validation: what chose the best epoch (data.holdout)"
+        "test",
+        "test: the data set's evaluation split; validation: what chose the best epoch where that is another",
     )
-    batch: int = option(256, "rows at once")
+    batch: int = option(0, "images or graphs at once; 0 for what training used")
     progress: bool = option(True, "show a progress bar")
     out: Path = field(default_factory=lambda: Path("."), metadata={"help": "folder for the results"})
 
@@ -59,13 +58,13 @@ class Options:
 class Trained:
     """A network as a checkpoint left it, and what it takes to use it."""
 
-    recipe: Recipe
+    recipe: Recipe | GraphRecipe
     classes: list[str]
-    network: Network
+    network: nn.Module
     device: torch.device
 
     @torch.inference_mode()
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Any) -> Tensor:
         """Class scores over temperature, (N, K), whose softmax are the probabilities."""
         return (self.network(inputs.to(self.device)).float() / self.recipe.loss.temperature).cpu()
 
@@ -76,24 +75,39 @@ class Evaluation:
     curve: ReliabilityCurve
 
 
-def load_trained(path: Path) -> Trained:
-    """The network in a checkpoint of ``softnce train``; nothing is downloaded or executed."""
+def load_trained(path: Path, data_dir: str = "") -> Trained:
+    """The network in a checkpoint of ``softnce train``; nothing is downloaded or executed.
+
+    ``data_dir`` is where the data lie, if not where they were for training.
+    """
     path = path / "best.ckpt" if path.is_dir() else path
     if not path.is_file():
         raise ValueError(f"no checkpoint {path}")
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
         about = stored["about"]
-        recipe = from_mapping(Recipe, about["recipe"], source=f"{path}, recipe")
+        classes = about["classes"]
+        recipe = recipes.from_plain(about["recipe"], source=f"{path}, recipe")
     except (KeyError, TypeError, RuntimeError, EOFError, OSError, UnpicklingError) as error:
         reason = " ".join(repr(error).split())[:120]
         raise ValueError(f"{path} is not a checkpoint of softnce train: {reason}") from error
-    bare = replace(recipe.model, weights="none")
-    network = build_network(bare, recipe.head, len(about["classes"]), recipe.data.image_size)
     weights = {k.removeprefix("model."): v for k, v in stored["state_dict"].items() if k.startswith("model.")}
+    network: nn.Module
+    if isinstance(recipe, Recipe):
+        from softnce.lab.vision.models import build_network
+
+        recipe = replace(recipe, data=replace(recipe.data, dir=Path(data_dir or recipe.data.dir)))
+        bare = replace(recipe.model, weights="none")
+        network = build_network(bare, recipe.head, len(classes), recipe.data.image_size)
+    else:
+        from softnce.lab.graphs.models import build_network as build_graph_network
+
+        recipe = replace(recipe, data=replace(recipe.data, dir=Path(data_dir or recipe.data.dir)))
+        node_features, edge_features = about["features"]
+        network = build_graph_network(recipe.model, recipe.head, node_features, edge_features, len(classes))
     network.load_state_dict(weights)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return Trained(recipe, about["classes"], network.eval().to(device), device)
+    return Trained(recipe, classes, network.eval().to(device), device)
 
 
 def evaluate(
@@ -101,37 +115,61 @@ def evaluate(
     *,
     split: Literal["validation", "test"] = "test",
     data_dir: str = "",
-    batch: int = 256,
+    batch: int = 0,
     workers: int = 8,
     progress: bool = True,
 ) -> Evaluation:
-    """Metrics of a checkpoint on its evaluation split (or the held-out part that chose the best epoch)."""
-    trained = load_trained(checkpoint)
-    data = trained.recipe.data
-    data = replace(data, dir=Path(data_dir) if data_dir else data.dir, workers=workers)
-    if split == "test":
-        data = replace(data, holdout=0.0)
-    images = open_images(data, "evaluation")
-    if images.classes != trained.classes:
+    """Metrics of a checkpoint on its evaluation split (or on what chose the best epoch)."""
+    trained = load_trained(checkpoint, data_dir)
+    recipe = trained.recipe
+    recipe = replace(recipe, compute=replace(recipe.compute, eval_batch=batch or recipe.compute.eval_batch))
+    if isinstance(recipe, Recipe):
+        loader, classes, scores = _images(recipe, split, workers)
+    else:
+        loader, classes, scores = _graphs(recipe, split)
+    if list(classes) != trained.classes:
         raise ValueError(
-            f"the data in {data.dir} has {len(images.classes)} classes, which are not the {len(trained.classes)} the "
+            f"the data in {recipe.data.dir} has {len(classes)} classes, which are not the {len(trained.classes)} the "
             "checkpoint was trained on"
         )
-    recipe = replace(trained.recipe, data=data)
-    loader = evaluation_loader(recipe, images, EvaluationBatches(len(images.labels), batch))
-    scores = Scores(len(images.classes))
-    rows: Iterator[Batch] = iter(track(loader, f"{len(images.labels):,} images", disable=not progress))
+    rows: Iterator[Batch] = iter(track(loader, f"evaluating on {split}", disable=not progress))
     kept = []
     for part in rows:
         logits = trained.logits(part.inputs)
-        scores.update(logits, part.labels)
-        kept.append((logits, part.labels))
+        scores.update(logits, part.labels, part.inputs)
+        counted = part.labels != IGNORED
+        kept.append((logits[counted], part.labels[counted]))
     results = scores.compute()
     # what one number could still mend; fitted on the very data it is measured on, so a diagnosis, not a result
     results["best_temperature"] = fit_temperature(
         torch.cat([logits for logits, _ in kept]), torch.cat([labels for _, labels in kept])
     )
     return Evaluation(results, scores.calibration.curve())
+
+
+Part = tuple[Loader, Sequence[str], Scores]
+"""Batches to evaluate, the names of the classes, and what is measured."""
+
+
+def _images(recipe: Recipe, split: str, workers: int) -> Part:
+    from softnce.lab.vision.data import open_images
+    from softnce.lab.vision.datamodule import evaluation_loader
+
+    data = replace(recipe.data, workers=workers)
+    if split == "test":
+        data = replace(data, holdout=0.0)
+    images = open_images(data, "evaluation")
+    batches = EvaluationBatches(len(images.labels), recipe.compute.eval_batch)
+    return evaluation_loader(replace(recipe, data=data), images, batches), images.classes, Scores(len(images.classes))
+
+
+def _graphs(recipe: GraphRecipe, split: str) -> Part:
+    from softnce.lab.graphs.datamodule import NodeData
+    from softnce.lab.graphs.scores import NodeScores
+
+    data = NodeData(recipe)
+    task = data.task
+    return data.evaluation_loader(split), task.class_names, NodeScores(task.num_classes, task.left_out)
 
 
 def draw_reliability(curve: ReliabilityCurve, results: dict[str, float], title: str, path: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from softnce.lab.evaluate import load_trained
+from softnce.lab.recipes.recipe import Recipe
 from softnce.lab.vision.transforms import evaluation_transform
 
 HELP = """usage: softnce predict CKPT IMAGE [IMAGE ...]
@@ -19,6 +20,8 @@ folder of a run for its best.ckpt.
 def predict(checkpoint: Path, images: list[Path], top: int = 5) -> list[list[tuple[str, float]]]:
     """For each image its ``top`` classes and their probabilities, likeliest first."""
     trained = load_trained(checkpoint)
+    if not isinstance(trained.recipe, Recipe):
+        raise ValueError(f"{checkpoint} classifies the nodes of graphs, not images; `softnce evaluate` scores it")
     transform = evaluation_transform(trained.recipe.data, trained.recipe.model)
     answers = []
     for path in images:

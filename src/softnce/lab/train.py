@@ -1,7 +1,7 @@
 """Train a classifier, and stay alive: atomic checkpoints, exact resumption, a clean end on SIGTERM or divergence.
 
-``fit`` drives any :class:`~softnce.lab.classifier.Classifier`; ``train`` builds one from a recipe of images first.
-A run is a folder:
+``fit`` drives any :class:`~softnce.lab.classifier.Classifier`; ``train`` builds one from a recipe first, of images or
+of graphs. A run is a folder:
 
     recipe.yaml      every value of the run
     last.ckpt        the latest state; `softnce train --resume FOLDER` goes on from it
@@ -18,9 +18,10 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,15 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
 from softnce.lab import recipes
+from softnce.lab.batches import TrainingBatches
 from softnce.lab.classifier import Batch, Classifier, Diverged
 from softnce.lab.configuration import from_args, option, to_mapping
 from softnce.lab.recipes.loss import build_loss
-from softnce.lab.recipes.recipe import Compute, Recipe
+from softnce.lab.recipes.recipe import Compute, GraphRecipe, Recipe
+from softnce.lab.scores import Scores
 
 import lightning as L  # isort: skip
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO  # isort: skip
@@ -50,6 +54,7 @@ set on the command line. `softnce train RECIPE --help` explains all fields and s
 
   softnce train laptop/digits                                        half a minute, nothing to download
   softnce train cifar100/soft-target-info-nce --data.dir ~/cifar     the paper's cell
+  softnce train laptop/tissue                                        nodes of graphs; grown, not downloaded
   torchrun --nproc-per-node 8 -m softnce train imagenet/nll --data.dir /imagenet --compute.micro_batch 64
   softnce train --resume runs/imagenet-nll                           go on exactly where it stopped
 
@@ -68,6 +73,14 @@ class Interrupted(Exception):
 @dataclass(frozen=True)
 class Run(Recipe):
     """A recipe and where its run is kept."""
+
+    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run"})
+    resume: bool = option(False, "go on with the run in that folder, if there is one")
+
+
+@dataclass(frozen=True)
+class GraphRun(GraphRecipe):
+    """A recipe of graphs and where its run is kept."""
 
     out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run"})
     resume: bool = option(False, "go on with the run in that folder, if there is one")
@@ -322,9 +335,9 @@ def quiet_lightning() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run of images that is ready to start."""
+    """A run that is ready to start."""
 
-    recipe: Recipe
+    recipe: Recipe | GraphRecipe
     out: Path
     resume: bool
     machine: Machine
@@ -333,7 +346,7 @@ class Prepared:
     accumulate: int
 
     def run(self) -> dict[str, Any]:
-        """Train; with ``data.holdout`` then measure the evaluation split once, with the best epoch's weights."""
+        """Train; where the best epoch was not chosen on the test split, then measure that once, with its weights."""
         recipe, out = self.recipe, self.out
         results: dict[str, Any] = fit(
             self.classifier,
@@ -345,7 +358,7 @@ class Prepared:
             resume=self.resume,
         )
         if is_first_process():
-            if recipe.data.holdout and (out / "best.ckpt").is_file():
+            if recipe.data.keeps_test_apart and (out / "best.ckpt").is_file():
                 from softnce.lab.evaluate import evaluate
 
                 results["test"] = evaluate(out / "best.ckpt", split="test", progress=recipe.compute.progress).results
@@ -353,45 +366,85 @@ class Prepared:
         return results
 
 
-def prepare(recipe: Recipe, out: Path, *, resume: bool = False) -> Prepared:
+def prepare(recipe: Recipe | GraphRecipe, out: Path, *, resume: bool = False) -> Prepared:
     """Build all a recipe describes and claim ``out`` for it; a ValueError says what is wrong with either."""
+    machine = Machine.of(recipe.compute)
+    if recipe.compute.precision == "fp16" and machine.accelerator == "cpu":
+        raise ValueError("compute.precision fp16 needs a GPU; on the CPU take bf16 or 32")
+    parts = _image_parts(recipe, machine) if isinstance(recipe, Recipe) else _graph_parts(recipe, machine)
+    loss, draw = build_loss(recipe.loss, recipe.targets, parts.labels, len(parts.classes))
+    classifier = Classifier(
+        parts.network,
+        loss,
+        len(parts.classes),
+        targets=recipe.targets,
+        draw=draw,
+        optimiser=recipe.optimiser,
+        schedule=recipe.schedule,
+        steps_per_epoch=parts.batches.steps,
+        parameter_groups=parts.groups,
+        scores=parts.scores,
+        seed=recipe.seed,
+        about={"recipe": to_mapping(recipe), "classes": list(parts.classes), "features": list(parts.features)},
+    )
+    if recipe.compute.compile:
+        parts.network.compile()
+    _claim(out, recipe, resume)
+    return Prepared(recipe, out, resume, machine, classifier, parts.data, parts.batches.accumulate)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What images and graphs each build in their own way."""
+
+    data: L.LightningDataModule
+    batches: TrainingBatches
+    labels: torch.Tensor  # of all training rows
+    classes: Sequence[str]
+    network: nn.Module
+    groups: Callable[[], list[dict[str, Any]]]
+    scores: Scores | None = None
+    features: tuple[int, ...] = ()  # what the network takes, where the recipe does not say it
+
+
+def _image_parts(recipe: Recipe, machine: Machine) -> _Parts:
     from softnce.lab.vision.datamodule import ImageData
     from softnce.lab.vision.models import build_network, parameter_groups
 
-    machine, optimiser = Machine.of(recipe.compute), recipe.optimiser
-    if recipe.compute.precision == "fp16" and machine.accelerator == "cpu":
-        raise ValueError("compute.precision fp16 needs a GPU; on the CPU take bf16 or 32")
-    data = ImageData(recipe, machine.world)
-    batches, classes = data.batches(rank=0), data.train_images.classes
+    o, data = recipe.optimiser, ImageData(recipe, machine.world)
+    batches, images = data.batches(rank=0), data.train_images
     L.seed_everything(recipe.seed, verbose=False)  # the network's initial weights
-    network = build_network(recipe.model, recipe.head, len(classes), recipe.data.image_size)
+    network = build_network(recipe.model, recipe.head, len(images.classes), recipe.data.image_size)
     data.network = network
-    loss, draw = build_loss(recipe.loss, recipe.targets, data.train_images.labels, len(classes))
-    classifier = Classifier(
-        network,
-        loss,
-        len(classes),
-        targets=recipe.targets,
-        draw=draw,
-        optimiser=optimiser,
-        schedule=recipe.schedule,
-        steps_per_epoch=batches.steps,
-        parameter_groups=lambda: parameter_groups(network, optimiser.weight_decay, optimiser.layer_decay),
-        seed=recipe.seed,
-        about={"recipe": to_mapping(recipe), "classes": list(classes)},
-    )
-    if recipe.compute.compile:
-        network.compile()
-    _claim(out, recipe, resume)
-    return Prepared(recipe, out, resume, machine, classifier, data, batches.accumulate)
+    groups = partial(parameter_groups, network, o.weight_decay, o.layer_decay)
+    return _Parts(data, batches, images.labels, images.classes, network, groups)
 
 
-def train(recipe: Recipe, out: Path, *, resume: bool = False) -> dict[str, Any]:
-    """Train the image classifier a recipe describes, in the folder ``out``; metrics of the best and last epoch."""
+def _graph_parts(recipe: GraphRecipe, machine: Machine) -> _Parts:
+    try:
+        from softnce.lab.graphs.datamodule import NodeData
+    except ModuleNotFoundError as error:
+        raise ValueError(f"graphs need {error.name}: pip install 'softnce[graph]'") from None
+    from softnce.lab.graphs.models import build_network, parameter_groups
+    from softnce.lab.graphs.scores import NodeScores
+
+    data = NodeData(recipe, machine.world)
+    batches, task = data.batches(rank=0), data.task
+    L.seed_everything(recipe.seed, verbose=False)
+    features = task.num_node_features, task.num_edge_features
+    network = build_network(recipe.model, recipe.head, *features, task.num_classes)
+    groups = partial(parameter_groups, network, recipe.optimiser)
+    groups()  # a part that does not exist is named now, not when training starts
+    scores = NodeScores(task.num_classes, task.left_out)
+    return _Parts(data, batches, data.labels, task.class_names, network, groups, scores, features)
+
+
+def train(recipe: Recipe | GraphRecipe, out: Path, *, resume: bool = False) -> dict[str, Any]:
+    """Train the classifier a recipe describes, in the folder ``out``; metrics of the best and last epoch."""
     return prepare(recipe, out, resume=resume).run()
 
 
-def _claim(out: Path, recipe: Recipe, resume: bool) -> None:
+def _claim(out: Path, recipe: Recipe | GraphRecipe, resume: bool) -> None:
     """Make ``out`` the folder of this run, or say why it cannot be."""
     if not is_first_process():
         return
@@ -404,11 +457,11 @@ def _claim(out: Path, recipe: Recipe, resume: bool) -> None:
         before, now = to_mapping(recipes.load(str(kept))), to_mapping(recipe)
         free = {("data", "dir"), ("data", "workers"), ("data", "cache"), ("compute", "progress"), ("compute", "wandb")}
         changed = [
-            f"{group}.{name} was {before[group][name]}, is {value}"
+            f"{group}.{name} was {before[group].get(name)}, is {value}"
             for group, values in now.items()
             if isinstance(values, dict)
             for name, value in values.items()
-            if before[group][name] != value and (group, name) not in free
+            if before[group].get(name) != value and (group, name) not in free
         ]
         if before["seed"] != now["seed"]:
             changed.append(f"seed was {before['seed']}, is {now['seed']}")
@@ -427,7 +480,7 @@ def _write(path: Path, text: str) -> None:
 # ------------------------------------------------------------------------------------------------- command line
 
 
-def parse(argv: list[str]) -> tuple[Recipe, Path, bool]:
+def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
     """Recipe, folder, and whether to resume."""
     words = list(argv)
     if "--resume" in words:
@@ -447,15 +500,16 @@ def parse(argv: list[str]) -> tuple[Recipe, Path, bool]:
     name, rest = words[0], words[1:]
     recipe = recipes.load(name)
     out = Path("runs") / name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
-    values = {item.name: getattr(recipe, item.name) for item in fields(Recipe)}
-    run = from_args(
-        Run,
+    kind, run_type = (Recipe, Run) if isinstance(recipe, Recipe) else (GraphRecipe, GraphRun)
+    values = {item.name: getattr(recipe, item.name) for item in fields(kind)}
+    run: Any = from_args(
+        run_type,
         rest,
         prog="softnce train",
         description=f"Train a classifier from the recipe {name}. The defaults shown are the recipe's values.",
-        defaults=Run(**values, out=out),
+        defaults=run_type(**values, out=out),
     )
-    chosen = Recipe(**{item.name: getattr(run, item.name) for item in fields(Recipe)})
+    chosen = kind(**{item.name: getattr(run, item.name) for item in fields(kind)})
     return chosen, run.out, run.resume
 
 

@@ -6,13 +6,12 @@ import pytest
 import torch
 from PIL import Image
 
+from softnce.lab.batches import borrowed_generators, start_generators
 from softnce.lab.recipes.recipe import Data, Model
 from softnce.lab.vision.data import open_images, stratified
 from softnce.lab.vision.transforms import (
     STATISTICS,
-    borrowed_generators,
     evaluation_transform,
-    start_generators,
     training_transform,
 )
 

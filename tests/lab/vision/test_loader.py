@@ -2,15 +2,9 @@ import pytest
 import torch
 from PIL import Image
 
+from softnce.lab.batches import EvaluationBatches, Loader, TrainingBatches, deal
 from softnce.lab.vision.data import ImageFiles
-from softnce.lab.vision.loader import (
-    EvaluationBatches,
-    FeatureRows,
-    ImageRows,
-    Loader,
-    TrainingBatches,
-    deal,
-)
+from softnce.lab.vision.loader import FeatureRows, ImageRows
 
 
 @pytest.mark.parametrize("in_pairs", [False, True])

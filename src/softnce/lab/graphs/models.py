@@ -9,6 +9,9 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 from torch_geometric.nn import DeepGCNLayer, GCNConv, GENConv
 
+from softnce.heads import CosineHead, MLPHead
+from softnce.lab.recipes.recipe import GraphModel, GraphOptimiser, Head
+
 
 class DeeperGCN(nn.Module):
     """DeeperGCN (Li et al., 2020) as the CellTypeGraph benchmark builds it.
@@ -103,3 +106,40 @@ class GCN(nn.Module):
         x = self.first(x, graph.edge_index).relu()
         x = F.dropout(x, self.dropout, self.training)
         return self.second(x, graph.edge_index)
+
+
+def build_network(
+    model: GraphModel, head: Head, node_features: int, edge_features: int, num_classes: int
+) -> DeeperGCN | GCN:
+    """The network a recipe describes, for a task's features and classes."""
+    if model.name == "gcn":
+        return GCN(node_features, num_classes, hidden=model.hidden, dropout=model.dropout)
+    top: nn.Module | None = None
+    if head.kind == "mlp":
+        top = MLPHead(model.hidden, num_classes, head.hidden, head.output_norm)
+    elif head.kind == "cosine":
+        top = CosineHead(model.hidden, num_classes)
+    return DeeperGCN(
+        node_features,
+        num_classes,
+        edge_features=edge_features if model.edge_features else 0,
+        hidden=model.hidden,
+        layers=model.layers,
+        dropout=model.dropout,
+        checkpointing=model.checkpointing,
+        head=top,
+    )
+
+
+def parameter_groups(network: nn.Module, optimiser: GraphOptimiser) -> list[dict[str, Any]]:
+    """What the optimiser gets: ``optimiser.decayed`` names the part that is decayed, all of it; empty: all matrices."""
+    if optimiser.decayed:
+        parts = dict(network.named_children())
+        if optimiser.decayed not in parts:
+            raise ValueError(f"optimiser.decayed: got {optimiser.decayed!r}, the network has {', '.join(parts)}")
+        decayed = list(parts[optimiser.decayed].parameters())
+    else:
+        decayed = [p for p in network.parameters() if p.dim() > 1]
+    among = {id(p) for p in decayed}
+    others = [p for p in network.parameters() if id(p) not in among]
+    return [{"params": decayed, "weight_decay": optimiser.weight_decay}, {"params": others, "weight_decay": 0.0}]

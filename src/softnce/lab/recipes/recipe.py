@@ -44,6 +44,11 @@ class Data:
         metadata={"help": "where features of frozen backbones are kept"},
     )
 
+    @property
+    def keeps_test_apart(self) -> bool:
+        """Whether the best epoch is chosen on other data than the evaluation split."""
+        return self.holdout > 0
+
 
 @dataclass(frozen=True)
 class Model:
@@ -199,6 +204,11 @@ class GraphData:
     )
     augment: Literal["paper", "none"] = option("none", "training graphs changed at random as in the paper's supplement")
     votes: bool = option(False, "train on the votes of all experts where a file holds several, not on the first's")
+
+    @property
+    def keeps_test_apart(self) -> bool:
+        """Whether the best epoch is chosen on other nodes than the test nodes."""
+        return self.protocol == "honest" or self.kind not in ("celltypegraph", "tissue")
 
 
 @dataclass(frozen=True)

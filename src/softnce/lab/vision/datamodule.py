@@ -2,17 +2,11 @@
 
 from torch import Tensor
 
+from softnce.lab.batches import EvaluationBatches, Loader, TrainingBatches
 from softnce.lab.recipes.recipe import Recipe
 from softnce.lab.vision.data import Images, open_images
 from softnce.lab.vision.features import features_of
-from softnce.lab.vision.loader import (
-    EvaluationBatches,
-    FeatureRows,
-    ImageRows,
-    Loader,
-    TrainingBatches,
-    worker_count,
-)
+from softnce.lab.vision.loader import FeatureRows, ImageRows, worker_count
 from softnce.lab.vision.models import Network
 from softnce.lab.vision.transforms import evaluation_transform, training_transform
 

@@ -9,9 +9,10 @@ import torch
 from rich.progress import track
 from torch import Tensor, nn
 
+from softnce.lab.batches import EvaluationBatches, Loader
 from softnce.lab.recipes.recipe import Recipe
 from softnce.lab.vision.data import ImageArray, ImageFiles, Images, Part
-from softnce.lab.vision.loader import EvaluationBatches, ImageRows, Loader
+from softnce.lab.vision.loader import ImageRows
 from softnce.lab.vision.transforms import evaluation_transform, statistics
 
 

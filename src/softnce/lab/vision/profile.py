@@ -130,6 +130,8 @@ def main(argv: list[str]) -> None:
         return
     options = from_args(Options, argv[1:], prog="profile", description=__doc__)
     recipe = recipes.load(argv[0])
+    if not isinstance(recipe, Recipe):
+        sys.exit(f"profile: {argv[0]} is a recipe of graphs; python -m softnce.lab.graphs.cost times those")
     costs = measure(recipe, options)
     table = Table("part", "ms a row", "share of an update", title=f"{argv[0]}, {options.rows} rows at once")
     for name in ("network", "loss", "optimiser"):

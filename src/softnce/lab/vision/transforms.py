@@ -1,11 +1,7 @@
 """From an image to the tensor the model sees, by timm, as MAE's fine-tuning does it."""
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
@@ -69,31 +65,3 @@ def training_transform(data: Data, model: Model) -> Transform:
         mean=mean,
         std=deviation,
     )
-
-
-@contextmanager
-def borrowed_generators() -> Iterator[None]:
-    """The global random generators, which timm's transforms draw from, put back as they were afterwards."""
-    state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(state[0])
-        np.random.set_state(state[1])  # noqa: NPY002
-        torch.set_rng_state(state[2])
-
-
-def start_generators(*key: int) -> None:
-    """Start the global random generators from ``key``.
-
-    An augmented image is then a function of (seed, epoch, sample), whichever process makes it and whenever.
-    """
-    start = word(*key)
-    random.seed(start)
-    np.random.seed(start)  # noqa: NPY002
-    torch.default_generator.manual_seed(start)
-
-
-def word(*key: int) -> int:
-    """32 random bits that depend on all of ``key``."""
-    return int(np.random.SeedSequence(key).generate_state(1)[0])
