@@ -9,6 +9,11 @@ Value = Callable[[Row], float]
 """What is compared, read off a run: percent, nats, …"""
 
 
+def percent(score: str, part: str = "test") -> Value:
+    """A score of a training, such as top1 or ece of its test part, in per cent."""
+    return lambda row: 100 * row.result[part][score]
+
+
 def mean(rows: Sequence[Row], value: Value) -> Estimate:
     """Mean over seeds with its 95 % confidence interval."""
     return estimate([value(row) for row in rows])

@@ -1,24 +1,29 @@
-"""The learning rate of a setting: tried for one seed, chosen on the held-out part, then used for all seeds."""
+"""The learning rate of a setting: tried for one seed, chosen on the held-out part, then used for all seeds.
+
+A setting is a run (a dataclass with ``lr`` and ``seed``, such as a Probe) but for these two. Its result has the
+held-out accuracy as ``held_out.top1``.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from softnce.lab.configuration import to_mapping
-from softnce.lab.probe.training import Probe
 from softnce.lab.results import Row
+
+Setting = TypeVar("Setting", bound=Any)
 
 LEARNING_RATES = (5e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 """The interval [5e-5, 3e-3] in which the paper tunes its learning rates."""
 
 
-def trials(settings: Iterable[Probe], rates: Sequence[float]) -> list[Probe]:
+def trials(settings: Iterable[Setting], rates: Sequence[float]) -> list[Setting]:
     """Every setting at every learning rate, for seed 0."""
     return [replace(setting, lr=lr, seed=0) for setting in settings for lr in rates]
 
 
-def tuned(settings: Iterable[Probe], rows: Sequence[Row], rates: Sequence[float], seeds: int) -> list[Probe]:
+def tuned(settings: Iterable[Setting], rows: Sequence[Row], rates: Sequence[float], seeds: int) -> list[Setting]:
     """Every setting at its best learning rate, for all seeds; settings whose trials are not finished are left out."""
     found = best_rates(rows, rates)
     return [

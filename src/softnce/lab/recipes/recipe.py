@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from softnce.lab.configuration import option
 
+LossName = Literal["nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce"]
 HARD_LOSSES = ("nll", "info-nce")
 
 
@@ -78,9 +79,7 @@ class Head:
 class Loss:
     """What is minimised."""
 
-    name: Literal["nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce"] = option(
-        "soft-target-info-nce", "which loss"
-    )
+    name: LossName = option("soft-target-info-nce", "which loss")
     temperature: float = option(1.0, "τ, divides the scores")
     noise: Literal["labels", "uniform"] = option("labels", "η: frequencies of the training labels, or uniform")
     candidates: Literal["batch", "sampled", "queue", "classes", "batch+classes"] = option(

@@ -154,6 +154,7 @@ def train(run: Run) -> dict[str, Any]:
 
 
 def section(rows: Sequence[Row]) -> "Section":
+    from softnce.lab.probe.compare import mean, spread
     from softnce.lab.report.charts import Figure, Panel, Points
     from softnce.lab.report.page import Section, Table, counted, prose
     from softnce.lab.report.statistics import estimate
@@ -193,7 +194,7 @@ def section(rows: Sequence[Row]) -> "Section":
     table = Table(
         ["loss", *(label for label, *_ in columns)],
         [
-            [LOSSES[loss].name] + [_spread([value(row) for row in found], digits) for _, _, value, digits in columns]
+            [LOSSES[loss].name] + [spread(mean(found, value), digits) for _, _, value, digits in columns]
             for loss, found in by_loss.items()
         ],
         "Mean ± half of the 95 % confidence interval. Probabilities are the softmax of the scores.",
@@ -215,13 +216,6 @@ def section(rows: Sequence[Row]) -> "Section":
     summary = prose(f"""One small network, five losses, the same data, weights and batches. The highest mean accuracy
         is {LOSSES[best].name}'s; intervals say which differences mean something.""")
     return Section("Five losses on digits", summary, [figure, table, *([text] if text else [])], [method])
-
-
-def _spread(values: Sequence[float], digits: int) -> str:
-    from softnce.lab.report.statistics import estimate
-
-    e = estimate(values)
-    return f"{e.mean:.{digits}f} ± {e.high - e.mean:.{digits}f}"
 
 
 @cache
