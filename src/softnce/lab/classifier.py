@@ -109,11 +109,25 @@ class Classifier(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         step = self.global_step if batch.step is None else batch.step
-        rank = self.global_rank
+        self.skipped += batch.skipped
+        value, soft = self.step_loss(batch, step, batch_idx, self.global_rank)
+        # Lightning divides by the number of accumulated micro-batches and DDP by that of the ranks
+        divided = self.trainer.accumulate_grad_batches * self.trainer.world_size
+        if batch.whole is None:
+            self._pending.append(value.detach() / divided)
+            return value
+        self._pending.append(value.detach())
+        self._remembered = soft
+        return value * divided  # the shares' losses already add up to the mean over the whole batch
+
+    def step_loss(self, batch: Batch, step: int, batch_idx: int = 0, rank: int = 0) -> tuple[Tensor, SoftTargets]:
+        """The loss of a batch, or its share of the whole batch's, and the targets it was contrasted with.
+
+        All that is random in it follows from the seed and these numbers; it needs no trainer.
+        """
         torch.manual_seed(_seed(self.seed, step, batch_idx, rank))  # dropout and stochastic depth
         # what all shares of a batch must draw alike comes from this one
         shared = torch.Generator(batch.labels.device).manual_seed(_seed(self.seed, step))
-        self.skipped += batch.skipped
         labels = batch.labels if batch.whole is None else batch.whole
         soft = soft_targets(labels, batch.votes, self.num_classes, self.targets.smoothing)
         inputs = batch.inputs
@@ -128,17 +142,10 @@ class Classifier(L.LightningModule):
         if self.draw is not None:
             soft = self.draw.alpha(soft, shared)
         scores = self(inputs)
-        # Lightning divides by the number of accumulated micro-batches and DDP by that of the ranks
-        divided = self.trainer.accumulate_grad_batches * self.trainer.world_size
         if batch.whole is None:
-            value = self._whole_loss(scores, soft, shared)
-            self._pending.append(value.detach() / divided)
-            return value
+            return self._whole_loss(scores, soft, shared), soft
         assert batch.own is not None
-        value = self._share_loss(scores, soft, batch.own, shared)
-        self._pending.append(value.detach())
-        self._remembered = soft
-        return value * divided  # the shares' losses already add up to the mean over the whole batch
+        return self._share_loss(scores, soft, batch.own, shared), soft
 
     def _whole_loss(self, scores: Tensor, soft: SoftTargets, generator: torch.Generator) -> Tensor:
         if isinstance(self.loss, SoftTargetInfoNCE):

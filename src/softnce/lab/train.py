@@ -371,6 +371,15 @@ def prepare(recipe: Recipe | GraphRecipe, out: Path, *, resume: bool = False) ->
     machine = Machine.of(recipe.compute)
     if recipe.compute.precision == "fp16" and machine.accelerator == "cpu":
         raise ValueError("compute.precision fp16 needs a GPU; on the CPU take bf16 or 32")
+    classifier, data, accumulate = build(recipe, machine)
+    if recipe.compute.compile:
+        classifier.model.compile()
+    _claim(out, recipe, resume)
+    return Prepared(recipe, out, resume, machine, classifier, data, accumulate)
+
+
+def build(recipe: Recipe | GraphRecipe, machine: Machine) -> tuple[Classifier, L.LightningDataModule, int]:
+    """The classifier a recipe describes, its data, and how many micro-batches make a batch."""
     parts = _image_parts(recipe, machine) if isinstance(recipe, Recipe) else _graph_parts(recipe, machine)
     loss, draw = build_loss(recipe.loss, recipe.targets, parts.labels, len(parts.classes))
     classifier = Classifier(
@@ -387,10 +396,7 @@ def prepare(recipe: Recipe | GraphRecipe, out: Path, *, resume: bool = False) ->
         seed=recipe.seed,
         about={"recipe": to_mapping(recipe), "classes": list(parts.classes), "features": list(parts.features)},
     )
-    if recipe.compute.compile:
-        parts.network.compile()
-    _claim(out, recipe, resume)
-    return Prepared(recipe, out, resume, machine, classifier, parts.data, parts.batches.accumulate)
+    return classifier, parts.data, parts.batches.accumulate
 
 
 @dataclass(frozen=True)

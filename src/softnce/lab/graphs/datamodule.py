@@ -98,11 +98,9 @@ class NodeData(L.LightningDataModule):
         return torch.cat([graph.y for graph in self.task.train.graphs])
 
     def batches(self, rank: int) -> TrainingBatches:
-        o, graphs = self.recipe.optimiser, len(self.task.train)
-        if o.batch > graphs:
-            raise ValueError(f"optimiser.batch {o.batch} exceeds the {graphs} training graphs")
-        micro_batch = self.recipe.compute.micro_batch or max(1, o.batch // self.world)
-        return TrainingBatches(graphs, o.batch, micro_batch, rank, self.world, self.recipe.seed, drop_last=False)
+        batch, seed = self.recipe.optimiser.batch, self.recipe.seed
+        micro_batch = self.recipe.compute.micro_batch or max(1, batch // self.world)
+        return TrainingBatches(len(self.task.train), batch, micro_batch, rank, self.world, seed, drop_last=False)
 
     def train_dataloader(self) -> Loader:
         rank = 0 if self.trainer is None else self.trainer.global_rank
