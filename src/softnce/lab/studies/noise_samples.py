@@ -1,0 +1,367 @@
+"""Small batches: soft target InfoNCE against cross-entropy, with candidates from the batch and from elsewhere.
+
+Soft target InfoNCE contrasts a target with the other targets of its batch, so a small batch leaves it few candidates,
+and the paper reports a drop. Candidates need not come from the batch. Here a head on fixed features is trained at batch
+sizes 4 to 1024 with soft target cross-entropy and with soft target InfoNCE whose candidates are
+
+  the batch;   M sampled soft targets (mixed and smoothed like the training targets);   the batch and the M remembered
+  before it;   the batch and the K plain labels ("vertices"; those alone are cross-entropy).
+
+The learning rate of each is searched at every batch size on held-out data. One batch size gets many seeds and a test of
+equivalence (two one-sided tests), and the number of candidates M is varied there.
+
+The paper preset needs CIFAR-100 in the folder that the environment variable SOFTNCE_DATA names; the quick one uses
+scikit-learn's digits.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from softnce.lab.configuration import option
+from softnce.lab.parallel import one_per_core
+from softnce.lab.probe import data, search, training
+from softnce.lab.probe.compare import difference, mean, percent, signed, spread
+from softnce.lab.probe.data import Source
+from softnce.lab.probe.training import MIXED, Probe
+from softnce.lab.recipes.recipe import Head, Loss
+from softnce.lab.results import Row
+from softnce.lab.studies import Outcome, StudyConfig
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from softnce.lab.report.claims import Finding
+    from softnce.lab.report.page import Section
+    from softnce.lab.report.statistics import Estimate
+
+ORDER = 50
+VERSION = 1
+Method = Literal["soft-ce", "batch", "sampled", "queue", "batch+classes"]
+METHODS: dict[Method, str] = {
+    "soft-ce": "soft target cross-entropy",
+    "batch": "batch",
+    "sampled": "sampled",
+    "queue": "batch and remembered",
+    "batch+classes": "batch and vertices",
+}
+LOOKS = {
+    "soft-ce": ("#E69F00", "s"),
+    "batch": ("#009E73", "^"),
+    "sampled": ("#0072B2", "D"),
+    "queue": ("#56B4E9", "o"),
+    "batch+classes": ("#CC79A7", "v"),
+}
+MARGIN = 0.5
+"""Points of top-1 within which two losses count as equivalent."""
+TOP1 = percent("top1")
+
+
+@dataclass(frozen=True)
+class Config(StudyConfig):
+    seeds: int = option(3, "number of seeds at every batch size")
+    data: Source = option("cifar100", "data set")
+    batches: tuple[int, ...] = option((4, 8, 16, 64, 256, 1024), "batch sizes")
+    num_candidates: int = option(512, "M, sampled or remembered candidates")
+    tested_batch: int = option(8, "batch size of the test of equivalence; also among the batch sizes")
+    tested_seeds: int = option(20, "number of seeds there")
+    numbers: tuple[int, ...] = option((8, 32, 128, 2048), "other M tried there, sampled")
+    epochs: int = option(1, "passes over the training set")
+    hidden: int = option(256, "width of the head's hidden layers")
+    rates: tuple[float, ...] = option((1e-4, 3e-4, 1e-3, 3e-3), "learning rates tried")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.batches or min(self.batches) < 2:
+            raise ValueError(f"batches: got {list(self.batches)}, need numbers of at least 2")
+        if self.tested_batch not in self.batches:
+            raise ValueError(f"tested_batch: got {self.tested_batch}, need one of the batches {list(self.batches)}")
+        if not self.rates or min(self.rates) <= 0:
+            raise ValueError(f"rates: got {list(self.rates)}, need one or more positive numbers")
+        for name, number in (("num_candidates", self.num_candidates), ("epochs", self.epochs), ("hidden", self.hidden),
+                             ("tested_seeds", self.tested_seeds), *(("numbers", n) for n in self.numbers)):  # fmt: skip
+            if number < 1:
+                raise ValueError(f"{name}: got {number}, need at least 1")
+
+
+PRESETS = {
+    "quick": Config(
+        seeds=2,
+        data="digits",
+        batches=(8, 64),
+        num_candidates=128,
+        tested_seeds=3,
+        numbers=(32,),
+        hidden=64,
+        rates=(1e-3, 3e-3),
+    ),
+    "paper": Config(),
+}
+
+
+def loss(method: Method, num_candidates: int) -> Loss:
+    if method == "soft-ce":
+        return Loss("soft-ce")
+    kept = num_candidates if method in ("sampled", "queue") else Loss().num_candidates
+    return Loss("soft-target-info-nce", candidates=method, num_candidates=kept)
+
+
+def setting(config: Config, method: Method, batch: int, num_candidates: int | None = None) -> Probe:
+    return Probe(
+        config.data, loss(method, num_candidates or config.num_candidates), MIXED, Head(hidden=config.hidden), batch,
+        epochs=config.epochs,
+    )  # fmt: skip
+
+
+def settings(config: Config) -> list[Probe]:
+    """Every method at every batch size, the smallest first, which takes longest; then other numbers of candidates."""
+    crossed = [setting(config, method, batch) for batch in sorted(config.batches) for method in METHODS]
+    return crossed + [setting(config, "sampled", config.tested_batch, number) for number in config.numbers]
+
+
+def runs(config: Config) -> list[Probe]:
+    return search.trials(settings(config), config.rates)
+
+
+def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
+    tested = [setting(config, method, config.tested_batch) for method in METHODS]
+    return [
+        *search.tuned(settings(config), rows, config.rates, config.seeds),
+        *search.tuned(tested, rows, config.rates, config.tested_seeds),
+    ]
+
+
+def execute(todo: Sequence[Probe], progress: "Progress") -> Iterator[Outcome]:
+    data.prepare(run.data for run in todo)
+    yield from one_per_core(perform, todo)
+
+
+def perform(run: Probe) -> Outcome:
+    started = time.perf_counter()
+    return Outcome(run, training.train(run), time.perf_counter() - started)
+
+
+# ------------------------------------------------------------------------------------------------------------- page
+
+
+@dataclass(frozen=True)
+class Found:
+    """Trainings at their chosen rates, those of the data set and head with the most of them."""
+
+    rows: dict[tuple[str, int, int], list[Row]]  # by method, batch size, number of candidates
+    data: str
+    num_candidates: int  # of the comparison over batch sizes
+    tested_batch: int  # with the most seeds
+
+    def of(self, method: str, batch: int, number: int | None = None) -> list[Row]:
+        number = self.num_candidates if number is None else number
+        return self.rows.get((method, batch, number if method in ("sampled", "queue") else 0), [])
+
+    @property
+    def batches(self) -> list[int]:
+        return sorted({batch for _, batch, _ in self.rows})
+
+    @property
+    def numbers(self) -> list[int]:
+        return sorted(n for method, batch, n in self.rows if method == "sampled" and batch == self.tested_batch)
+
+    def gap(self, method: str, batch: int, number: int | None = None) -> "Estimate | None":
+        """Points of top-1 over soft target cross-entropy, paired by seed."""
+        ours, theirs = self.of(method, batch, number), self.of("soft-ce", batch)
+        return difference(ours, theirs, TOP1) if ours and theirs else None
+
+
+def find(rows: Sequence[Row]) -> Found:
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        shared = {name: row.config[name] for name in ("data", "head", "epochs", "targets")}
+        groups.setdefault(search.setting_key(shared), []).append(row)
+    group = max(groups.values(), key=len)
+    rates = sorted({row.config["lr"] for row in group if row.config["seed"] == 0})
+    chosen: dict[tuple[str, int, int], list[Row]] = {}
+    for found in search.at_best_rate(group, rates).values():
+        config = found[0].config
+        method = "soft-ce" if config["loss"]["name"] == "soft-ce" else config["loss"]["candidates"]
+        number = config["loss"]["num_candidates"] if method in ("sampled", "queue") else 0
+        chosen[method, config["batch"], number] = found
+    queued = [number for method, _, number in chosen if method == "queue"]
+    most = max(chosen, key=lambda key: (len(chosen[key]), -key[1]), default=("", 0, 0))
+    return Found(chosen, group[0].config["data"], max(queued, default=0), most[1])
+
+
+def equivalence(gap: "Estimate", margin: float = MARGIN) -> float:
+    """p of two one-sided tests: how surprising the gap would be if it were ±margin or more."""
+    from scipy.stats import t
+
+    if gap.count < 2:
+        return 1.0
+    error = (gap.high - gap.mean) / float(t.ppf(0.975, gap.count - 1))
+    if error == 0:
+        return float(abs(gap.mean) >= margin)
+    return float(t.sf((margin - abs(gap.mean)) / error, gap.count - 1))
+
+
+def section(rows: Sequence[Row]) -> "Section":
+    from softnce.lab.report.charts import Figure, Level, Line, Panel
+    from softnce.lab.report.page import Section, Table, prose
+
+    found = find(rows)
+    name = {"cifar100": "CIFAR-100", "digits": "digits", "tiny-imagenet": "Tiny ImageNet"}[found.data]
+    over_batches, gaps = [], []
+    for method, label in METHODS.items():
+        colour, marker = LOOKS[method]
+        sizes = [batch for batch in found.batches if found.of(method, batch)]
+        means = [mean(found.of(method, batch), TOP1) for batch in sizes]
+        style = {"colour": colour, "marker": marker}
+        bands = [e.mean for e in means], [e.low for e in means], [e.high for e in means]
+        over_batches.append(Line(label, sizes, *bands, **style))  # type: ignore[arg-type]
+        if method != "soft-ce":
+            differences = [(batch, gap) for batch in sizes if (gap := found.gap(method, batch)) is not None]
+            x = [batch for batch, _ in differences]
+            bands = [g.mean for _, g in differences], [g.low for _, g in differences], [g.high for _, g in differences]
+            gaps.append(Line(label, x, *bands, **style))  # type: ignore[arg-type]
+    figure = Figure(
+        "batches",
+        prose(f"""A head on {name} features, {found.num_candidates} sampled or remembered candidates. Left: test
+            accuracy, mean and 95 % interval over seeds. Right: the gap to soft target cross-entropy, paired by
+            seed. {"Only candidates from the batch alone fall behind." if _only_batch_falls(found) else ""}"""),
+        [
+            Panel("accuracy", "batch size", "top-1 (%)", over_batches, log_x=True),
+            Panel("gap", "batch size", "points of top-1", [*gaps, Level("none", 0.0)], log_x=True),
+        ],
+        panel_size=(4.6, 3.4),
+    )  # fmt: skip
+    batch = found.tested_batch
+    tested = Table(
+        ["candidates", "top-1 (%)", "gap to cross-entropy (points)", f"p, gap ≥ {MARGIN:g}", "learning rate", "seeds"],
+        [
+            [
+                METHODS[method] + (f", M = {number}" if number else ""),
+                spread(mean(of, TOP1), 2),
+                signed(gap) if (gap := found.gap(method, batch, number)) and method != "soft-ce" else "–",
+                f"{equivalence(gap):.2g}" if gap and gap.count > 1 and method != "soft-ce" else "–",
+                f"{of[0].config['lr']:g}",
+                str(len(of)),
+            ]
+            for method in METHODS
+            for number in (found.numbers if method == "sampled" else [found.num_candidates if method == "queue" else 0])
+            if (of := found.of(method, batch, number))
+        ],
+        prose(f"""Batch size {batch}. Gap: mean and 95 % interval, paired by seed. p: two one-sided tests; below 0.05
+            the loss is equivalent to soft target cross-entropy within {MARGIN:g} points."""),
+    )
+    sampled = [(n, found.gap("sampled", batch, n)) for n in found.numbers]
+    kept = [(n, gap) for n, gap in sampled if gap is not None]
+    from_batch = found.gap("batch", batch)
+    numbers = Figure(
+        "numbers",
+        prose(f"""Batch size {batch}: the gap to soft target cross-entropy against the number of sampled candidates,
+            mean and 95 % interval. The line is where the batch's own targets are the candidates."""),
+        [
+            Panel(
+                "",
+                "sampled candidates M",
+                "points of top-1",
+                [
+                    Line("sampled", [n for n, _ in kept], [g.mean for _, g in kept], [g.low for _, g in kept],
+                         [g.high for _, g in kept], colour=LOOKS["sampled"][0], marker="D"),
+                    *([Level("candidates from the batch", from_batch.mean)] if from_batch else []),
+                ],
+                log_x=True,
+            )
+        ],
+        panel_size=(5.2, 3.2),
+    )  # fmt: skip
+    return Section(
+        "Small batches",
+        prose(_summary(found)),
+        [prose(_reading(found)), figure, tested, *([numbers] if len(kept) > 1 else [])],
+        [
+            prose(f"""Targets are smoothed (0.1) and mixed (MixUp 0.8, one share a batch). Sampled candidates are drawn
+                afresh in every batch: two labels from the training frequencies, mixed by the same Beta distribution,
+                smoothed alike. Remembered ones are the soft targets of earlier batches. AdamW, weight decay 0.05,
+                cosine; learning rates {_rates(found)}, chosen for seed 0 on a tenth of the training set."""),
+        ],
+    )
+
+
+def _rates(found: Found) -> str:
+    used = sorted({row.config["lr"] for rows in found.rows.values() for row in rows})
+    return f"used between {used[0]:g} and {used[-1]:g}" if used else "not chosen yet"
+
+
+def _only_batch_falls(found: Found) -> bool:
+    batch = found.tested_batch
+    gap = found.gap("batch", batch)
+    others = [found.gap(method, batch) for method in ("sampled", "queue", "batch+classes")]
+    return gap is not None and gap.high < -MARGIN and all(g is not None and g.low > -MARGIN for g in others)
+
+
+def _summary(found: Found) -> str:
+    batch = found.tested_batch
+    own, sampled = found.gap("batch", batch), found.gap("sampled", batch)
+    if own is None or sampled is None:
+        return "The runs are not complete."
+    return f"""At batch size {batch}, soft target InfoNCE with candidates from the batch is {signed(own)} points from
+        soft target cross-entropy; with {found.num_candidates} sampled candidates it is {signed(sampled)}.
+        {"The drop is one of candidates, not of the loss." if _only_batch_falls(found) else ""}"""
+
+
+def _reading(found: Found) -> str:
+    batch = found.tested_batch
+    said = []
+    for method in ("batch", "sampled", "queue", "batch+classes"):
+        gap = found.gap(method, batch)
+        if gap is None:
+            continue
+        equal = equivalence(gap) < 0.05
+        verdict = f"equivalent within {MARGIN:g} points" if equal else "not shown to be equivalent"
+        if gap.high < -MARGIN:
+            verdict = f"behind by more than {MARGIN:g} points"
+        said.append(f"{METHODS[method]}: {signed(gap)} ({verdict})")
+    largest = max(found.batches)
+    text = f"Gap to soft target cross-entropy at batch size {batch}: {'; '.join(said)}."
+    gap = found.gap("batch", largest)
+    if gap is not None and largest != batch:
+        text += f" At {largest}, from the batch alone: {signed(gap)}."
+    reached = [(n, g) for n in found.numbers if (g := found.gap("sampled", batch, n)) is not None]
+    if len(reached) > 1:
+        worst, best = min(reached, key=lambda pair: pair[1].mean), max(reached, key=lambda pair: pair[1].mean)
+        text += f""" What matters is how many candidates there are: with {worst[0]} sampled ones the gap is
+            {worst[1].mean:+.2f}, with {best[0]} it is {best[1].mean:+.2f}."""
+    return text
+
+
+def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
+    from softnce.lab.report.claims import Finding, Verdict
+    from softnce.lab.report.page import counted
+
+    found = find(rows)
+    if not found.rows or min(found.batches) == max(found.batches):
+        return {}
+    answers = {}
+    name = {"cifar100": "CIFAR-100", "digits": "digits", "tiny-imagenet": "Tiny ImageNet"}[found.data]
+    batch, largest = found.tested_batch, max(found.batches)
+
+    def on(size: int) -> str:
+        return f"{name} features, batch {size}, {counted(len(found.of('batch', size)), 'seed')}"
+
+    drop, par, mended = found.gap("batch", batch), found.gap("batch", largest), found.gap("sampled", batch)
+    if drop is not None:
+        verdict: Verdict = "reproduced" if drop.high < 0 else "not reproduced" if drop.low > 0 else "undecided"
+        answers["small-batch-drop"] = Finding(f"{signed(drop)} points", on(batch), verdict)
+    if par is not None:
+        near = par.low > -1 and par.high < 1
+        answers["large-batch-par"] = Finding(
+            f"{signed(par)} points", on(largest),
+            "reproduced" if near else "not reproduced" if par.high < -0.5 else "undecided",
+        )  # fmt: skip
+    if mended is not None and found.data != "digits":
+        answers["small-batch-mended"] = Finding(
+            f"{signed(mended)} points with {found.num_candidates} sampled; equivalence within {MARGIN:g}: "
+            f"p = {equivalence(mended):.2g}",
+            on(batch),
+            "beyond",
+        )
+    return answers
