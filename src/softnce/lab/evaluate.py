@@ -27,7 +27,7 @@ HELP = """usage: softnce evaluate CKPT [--data.dir DIR] [--out DIR] [...]
 
 Score a checkpoint of `softnce train` (a file, or the folder of a run for its best.ckpt) on its evaluation data: top-1,
 top-5, class average, negative log-likelihood, Brier score and calibration errors, with a reliability diagram.
-Writes evaluation.json and reliability.png to --out, by default the checkpoint's folder.
+Writes evaluation.json and reliability.png, for graphs confusion.png too, to --out, by default the checkpoint's folder.
 """
 
 
@@ -73,6 +73,8 @@ class Trained:
 class Evaluation:
     results: dict[str, float]
     curve: ReliabilityCurve
+    classes: Sequence[str]
+    confusion: Tensor | None = None  # (K, K) nodes by true and predicted class, of graphs
 
 
 def load_trained(path: Path, data_dir: str = "") -> Trained:
@@ -144,7 +146,9 @@ def evaluate(
     results["best_temperature"] = fit_temperature(
         torch.cat([logits for logits, _ in kept]), torch.cat([labels for _, labels in kept])
     )
-    return Evaluation(results, scores.calibration.curve())
+    confusions = getattr(scores, "confusions", None)
+    confusion = None if confusions is None else confusions.sum(0)
+    return Evaluation(results, scores.calibration.curve(), classes, confusion)
 
 
 Part = tuple[Loader, Sequence[str], Scores]
@@ -232,6 +236,11 @@ def main(argv: list[str]) -> None:
     (options.out / "evaluation.json").write_text(json.dumps(described, indent=2))
     picture = options.out / "reliability.png"
     draw_reliability(evaluation.curve, evaluation.results, folder.name, picture)
+    if evaluation.confusion is not None:
+        from softnce.lab.graphs.figures import confusion_figure
+
+        figure = confusion_figure(evaluation.confusion, evaluation.classes, f"{folder.name}, {options.split}")
+        figure.savefig(options.out / "confusion.png", dpi=160)
     table = Table("metric", "value", title=f"{checkpoint}, {options.split}")
     for name, value in evaluation.results.items():
         table.add_row(name, f"{value:.4f}")

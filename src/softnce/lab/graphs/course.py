@@ -33,15 +33,18 @@ class Course:
     left_out: tuple[int, ...]
 
     def summary(self) -> dict[str, Any]:
-        """Plain numbers: the course, and the test confusions where either rule of choosing the epoch stops."""
+        """Plain numbers: the course, the test accuracy where either rule of choosing the epoch stops, and at the end.
+
+        Where the honest rule stops, the confusion matrix of every test specimen too.
+        """
         scored = top1(self.test).double().mean(1)
         chosen = top1(self.selection).double().mean(1)
         return {
-            "loss": self.loss.tolist(),
-            "selection_top1": chosen.tolist(),
-            "test_top1": scored.tolist(),
+            "loss": _rounded(self.loss),
+            "selection_top1": _rounded(chosen),
+            "test_top1": _rounded(scored),
             "published": self._at(first_best(scored)),
-            "honest": self._at(first_best(chosen)),
+            "honest": self._at(first_best(chosen)) | {"confusions": self.test[first_best(chosen)].tolist()},
             "last": self._at(len(scored) - 1),
         }
 
@@ -51,8 +54,11 @@ class Course:
             "epoch": epoch,
             "top1": top1(confusions).double().mean().item(),
             "class_average": class_average(confusions, self.left_out).double().nanmean().item(),
-            "confusions": confusions.tolist(),
         }
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 5) for value in values.tolist()]
 
 
 def follow(recipe: GraphRecipe) -> tuple[Classifier, Course]:
@@ -65,6 +71,7 @@ def follow(recipe: GraphRecipe) -> tuple[Classifier, Course]:
     assert isinstance(data, NodeData)
     configured = classifier.configure_optimizers()
     optimiser, rate = configured["optimizer"], configured["lr_scheduler"]["scheduler"]
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
     loader = data.train_dataloader()
     watched = _Watched(data)
     losses: list[float] = []
@@ -80,7 +87,7 @@ def follow(recipe: GraphRecipe) -> tuple[Classifier, Course]:
             value, _ = classifier.step_loss(batch, step, place)
             value.backward()
             if recipe.optimiser.clip:
-                torch.nn.utils.clip_grad_norm_(classifier.parameters(), recipe.optimiser.clip)
+                torch.nn.utils.clip_grad_norm_(parameters, recipe.optimiser.clip)
             optimiser.step()
             rate.step()
             values.append(value.item())

@@ -90,9 +90,9 @@ class Folds:
         shared = sorted(first.keys() & second.keys())
         return estimate([first[key] - second[key] for key in shared]) if shared else None
 
-    def confusions(self, loss: str, rule: Rule = "honest") -> Tensor:
+    def confusions(self, loss: str) -> Tensor:
         """(specimens of all folds and seeds, K, K)"""
-        return torch.cat([torch.tensor(row.result[rule]["confusions"]) for row in self.rows[loss]])
+        return torch.cat([torch.tensor(row.result["honest"]["confusions"]) for row in self.rows[loss]])
 
     def optimism(self) -> Estimate:
         """What choosing the epoch on the scored specimens adds, over all runs, in points."""
@@ -314,12 +314,12 @@ class Folds:
         c = self.config
         return prose(f"""{c["specimens"]} specimens of {c["stages"]} stages with about {c["cells"][0]} to
             {c["cells"][1]} cells, grown by softnce.lab.graphs.tissue with seed 0. DeeperGCN of {c["layers"]} layers,
-            width {c["hidden"]}, with edge features; Adam at a constant 1e-3, batches of 8 specimens, {c["epochs"]} epochs for
-            every loss (the paper: 32 layers, 500 epochs for hard and 1000 for soft losses), soft losses with smoothing
-            {_smoothing(self.rows):g}; no augmentations, which in so short a training cost more than they give. A fold
-            trains on three fifths of the specimens, chooses the epoch on a fifth and scores a fifth. Recipe:
-            laptop/tissue. Intervals over folds are Student's; folds share training specimens, so they are somewhat too
-            narrow.""")
+            width {c["hidden"]}, with edge features; Adam at a constant 1e-3, batches of 8 specimens, {c["epochs"]}
+            epochs for every loss (the paper: 32 layers, 500 epochs for hard and 1000 for soft losses), soft losses with
+            smoothing {_smoothing(self.rows):g}; no augmentations, which in so short a training cost more than they
+            give. A fold trains on three fifths of the specimens, chooses the epoch on a fifth and scores a fifth.
+            Recipe: laptop/tissue. Intervals over folds are Student's; folds share training specimens, so they are
+            somewhat too narrow.""")
 
 
 class Citations:

@@ -35,7 +35,7 @@ VERSION = 1
 FOLDS = 5
 LossName = Literal["nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce"]
 LOSSES: tuple[LossName, ...] = ("nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce")
-CITATION = ("cora", "citeseer")
+CITATION = {"cora": "Cora", "citeseer": "CiteSeer"}
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Config(StudyConfig):
     hidden: int = option(64, "its width")
     epochs: int = option(30, "passes over the training specimens, for every loss")
     smoothing: float = option(0.1, "ε of the soft losses' targets")
+    citation: tuple[str, ...] = option(("cora", "citeseer"), "citation graphs")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,12 +59,25 @@ class Config(StudyConfig):
                 raise ValueError(f"{name}: got {getattr(self, name)}, need at least {least}")
         if self.specimens < FOLDS * self.stages or self.stages < 1:
             raise ValueError(f"specimens: got {self.specimens}, need at least {FOLDS} for each of {self.stages} stages")
+        for name in self.citation:
+            if name not in CITATION:
+                raise ValueError(f"citation: got {name!r}, need {' or '.join(CITATION)}")
         if not 0 <= self.smoothing < 1:
             raise ValueError(f"smoothing: got {self.smoothing:g}, need a value in [0, 1)")
 
 
 PRESETS = {
-    "quick": Config(seeds=1, deeper_seeds=0, specimens=10, stages=2, cells=(100, 160), layers=3, hidden=32, epochs=12),
+    "quick": Config(
+        seeds=1,
+        deeper_seeds=0,
+        specimens=10,
+        stages=2,
+        cells=(100, 160),
+        layers=3,
+        hidden=32,
+        epochs=20,
+        citation=("cora",),
+    ),
     "paper": Config(),
 }
 
@@ -111,27 +125,28 @@ def runs(config: Config) -> list[Run]:
         for fold in range(FOLDS)
         for loss in LOSSES
     ]
-    missing = missing_citation_graphs()
+    missing = missing_citation_graphs(c.citation)
     if missing:
-        print(f"nodes: Cora and CiteSeer are left out: {missing}", file=sys.stderr)
+        print(f"nodes: citation graphs are left out: {missing}", file=sys.stderr)
         return wanted
     for model, seeds in (("deeper-gcn", c.deeper_seeds), ("gcn", c.seeds)):
         wanted += [
             Citation(data, model, loss, seed, smoothing(loss))
             for seed in range(seeds)
-            for data in CITATION
+            for data in c.citation
             for loss in LOSSES
         ]
     return wanted
 
 
-def missing_citation_graphs() -> str:
+def missing_citation_graphs(names: Sequence[str]) -> str:
     """Why the citation graphs cannot be read; empty if they can."""
     folder = os.environ.get("SOFTNCE_DATA")
-    if not folder:
+    if names and not folder:
         return "SOFTNCE_DATA, the folder above planetoid/Cora/raw and planetoid/CiteSeer/raw, is not set"
-    lacking = [name for name in ("Cora", "CiteSeer") if not (Path(folder) / "planetoid" / name / "raw").is_dir()]
-    return f"no {Path(folder) / 'planetoid' / lacking[0] / 'raw'}" if lacking else ""
+    raw = [Path(folder or "") / "planetoid" / CITATION[name] / "raw" for name in names]
+    lacking = [str(path) for path in raw if not path.is_dir()]
+    return f"no {' and no '.join(lacking)}" if lacking else ""
 
 
 def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:
