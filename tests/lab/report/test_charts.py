@@ -1,3 +1,5 @@
+import csv
+import io
 import json
 
 import pytest
@@ -59,8 +61,26 @@ def test_legend_holds_every_name_once():
 
 def test_saved_files(tmp_path):
     paths = charts.save(everything(), tmp_path / "figures", prefix="toy-")
-    assert [path.name for path in paths] == ["toy-all.png", "toy-all.pdf"]
-    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["toy-all.pdf", "toy-all.png"]
+    assert [path.name for path in paths] == ["toy-all.png", "toy-all.svg", "toy-all.pdf", "toy-all.csv"]
+    assert sorted((tmp_path / "figures").iterdir()) == sorted(paths), "nothing half-written is left"
+    starts = [path.read_bytes()[:5] for path in paths]
+    assert starts == [b"\x89PNG\r", b"<?xml", b"%PDF-", b"panel"]
+
+
+def test_data_of_every_mark():
+    rows = list(csv.DictReader(io.StringIO(charts.data(everything()))))
+    by_series = {row["series"]: row for row in rows if row["panel"] == "lines"}
+    assert by_series["NLL"] == {
+        "panel": "lines", "x axis": "x", "y axis": "y", "series": "NLL",
+        "x": "2", "y": "0.2", "low": "0.1", "high": "0.3", "value": "", "text": "",
+    }  # fmt: skip
+    assert by_series["InfoNCE"]["text"] == "b"
+    assert by_series["limit"]["y"] == "0.15"
+    assert [row["y"] for row in rows if row["series"] == "gap"] == ["0.1", "", "0.3"]
+    assert [row["x"] for row in rows if row["series"] == "same"] == ["0.1", "0.3"]
+    heat = [(row["x"], row["y"], row["value"], row["text"]) for row in rows if row["panel"] == "heat"]
+    assert heat == [("1", "a", "0.1", "x"), ("2", "a", "", "")]
+    assert len([row for row in rows if row["panel"] == "3"]) == 2, "a panel without a title has its number"
 
 
 def test_losses_differ_in_colour_and_marker():

@@ -2,11 +2,21 @@
 
 style       one colour, marker and name for every loss of the project
 charts      figures said once, drawn by matplotlib and by plotly
-page        sections, tables and figures as one self-contained HTML file
+statistics  means over seeds with confidence intervals
+claims      what the paper says, and what the studies found about it
+page        claims, sections, tables and figures as one HTML file
 """
 
 import sys
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from softnce.lab.report.page import Part
+    from softnce.lab.results import Row
+    from softnce.lab.studies import Study
 
 DEFAULT_OUT = "results/reproduce"
 
@@ -16,8 +26,10 @@ def main(argv: list[str]) -> None:
     if any(word in ("-h", "--help") for word in argv):
         print(
             "usage: softnce report [DIRECTORY]\n\n"
-            "Build DIRECTORY/index.html, one self-contained page, from the results that studies left there,\n"
-            "and save every figure of it as PNG and PDF in DIRECTORY/figures.\n\n"
+            "Build DIRECTORY/index.html from the results that studies left there: the paper's claims with what was\n"
+            "found about each, and a section a study. To be read the page needs no network and no other file; its\n"
+            "figures are saved as PNG, SVG, PDF and CSV in DIRECTORY/figures, where its download links lead.\n\n"
+            "A study whose results cannot be shown is left out and named, and the exit status is then 2.\n\n"
             f"  DIRECTORY   what was given to softnce study as --out (default: {DEFAULT_OUT})"
         )
         return
@@ -31,15 +43,24 @@ def main(argv: list[str]) -> None:
             path = build_report(directory)
     except ValueError as error:
         _exit(str(error))
+    except OSError as error:
+        _exit(f"cannot write {error.filename}: {error.strerror}")
     print(f"{path}")
 
 
 def build_report(directory: Path) -> Path:
-    """Write the page and the figures of every study with results in ``directory``; returns the page's path."""
-    from softnce.lab import studies
-    from softnce.lab.report import charts, page
+    """Write the page and the figures of every study with results in ``directory``; returns the page's path.
 
-    sections = []
+    A study whose results cannot be shown does not keep the others from their page: it is left out, and named in a
+    ValueError when the page is there.
+    """
+    from softnce.lab import studies
+    from softnce.lab.report import page
+
+    if not directory.is_dir():
+        raise ValueError(f"{directory} is not a directory; softnce study density --out {directory} would make it")
+    parts: list[page.Part] = []
+    failures = []
     for name in studies.names():
         if not (directory / f"{name}.jsonl").is_file():
             continue
@@ -47,25 +68,50 @@ def build_report(directory: Path) -> Path:
         rows = study.results(directory).rows()
         if not rows:
             continue
-        section = study.module.section(rows)
-        for block in section.blocks:
-            if isinstance(block, charts.Figure):
-                charts.save(block, directory / "figures", prefix=f"{name}-")
-        versions = sorted({f"softnce {row.versions['softnce']}, torch {row.versions['torch']}" for row in rows})
-        origin = page.Origin(
-            study=name,
-            runs=len(rows),
-            minutes=sum(row.seconds for row in rows) / 60,
-            latest=max(row.time for row in rows)[:10],
-            versions="; ".join(versions),
-        )
-        sections.append((study.module.ORDER, section, origin))
-    if not sections:
-        raise ValueError(f"no results in {directory}; make some with: softnce study density --out {directory}")
-    sections.sort(key=lambda entry: (entry[0], entry[2].study))
+        try:
+            parts.append(_part(study, rows, directory / "figures"))
+        except OSError:
+            raise
+        except Exception as error:  # whatever a study stumbles over: a few runs of many, another version's, edited ones
+            failures.append(f"{name} ({page.counted(len(rows), 'run')} in {name}.jsonl): {_described(error)}")
     path = directory / "index.html"
-    page.build([(section, origin) for _, section, origin in sections], path)
+    if parts:
+        page.build(parts, path)
+    elif not failures:
+        raise ValueError(f"no results in {directory}; make some with: softnce study density --out {directory}")
+    if failures:
+        written = f"{path} was written without" if parts else "no page, for want of"
+        raise ValueError(f"{written} {'; '.join(failures)}")
     return path
+
+
+def _part(study: "Study", rows: "Sequence[Row]", figures: Path) -> "Part":
+    """What a study adds to the page; its figures are written."""
+    from softnce.lab.report import charts, page
+
+    section, findings = study.module.section(rows), study.claims(rows)
+    for block in section.blocks:
+        if isinstance(block, charts.Figure):
+            charts.save(block, figures, prefix=f"{study.name}-")
+    versions = sorted({f"softnce {row.versions['softnce']}, torch {row.versions['torch']}" for row in rows})
+    return page.Part(
+        study=study.name,
+        order=study.module.ORDER,
+        section=section,
+        findings=findings,
+        runs=len(rows),
+        minutes=sum(row.seconds for row in rows) / 60,
+        latest=max(row.time for row in rows)[:10],
+        versions="; ".join(versions),
+    )
+
+
+def _described(error: Exception) -> str:
+    """The error and, unless it is one of our own sentences, the line it comes from."""
+    if isinstance(error, ValueError) and str(error):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def _exit(message: str) -> None:

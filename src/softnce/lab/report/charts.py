@@ -12,15 +12,17 @@ A ``Figure`` is a row or grid of ``Panel``s, a panel a few axes settings and a l
     )
 """
 
+import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from softnce.lab.report.style import FONT, LOSSES, MARKERS, OTHER, matplotlib_style
 
+ENDINGS = ("png", "svg", "pdf", "csv")  # of the files of a figure
 DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 CSS_LINES = {"solid": "solid", "dash": "dashed", "dot": "dotted"}
 
@@ -164,17 +166,49 @@ def draw(figure: Figure) -> Any:
 
 
 def save(figure: Figure, directory: Path, prefix: str = "") -> list[Path]:
-    """Write the figure as PNG and PDF; returns the paths."""
+    """Write the figure as PNG, SVG and PDF and its data as CSV; returns the paths."""
     directory.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for ending in ("png", "pdf"):
-        path = directory / f"{prefix}{figure.name}.{ending}"
-        partial = path.with_suffix(f".partial.{ending}")
-        with matplotlib_style():
-            draw(figure).savefig(partial)
-        partial.replace(path)
-        paths.append(path)
+    paths = [directory / f"{prefix}{figure.name}.{ending}" for ending in ENDINGS]
+    with matplotlib_style():
+        canvas = draw(figure)
+        for path in paths:
+            partial = path.with_suffix(f".partial{path.suffix}")
+            if path.suffix == ".csv":
+                partial.write_text(data(figure), encoding="utf-8", newline="")
+            else:
+                canvas.savefig(partial)
+            partial.replace(path)
     return paths
+
+
+def data(figure: Figure) -> str:
+    """The numbers of the figure as CSV, one line a point or cell."""
+    text = io.StringIO()
+    table = csv.writer(text)
+    table.writerow(["panel", "x axis", "y axis", "series", "x", "y", "low", "high", "value", "text"])
+    for number, panel in enumerate(figure.panels, 1):
+        for mark in panel.marks:
+            for point in _points(mark):
+                table.writerow([panel.title or number, panel.x_label, panel.y_label, mark.name, *point])
+    return text.getvalue()
+
+
+def _points(mark: Mark) -> Iterator[tuple[Any, ...]]:
+    """x, y, low, high, value and text of each point; None where there is none."""
+    match mark:
+        case Line() | Points():
+            none = [None] * len(mark.x)
+            texts = mark.hover if isinstance(mark, Points) else None
+            yield from zip(mark.x, mark.y, mark.low or none, mark.high or none, none, texts or none, strict=True)
+        case Heat():
+            for y, values, texts in zip(mark.y, mark.values, mark.text, strict=True):
+                for x, value, words in zip(mark.x, values, texts, strict=True):
+                    yield x, y, None, None, value, words
+        case Level():
+            yield None, mark.y, None, None, None, None
+        case Diagonal():
+            for end in (mark.low, mark.high):
+                yield end, end, None, None, None, None
 
 
 def png(figure: Figure, dpi: int = 150) -> bytes:

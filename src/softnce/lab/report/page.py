@@ -1,19 +1,24 @@
-"""The HTML page: one file that needs nothing else, with every study's section.
+"""The HTML page: one file that needs nothing else to be read, with the paper's claims and every study's section.
 
 Charts are interactive on a screen (hover for values, switch losses on and off for the whole page), and are the
-drawn figures on paper or without JavaScript. plotly.js is inlined once.
+drawn figures on paper or without JavaScript; tables are sorted by a click on a header. plotly.js, which is most of
+the page's weight, is inlined once, compressed. Each figure's files, and its data, are offered from ``figures`` beside
+the page.
 """
 
 import base64
 import datetime
+import gzip
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from softnce.lab.report import charts
 from softnce.lab.report.charts import Figure
+from softnce.lab.report.claims import CLAIMS, MEANING, NOT_YET_RUN, NOTES, Claim, Finding
 from softnce.lab.report.style import FONT, LOSSES
 
 
@@ -57,19 +62,56 @@ class Section:
     blocks: Sequence[str | Figure | Table]
     method: Sequence[str] = field(default_factory=tuple)
 
+    def __post_init__(self) -> None:
+        names = Counter(block.name for block in self.blocks if isinstance(block, Figure))
+        for name, count in names.items():
+            if count > 1:
+                raise ValueError(f"blocks: {count} figures are named {name!r}, and a file can hold only one")
+
 
 @dataclass(frozen=True)
-class Origin:
-    """Where a section's numbers come from."""
+class Part:
+    """What one study adds to the page, and where its numbers come from.
+
+    Attributes:
+        study: its name.
+        order: place on the page.
+        section: what it says.
+        findings: what it found about the paper's claims, by their keys.
+        runs, minutes, latest, versions: number of its runs, their time, day of the last and what computed them.
+    """
 
     study: str
+    order: int
+    section: Section
+    findings: Mapping[str, Finding]
     runs: int
     minutes: float
     latest: str
     versions: str
 
 
-def build(sections: Sequence[tuple[Section, Origin]], path: Path) -> None:
+@dataclass(frozen=True)
+class Answer:
+    """A line of the table of claims."""
+
+    claim: Claim
+    finding: Finding | None
+
+    @property
+    def verdict(self) -> str:
+        return self.finding.verdict if self.finding else NOT_YET_RUN
+
+    @property
+    def rank(self) -> int:
+        return list(MEANING).index(self.verdict)
+
+    @property
+    def command(self) -> str:
+        return (self.finding and self.finding.command) or self.claim.command
+
+
+def build(parts: Sequence[Part], path: Path) -> None:
     """Write the page, atomically."""
     import jinja2
     from plotly.offline import get_plotlyjs
@@ -77,16 +119,24 @@ def build(sections: Sequence[tuple[Section, Origin]], path: Path) -> None:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("softnce.lab.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
+    parts = sorted(parts, key=lambda part: (part.order, part.study))
     figures = [
-        block for section, _ in sections for block in section.blocks if isinstance(block, Figure) and block.interactive
+        block for part in parts for block in part.section.blocks if isinstance(block, Figure) and block.interactive
     ]
-    shown = {
+    losses = {
         mark.loss for figure in figures for panel in figure.panels for mark in panel.marks if hasattr(mark, "loss")
     }
+    findings = {key: finding for part in parts for key, finding in part.findings.items()}
+    answers = [Answer(claim, findings.get(claim.key)) for claim in CLAIMS]
+    counts = Counter(answer.verdict for answer in answers)
     text = environment.get_template("page.html").render(
-        sections=[(section, origin, [_block(block) for block in section.blocks]) for section, origin in sections],
-        losses=[(key, look) for key, look in LOSSES.items() if key in shown],
-        plotly=get_plotlyjs() if figures else "",
+        answers=answers,
+        verdicts=[(verdict, counts[verdict], meaning) for verdict, meaning in MEANING.items() if counts[verdict]],
+        notes=[prose(note) for note in NOTES],
+        parts=[(part, [_block(block, part.study) for block in part.section.blocks]) for part in parts],
+        shown={part.study for part in parts},
+        losses=[(key, look) for key, look in LOSSES.items() if key in losses],
+        plotly=_compressed(get_plotlyjs()) if figures else "",
         font=FONT,
         built=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
@@ -95,7 +145,12 @@ def build(sections: Sequence[tuple[Section, Origin]], path: Path) -> None:
     partial.replace(path)
 
 
-def _block(block: str | Figure | Table) -> dict[str, Any]:
+def _compressed(script: str) -> str:
+    """gzip in base64, two fifths of the size; the page unpacks it."""
+    return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
+
+
+def _block(block: str | Figure | Table, study: str) -> dict[str, Any]:
     match block:
         case str():
             return {"kind": "paragraph", "text": block}
@@ -110,4 +165,5 @@ def _block(block: str | Figure | Table) -> dict[str, Any]:
                 "image": base64.b64encode(charts.png(block)).decode(),
                 "panels": panels if block.interactive else [],
                 "legend": charts.legend(block),
+                "files": [(ending.upper(), f"figures/{study}-{block.name}.{ending}") for ending in charts.ENDINGS],
             }
