@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from softnce.lab.report.charts import Diagonal, Figure, Heat, Level, Line, Mark, Panel, Points
+from softnce.lab.report.claims import Finding, Verdict
 from softnce.lab.report.page import Section, Table, counted, minus, prose
 from softnce.lab.report.statistics import Estimate, estimate
 from softnce.lab.report.style import LOSSES, OTHER
@@ -18,6 +19,8 @@ ALIGNMENT = "mode alignment (%)"
 KL = "KL(p‖q) (nats)"
 LIMIT = "statistical limit (K−1)d/(2n)"
 PAIR = ("nll", "info-nce")
+PROTOCOLS = {"adam": "Adam, the paper's steps", "sgd": "SGD, noisier"}
+FEWEST_SEEDS = 3  # for a verdict
 
 
 def density_section(rows: Sequence[Row]) -> Section:
@@ -35,6 +38,11 @@ def density_section(rows: Sequence[Row]) -> Section:
         if block:
             blocks.append(block)
     return Section("Estimating a known conditional", study.summary(), blocks, study.method())
+
+
+def density_claims(rows: Sequence[Row]) -> dict[str, Finding]:
+    study = _Findings(rows)
+    return {key: finding for key, finding in study.claims().items() if finding}
 
 
 class _Findings:
@@ -405,6 +413,99 @@ class _Findings:
             steps and many batches the excess KL is lr/4 times the trace of the gradient's covariance.""",
         ]
         return [prose(paragraph) for paragraph in paragraphs]
+
+    # --- the paper's claims
+
+    def claims(self) -> dict[str, Finding | None]:
+        alignments = list(self._kl("nll", "adam"))
+        return {
+            "density-gap": self._gap(max(alignments)),
+            "density-trend": self._trend(min(alignments), max(alignments)),
+            "density-orthogonal": self._orthogonal() if 0 in alignments else None,
+            "density-soft-target": self._soft_target(),
+        }
+
+    def _gap(self, alignment: float) -> Finding:
+        gaps = {optimiser: self._difference(alignment, optimiser) for optimiser in PROTOCOLS}
+        words = [f"{_interval(gap)} ({PROTOCOLS[optimiser]})" for optimiser, gap in gaps.items()]
+        ours = f"KL of NLL − InfoNCE at {alignment:g} %: {', '.join(words)} thousandths of a nat"
+        return Finding(prose(ours), self._on(gaps["adam"]), self._verdict(*([gap] for gap in gaps.values())))
+
+    def _trend(self, low: float, high: float) -> Finding:
+        rises: dict[str, list[list[float]]] = {}
+        words = []
+        for optimiser in PROTOCOLS:
+            ends = [[self._by_seed(loss, optimiser).get(a, {}) for a in (low, high)] for loss in PAIR]
+            rises[optimiser] = [
+                [last[seed] - first[seed] for seed in sorted(set(first) & set(last))] for first, last in ends
+            ]
+            courses = [
+                f"{LOSSES[loss].name} {_milli(first.values())} → {_milli(last.values())}"
+                for loss, (first, last) in zip(PAIR, ends, strict=True)
+            ]
+            words.append(f"{', '.join(courses)} ({PROTOCOLS[optimiser]})")
+        ours = f"KL from {low:g} % to {high:g} %: {'; '.join(words)} thousandths of a nat"
+        return Finding(prose(ours), self._on(rises["adam"][0]), self._verdict(*rises.values()))
+
+    def _verdict(self, small_steps: list[list[float]], noisy_steps: list[list[float]]) -> Verdict:
+        """On the claim that all of these differences are positive: by more than a tenth of the limit, or not."""
+        there: list[bool | None] = []
+        for differences in (small_steps, noisy_steps):
+            if any(len(values) < FEWEST_SEEDS for values in differences):
+                there.append(None)
+                continue
+            estimates = [estimate(values) for values in differences]
+            surely = all(e.low > 0 and e.mean > self.limit / 10 for e in estimates)
+            surely_not = any(e.high < self.limit / 10 for e in estimates)
+            there.append(True if surely else False if surely_not else None)
+        match there:
+            case [True, _]:
+                return "reproduced"
+            case [False, True]:
+                return "explained"
+            case [False, False]:
+                return "not reproduced"
+        return "undecided"
+
+    def _orthogonal(self) -> Finding:
+        difference = self._difference(0, "adam")
+        means = [_milli(self._by_seed(loss, "adam").get(0, {}).values()) for loss in PAIR]
+        ours = f"KL of NLL {means[0]}, of InfoNCE {means[1]}, difference {_interval(difference)} thousandths of a nat"
+        verdict: Verdict = "undecided"
+        if len(difference) >= FEWEST_SEEDS:
+            e, margin = estimate(difference), self.limit / 10
+            if max(abs(e.low), abs(e.high)) < margin:
+                verdict = "reproduced"
+            elif min(abs(e.low), abs(e.high)) > margin and e.low * e.high > 0:
+                verdict = "not reproduced"
+        return Finding(prose(ours), self._on(difference), verdict)
+
+    def _soft_target(self) -> Finding | None:
+        by_alignment: dict[float, list[dict[str, Any]]] = defaultdict(list)
+        for config, result in self._contrast():
+            by_alignment[config["data"]["alignment"]].append(result)
+        if not by_alignment:
+            return None
+        errors = {a: estimate([r["kl"] for r in results]) for a, results in by_alignment.items()}
+        worst = max(errors, key=lambda a: errors[a].mean)
+        e, there, ignorant = errors[worst], by_alignment[worst], self._optimum("uniform").get(worst)
+        tempered, temperature = (
+            estimate([r[name] for r in there]).mean for name in ("kl_at_best_temperature", "best_temperature")
+        )
+        ours = f"KL {e.mean:.2g} nats at {worst:g} % alignment; {tempered:.2g} with scores divided by {temperature:.2g}"
+        verdict: Verdict = "undecided"
+        if ignorant:
+            ours += f"; answering 1/K always has {ignorant.mean:.2g}"
+            if e.count >= FEWEST_SEEDS and e.low > ignorant.mean:
+                verdict = "not reproduced"
+        if e.count >= FEWEST_SEEDS and e.high < 2 * self.limit:
+            verdict = "reproduced"
+        epochs = max(c["epochs"] for c, _ in self._contrast())
+        on = f"the true conditional as soft target, {counted(e.count, 'seed')}, at most {epochs} epochs"
+        return Finding(prose(ours), on, verdict)
+
+    def _on(self, values: Sequence[float]) -> str:
+        return f"mixtures of {self.sizes['num_modes']} Gaussians, {counted(len(values), 'seed')}"
 
     # --- selections
 

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from softnce.lab.exact_loss.distribution import EXACT_UP_TO, SMOOTHING
 from softnce.lab.exact_loss.training import CLASSES, DIMENSION, SPREAD, Kind, Method
 from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, Points
+from softnce.lab.report.claims import Finding, Verdict
 from softnce.lab.report.page import Section, Table, counted, prose
 from softnce.lab.report.statistics import Estimate, estimate
 from softnce.lab.report.style import LOSSES
@@ -19,6 +20,8 @@ PROBLEMS = {
     "conditional": f"K = {CLASSES}, the true conditional",
     "labels": f"K = {CLASSES}, smoothed labels",
 }
+PROBLEMS_IN_WORDS = {"conditional": "the true conditional as target", "labels": "smoothed labels"}
+FEWEST_SEEDS = 3  # for a verdict
 BATCH = {"digits": 100, "conditional": 256, "labels": 256}
 Block = str | Figure | Table
 Curve = tuple[list[float], list[float] | None, list[float] | None]
@@ -43,6 +46,23 @@ def exact_loss_section(rows: Sequence[Row]) -> Section:
     if by_part["cost"]:
         blocks += _cost(by_part["cost"])
     return Section("What the exact loss buys", prose(" ".join(summary)), blocks, _method())
+
+
+def exact_loss_claims(rows: Sequence[Row]) -> dict[str, Finding]:
+    shapes = {row.config["classes"]: row.result for row in rows if row.config["part"] == "shape"}
+    trainings = [row for row in rows if row.config["part"] == "training"]
+    found = _sampling_claim(shapes) if 1000 in shapes else {}
+    return found | (_Trained(trainings).claims() if trainings else {})
+
+
+def _sampling_claim(shapes: dict[int, dict[str, Any]]) -> dict[str, Finding]:
+    r = shapes[1000]
+    most = max(shape["proposals"] for shape in shapes.values())
+    ours = prose(f"""{r["proposals"]:.2f} proposals a draw at K = 1000 (at most {most:.2f} up to K = {max(shapes)});
+        the method known before takes 10^{r["log10_original_proposals"]:.0f}. But such a draw says only
+        {r["strength"]["1"]["nats"]:.1g} nats about its target""")
+    efficient: Verdict = "beyond" if most < 10 else "reproduced"
+    return {"exact-sampling": Finding(ours, f"labels smoothed by {SMOOTHING:g}, known in closed form", efficient)}
 
 
 def name(method: Method) -> str:
@@ -120,6 +140,36 @@ class _Trained:
 
     def best(self, problem: str, kind: str) -> Method | None:
         return min(self.of_kind(problem, kind), key=lambda method: self.error(problem, method), default=None)
+
+    def claims(self) -> dict[str, Finding]:
+        """Errors beside those of exact draws at their best κ: of the soft targets themselves, and of labels' means."""
+        found: dict[str, Finding] = {}
+        for key, kind in (
+            ("exact-substitute", "soft-target-info-nce"),
+            ("exact-alternative", "averaged"),
+        ):
+            words, ahead = [], []
+            seeds = 0
+            for problem in ("labels", "conditional"):
+                other, drawn = self.best(problem, kind), self.best(problem, "continuous")
+                if other is None or drawn is None:
+                    continue
+                ours, exact = (self.score(problem, m, "divergence_at_temperature") for m in (other, drawn))
+                strength = f" (n = {other.strength:g})" if kind == "averaged" else ""
+                words.append(f"{ours.spread(3)}{strength} against {exact.spread(3)} with {PROBLEMS_IN_WORDS[problem]}")
+                ahead.append(ours.mean < 1.1 * exact.mean)
+                seeds = min(ours.count, exact.count)
+            if len(words) < 2:
+                continue
+            verdict: Verdict = "undecided"
+            if seeds >= FEWEST_SEEDS and self.goes_astray():
+                if kind == "averaged":
+                    verdict = "beyond"
+                else:
+                    verdict = "reproduced" if all(ahead) else "explained" if any(ahead) else "not reproduced"
+            text = f"KL {', '.join(words)}, at the best temperature"
+            found[key] = Finding(prose(text), f"K = {CLASSES}, known conditional, {self.seeds}", verdict)
+        return found
 
     # --- figures
 

@@ -317,9 +317,9 @@ NOTES = (
     """Labels drawn from soft targets are “only on-par with the hard target baselines”: by the table they are 0.44
     and 0.61 above the two on ImageNet, and 0.93 and 1.02 below them on CIFAR-100. In top-5 they are ahead of soft
     target InfoNCE on Tiny ImageNet (95.06 against 94.91) and CIFAR-100 (98.78 against 98.51).""",
-    """No accuracy is printed with a spread or a number of runs, and the authors' code reports the best epoch on the
-    evaluation split. The same margin has two names: 0.20 over NLL on CellTypeGraph is “on-par”, 0.19 over soft
-    target cross-entropy on Tiny ImageNet is “on-par” and “slightly outperform”.""",
+    """No accuracy is printed with a spread, none on images with a number of runs, and the authors' code reports the
+    best epoch on the evaluation split. The same margin has two names: 0.20 over NLL on CellTypeGraph is “on-par”,
+    0.19 over soft target cross-entropy on Tiny ImageNet is “on-par” and “slightly outperform”.""",
     """The head is called a 3-layer MLP; in the authors' code BatchNorm without parameters follows its output, which
     fixes the scale of the scores. The optimiser of the density experiment is not named.""",
     """The supplement says the penalty term weighs less on the true class for ε < 1/2. By its (corrected) formula it

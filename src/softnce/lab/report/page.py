@@ -134,7 +134,6 @@ def build(parts: Sequence[Part], path: Path) -> None:
         verdicts=[(verdict, counts[verdict], meaning) for verdict, meaning in MEANING.items() if counts[verdict]],
         notes=[prose(note) for note in NOTES],
         parts=[(part, [_block(block, part.study) for block in part.section.blocks]) for part in parts],
-        shown={part.study for part in parts},
         losses=[(key, look) for key, look in LOSSES.items() if key in losses],
         plotly=_compressed(get_plotlyjs()) if figures else "",
         font=FONT,

@@ -17,6 +17,11 @@ class Estimate:
     def __str__(self) -> str:
         return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
+    def spread(self, digits: int) -> str:
+        """Mean ± half of the interval, as in a table: 62.1 ± 0.3; the mean alone where one value is all there is."""
+        text = f"{self.mean:.{digits}f}"
+        return text if self.count == 1 else f"{text} ± {self.high - self.mean:.{digits}f}"
+
 
 def estimate(values: Sequence[float]) -> Estimate:
     """Mean of independent ``values``. For paired data, give the differences."""

@@ -39,6 +39,7 @@ from softnce.lab.studies import Outcome, StudyConfig
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from softnce.lab.report.claims import Finding
     from softnce.lab.report.page import Section
 
 ORDER = 0
@@ -297,6 +298,12 @@ def section(rows: Sequence[Row]) -> "Section":
     from softnce.lab.density.page import density_section
 
     return density_section(rows)
+
+
+def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
+    from softnce.lab.density.page import density_claims
+
+    return density_claims(rows)
 
 
 @dataclass(frozen=True)

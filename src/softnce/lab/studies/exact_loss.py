@@ -29,6 +29,7 @@ from softnce.lab.studies import Outcome, StudyConfig
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from softnce.lab.report.claims import Finding
     from softnce.lab.report.page import Section
 
 ORDER = 80
@@ -168,3 +169,9 @@ def section(rows: Sequence[Row]) -> "Section":
     from softnce.lab.exact_loss.page import exact_loss_section
 
     return exact_loss_section(rows)
+
+
+def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
+    from softnce.lab.exact_loss.page import exact_loss_claims
+
+    return exact_loss_claims(rows)

@@ -35,6 +35,7 @@ from softnce.lab.studies import Outcome, StudyConfig
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from softnce.lab.report.claims import Finding
     from softnce.lab.report.page import Section
 
 ORDER = 70
@@ -224,16 +225,53 @@ def _losses(scores: Tensor, counts: Tensor) -> Tensor:
     return torch.logaddexp(scores, others) - scores
 
 
+def _main(rows: Sequence[Row]) -> tuple[list[Row], tuple[str, int, int]]:
+    """The rows of the table, steps and batch size that have the most of them, and these three."""
+    trained = [row for row in rows if row.config["critic"] != "exact"]
+    settings = [(str(row.config["table"]), row.config["steps"], row.config["batch_size"]) for row in trained]
+    chosen = max(set(settings), key=lambda setting: (settings.count(setting), setting))
+    wanted = [row for row in rows if str(row.config["table"]) == chosen[0] and row.config["steps"] in (0, chosen[1])]
+    return wanted, chosen
+
+
+def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
+    from softnce.lab.report.claims import Finding
+    from softnce.lab.report.page import counted, prose
+    from softnce.lab.report.statistics import estimate
+
+    rows, _ = _main(rows)
+    on = f"a known table p(z, y), {counted(len({row.config['seed'] for row in rows}), 'seed')}"
+    drawn = [row for row in rows if row.config["loss"] == "soft-dist-info-nce"]
+    excess = {row.id: row.result["paper_bound"] - row.result["truth"] for row in drawn}
+    errors = max(excess[row.id] / row.result["standard_error"] for row in drawn)
+    above = f"the highest of {len(drawn)} bounds stands at {max(excess.values()):+.4f} nats from its truth"
+    found = {"bound": Finding(prose(above), on, "reproduced" if errors <= 4 else "not reproduced")}
+
+    most = max(row.config["candidates"] for row in rows)
+    free = [row for row in rows if row.config["critic"] == "free" and row.config["candidates"] == most]
+    ends = min(row.config["epsilon"] for row in free), max(row.config["epsilon"] for row in free)
+    bounds = {
+        loss: [
+            estimate([r.result["bound"] for r in free if (r.config["loss"], r.config["epsilon"]) == (loss, end)]).mean
+            for end in ends
+        ]
+        for loss in ("soft-dist-info-nce", "soft-target-info-nce")
+    }
+    (first, last), (soft_first, soft_last) = bounds.values()
+    course = f"""bound {first:.2f} → {last:.2f} nats from ε = {ends[0]:g} to {ends[1]:g} for labels drawn from soft
+        targets; it does not carry over to soft target InfoNCE, {soft_first:.2f} → {soft_last:.2f}"""
+    if ends[0] < ends[1]:
+        found["bound-epsilon"] = Finding(prose(course), on, "reproduced" if last < first else "not reproduced")
+    return found
+
+
 def section(rows: Sequence[Row]) -> "Section":
     from softnce.lab.report.charts import Figure, Level, Line, Panel
     from softnce.lab.report.page import Section, counted, prose
     from softnce.lab.report.statistics import estimate
     from softnce.lab.report.style import OTHER
 
-    trained = [row for row in rows if row.config["critic"] != "exact"]
-    settings = [(str(row.config["table"]), row.config["steps"], row.config["batch_size"]) for row in trained]
-    chosen = max(set(settings), key=lambda setting: (settings.count(setting), setting))
-    rows = [row for row in rows if str(row.config["table"]) == chosen[0] and row.config["steps"] in (0, chosen[1])]
+    rows, chosen = _main(rows)
     table = Table(**rows[0].config["table"])
     joint = table.joint()
     most = max(row.config["candidates"] for row in rows)
