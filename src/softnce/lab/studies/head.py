@@ -52,10 +52,10 @@ PAPER_LINEAR = {"cifar100": 90.80 - 0.70 - (90.74 - 0.36), "tiny-imagenet": 83.8
 class Config(StudyConfig):
     seeds: int = option(5, "number of seeds; a seed fixes initial weights, batches, mixing and draws")
     data: tuple[Source, ...] = option(("cifar100", "tiny-imagenet"), "data sets")
-    epochs: tuple[int, ...] = option((3, 15), "passes over the training part of each data set, in their order")
+    epochs: tuple[int, ...] = option((3, 8), "passes over the training part of each data set, in their order")
     batch: int = option(256, "rows in a batch")
     hidden: int = option(256, "width of the hidden layers")
-    rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3, 1e-2), "learning rates tried for each loss and head")
+    rates: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "learning rates tried for each loss and head")
 
     def __post_init__(self) -> None:
         super().__post_init__()

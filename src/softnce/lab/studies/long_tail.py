@@ -51,10 +51,10 @@ class Config(StudyConfig):
     seeds: int = option(3, "number of seeds; a seed fixes initial weights, batches, mixing and draws")
     data: Source = option("cifar100", "data set to make long-tailed")
     imbalance: tuple[float, ...] = option((10.0, 100.0), "samples of the commonest class for one of the rarest")
-    epochs: int = option(10, "passes over the training part")
+    epochs: int = option(6, "passes over the training part")
     batch: int = option(256, "rows in a batch, which are also the candidates")
     hidden: int = option(256, "width of the head's hidden layers")
-    rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "learning rates tried for each setting")
+    rates: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "learning rates tried for each setting")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -359,8 +359,8 @@ def _reading(tail: Tail) -> str:
         for loss in CONTRASTIVE
     )
     return f"""Imbalance {tail.imbalance:g} ({max(tail.counts)} samples of the commonest class, {min(tail.counts)}
-        of the rarest). Predicted: InfoNCE with the correction equals NLL; measured, it is {signed(like_nll)} points from it.
-        Predicted: InfoNCE without the correction equals NLL with log p(y) subtracted afterwards; measured,
+        of the rarest). Predicted: InfoNCE with the correction equals NLL; measured, it is {signed(like_nll)} points
+        from it. Predicted: InfoNCE without the correction equals NLL with log p(y) subtracted afterwards; measured,
         {spread(mean(bare, percent("top1")))} % against {spread(adjusted)} % (NLL as it is:
         {spread(mean(nll, percent("top1")))} %). Predicted: leaving the correction out shifts every class's score by
         −log p(y), slope 1; measured slopes: {slopes}. On the third of classes with the fewest samples this changes
@@ -377,8 +377,8 @@ def _method(found: Sequence[Tail], config: dict[str, Any]) -> list[str]:
         smoothed by 0.1 and mixed (MixUp, 0.8). Confidences are softmax of the scores.""",
         """Why. A candidate from the batch is of class y with probability p(y), the row's own target with p(y|x), so the
         best critic is exp(s_y) ∝ p(y|x)/p(y) at any batch size. With s = logit − log η and η = p(y):
-        logit = log p(y|x). Without: logit = log p(y|x) − log p(y) = log p(x|y) up to a number that all classes share. So the correction is
-        a choice of the prior that predictions are made with. It is exact for InfoNCE. Soft distribution InfoNCE draws
+        logit = log p(y|x). Without: logit = log p(y|x) − log p(y) = log p(x|y) up to a number that all classes share.
+        So the correction is a choice of the prior that predictions are made with. It is exact for InfoNCE. Soft distribution InfoNCE draws
         labels from smoothed targets, whose marginal is (1−ε)·p(y) + ε/K rather than the η of the labels: for rare
         classes −log η then takes too much back. For soft target InfoNCE smoothing is a temperature 1/(1−ε) (shared
         smoothing cancels), so the log-ratio is stretched by that factor while log η is not.""",
