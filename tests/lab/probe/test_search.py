@@ -1,0 +1,45 @@
+"""Learning rates are chosen by the held-out score of seed 0, never by the test score."""
+
+from dataclasses import replace
+
+from softnce.lab.configuration import to_mapping
+from softnce.lab.probe import search
+from softnce.lab.probe.compare import difference, percent, signed, spread
+from softnce.lab.probe.training import Probe
+from softnce.lab.recipes.recipe import Loss
+from softnce.lab.results import Row
+
+RATES = (1e-4, 1e-3)
+A, B = Probe(loss=Loss("soft-ce")), Probe(loss=Loss("soft-target-info-nce"))
+
+
+def row(probe, held_out, test=0.5):
+    result = {"held_out": {"top1": held_out}, "test": {"top1": test}}
+    return Row("", to_mapping(probe), result, 0.0, "", {})
+
+
+def at(probe, lr, seed=0):
+    return replace(probe, lr=lr, seed=seed)
+
+
+def test_trials_then_all_seeds_at_the_best_rate():
+    assert search.trials([A, B], RATES) == [at(A, 1e-4), at(A, 1e-3), at(B, 1e-4), at(B, 1e-3)]
+    rows = [row(at(A, 1e-4), 0.7, 0.1), row(at(A, 1e-3), 0.6, 0.9), row(at(B, 1e-4), 0.5)]
+    # B is not finished; A's test scores say otherwise and are not asked
+    assert search.tuned([A, B], rows, RATES, seeds=2) == [at(A, 1e-4, 0), at(A, 1e-4, 1)]
+
+
+def test_rows_at_other_rates_and_settings_are_left_out():
+    rows = [row(at(A, 1e-4), 0.7), row(at(A, 1e-3), 0.6), row(at(A, 1e-4, 1), 0.1), row(at(A, 1e-3, 1), 0.9)]
+    (chosen,) = search.at_best_rate(rows, RATES).values()
+    assert [(r.config["lr"], r.config["seed"]) for r in chosen] == [(1e-4, 0), (1e-4, 1)]
+
+
+def test_differences_are_paired_by_seed():
+    ours = [row(at(A, 1e-3, seed), 0.5, 0.6 + seed / 10) for seed in (0, 1, 2)]
+    theirs = [row(at(B, 1e-3, seed), 0.5, 0.5 + seed / 10) for seed in (2, 1)]
+    found = difference(ours, theirs, percent("top1"))
+    assert found.count == 2
+    assert abs(found.mean - 10) < 1e-9
+    assert signed(found, 1) == "+10.0 [10.0, 10.0]"
+    assert spread(found, 1) == "10.0 ± 0.0"

@@ -1,0 +1,107 @@
+"""Heads on fixed features: parts that do not overlap, trainings that follow from their settings, honest choices."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from softnce.lab.probe import data
+from softnce.lab.probe.data import Part, load, split
+from softnce.lab.probe.training import HARD, MIXED, BestEpoch, Probe, build_head, fit, scores, targets_for, train
+from softnce.lab.recipes import LOSSES
+from softnce.lab.recipes.loss import build_loss
+from softnce.lab.recipes.recipe import Head, Loss
+from softnce.targets import SoftTargets
+
+SMALL = Probe("digits", head=Head(hidden=32), batch=64, epochs=1, lr=3e-3)
+
+
+def test_parts_are_disjoint_and_standardised_by_the_training_part():
+    digits = load("digits")
+    assert (len(digits.train), len(digits.held_out), len(digits.test)) == (1295, 143, 359)
+    assert digits.held_out.y.bincount().min() >= 13  # a tenth of every class
+    varying = digits.train.x.std(0) > 0
+    torch.testing.assert_close(digits.train.x[:, varying].std(0), torch.ones(int(varying.sum())), atol=1e-4, rtol=0)
+    assert digits.train.x.mean(0).abs().max() < 1e-4
+    assert digits.held_out.x.mean(0).abs().max() > 1e-3  # its own statistics have no part in it
+    rows = {tuple(row) for row in digits.train.x.tolist()}
+    assert not any(tuple(row) in rows for row in digits.test.x.tolist())
+
+
+def test_a_constant_feature_stays_finite():
+    x = torch.randn(40, 3)
+    x[:, 1] = 7.0
+    parts = split(Part(x, torch.arange(40) % 2), Part(x[:4], torch.arange(4) % 2), 2)
+    assert parts.train.x.isfinite().all()
+    assert parts.test.x[:, 1].eq(0).all()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_learns_digits_and_repeats_itself(name):
+    probe = replace(SMALL, loss=Loss(name), targets=targets_for(name), epochs=4)
+    result = train(probe)
+    assert result["test"]["top1"] > 0.8
+    assert result == train(probe)
+    assert result["course"] != train(replace(probe, seed=1))["course"]
+
+
+def test_the_best_held_out_epoch_is_reported():
+    digits = load("digits")
+    head = build_head(Head(kind="linear"), digits.dim, 10, seed=0)
+    watch = BestEpoch(head, digits.held_out)
+    truth = {}
+    for epoch, scale in enumerate([1.0, -1.0], 1):
+        with torch.no_grad():  # a nearest-mean classifier, then its opposite
+            head.weight.copy_(torch.stack([digits.train.x[digits.train.y == k].mean(0) for k in range(10)]) * scale)
+            truth[epoch] = scores(head(digits.test.x), digits.test.y)["top1"]
+        watch(epoch)
+    result = watch.measurements(digits)
+    assert result["epoch"] == 1
+    assert result["test"]["top1"] == truth[1] > truth[2]
+
+
+def test_temperature_is_fitted_on_held_out_rows_and_keeps_accuracy():
+    result = train(replace(SMALL, loss=Loss("soft-ce"), epochs=3))
+    assert result["scaled"]["top1"] == result["test"]["top1"]
+    assert result["scaled"]["nll"] < result["test"]["nll"]
+    assert sum(result["reliability"]["count"]) == 359
+
+
+def test_all_rows_of_whole_batches_are_seen_once():
+    seen = []
+
+    class Watched(torch.nn.Linear):
+        def forward(self, x):
+            if self.training:
+                seen.append(x[:, 0].clone())
+            return super().forward(x)
+
+    x = torch.arange(10.0)[:, None].repeat(1, 2)
+    loss, _ = build_loss(Loss("nll"), HARD, torch.zeros(10, dtype=torch.long), 2)
+    targets = SoftTargets.from_labels(torch.arange(10) % 2, 2)
+    fit(Watched(2, 2), loss, x, targets, batch=4, lr=1e-3, epochs=2, seed=0)
+    assert [len(rows) for rows in seen] == [4, 4, 4, 4]
+    for epoch in (seen[:2], seen[2:]):
+        assert len(torch.cat(epoch).unique()) == 8
+    assert not torch.equal(torch.cat(seen[:2]), torch.cat(seen[2:]))
+
+
+@pytest.mark.parametrize("candidates", ["batch", "sampled", "queue", "batch+classes"])
+def test_candidates_of_every_kind_train(candidates):
+    probe = replace(SMALL, loss=Loss(candidates=candidates, num_candidates=64), targets=MIXED, epochs=2)
+    assert train(probe)["test"]["top1"] > 0.6
+
+
+def test_clear_errors(monkeypatch):
+    with pytest.raises(ValueError, match="nll takes hard labels"):
+        Probe(loss=Loss("nll"), targets=MIXED)
+    with pytest.raises(ValueError, match="batch: got 5000, but there are only 1295 rows"):
+        train(replace(SMALL, batch=5000))
+    monkeypatch.delenv(data.FOLDER, raising=False)
+    with pytest.raises(ValueError, match="environment variable SOFTNCE_DATA"):
+        data.prepare(["cifar100"])
+    monkeypatch.setenv(data.FOLDER, "/nowhere")
+    with pytest.raises(ValueError, match="cifar100 is not in SOFTNCE_DATA=/nowhere"):
+        data.prepare(["cifar100"])
+    with pytest.raises(ValueError, match="data: got 'mnist', need one of digits"):
+        data.prepare(["mnist"])
