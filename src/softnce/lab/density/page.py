@@ -19,7 +19,7 @@ ALIGNMENT = "mode alignment (%)"
 KL = "KL(p‖q) (nats)"
 LIMIT = "statistical limit (K−1)d/(2n)"
 PAIR = ("nll", "info-nce")
-PROTOCOLS = {"adam": "Adam, the paper's steps", "sgd": "SGD, noisier"}
+PROTOCOLS = {"adam": "with Adam, small steps", "sgd": "with SGD, noisy steps"}
 FEWEST_SEEDS = 3  # for a verdict
 
 
@@ -427,8 +427,8 @@ class _Findings:
 
     def _gap(self, alignment: float) -> Finding:
         gaps = {optimiser: self._difference(alignment, optimiser) for optimiser in PROTOCOLS}
-        words = [f"{_interval(gap)} ({PROTOCOLS[optimiser]})" for optimiser, gap in gaps.items()]
-        ours = f"KL of NLL − InfoNCE at {alignment:g} %: {', '.join(words)} thousandths of a nat"
+        words = [f"{_interval(gap)} {PROTOCOLS[optimiser]}" for optimiser, gap in gaps.items()]
+        ours = f"NLL − InfoNCE at {alignment:g} %: {'; '.join(words)} (thousandths of a nat)"
         return Finding(prose(ours), self._on(gaps["adam"]), self._verdict(*([gap] for gap in gaps.values())))
 
     def _trend(self, low: float, high: float) -> Finding:
@@ -440,11 +440,11 @@ class _Findings:
                 [last[seed] - first[seed] for seed in sorted(set(first) & set(last))] for first, last in ends
             ]
             courses = [
-                f"{LOSSES[loss].name} {_milli(first.values())} → {_milli(last.values())}"
+                f"{_milli(first.values())} → {_milli(last.values())} ({LOSSES[loss].name})"
                 for loss, (first, last) in zip(PAIR, ends, strict=True)
             ]
-            words.append(f"{', '.join(courses)} ({PROTOCOLS[optimiser]})")
-        ours = f"KL from {low:g} % to {high:g} %: {'; '.join(words)} thousandths of a nat"
+            words.append(f"{PROTOCOLS[optimiser]} {', '.join(courses)}")
+        ours = f"from {low:g} % to {high:g} %: {'; '.join(words)} (thousandths of a nat)"
         return Finding(prose(ours), self._on(rises["adam"][0]), self._verdict(*rises.values()))
 
     def _verdict(self, small_steps: list[list[float]], noisy_steps: list[list[float]]) -> Verdict:
@@ -470,7 +470,7 @@ class _Findings:
     def _orthogonal(self) -> Finding:
         difference = self._difference(0, "adam")
         means = [_milli(self._by_seed(loss, "adam").get(0, {}).values()) for loss in PAIR]
-        ours = f"KL of NLL {means[0]}, of InfoNCE {means[1]}, difference {_interval(difference)} thousandths of a nat"
+        ours = f"NLL {means[0]}, InfoNCE {means[1]}; difference {_interval(difference)} (thousandths of a nat)"
         verdict: Verdict = "undecided"
         if len(difference) >= FEWEST_SEEDS:
             e, margin = estimate(difference), self.limit / 10

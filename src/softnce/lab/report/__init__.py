@@ -107,11 +107,10 @@ def _part(study: "Study", rows: "Sequence[Row]", figures: Path) -> "Part":
 
 
 def _described(error: Exception) -> str:
-    """The error and, unless it is one of our own sentences, the line it comes from."""
-    if isinstance(error, ValueError) and str(error):
-        return str(error)
+    """The error and the line it comes from, which tells a study's own sentence from a slip in it."""
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return f"{kind}{error} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def _exit(message: str) -> None:

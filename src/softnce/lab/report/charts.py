@@ -162,6 +162,8 @@ def draw(figure: Figure) -> Any:
             inches = 0.6 + 0.075 * max(len(name) for name in legend)  # of the widest entry
             in_a_row = max(1, min(len(legend), int(width * columns / inches)))
             canvas.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=in_a_row)
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine("none")  # laid out once, for however many files
         return canvas
 
 

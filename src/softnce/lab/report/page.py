@@ -112,7 +112,7 @@ class Answer:
 
 
 def build(parts: Sequence[Part], path: Path) -> None:
-    """Write the page, atomically."""
+    """Write the page, atomically; the files of its figures are there already."""
     import jinja2
     from plotly.offline import get_plotlyjs
 
@@ -133,7 +133,7 @@ def build(parts: Sequence[Part], path: Path) -> None:
         answers=answers,
         verdicts=[(verdict, counts[verdict], meaning) for verdict, meaning in MEANING.items() if counts[verdict]],
         notes=[prose(note) for note in NOTES],
-        parts=[(part, [_block(block, part.study) for block in part.section.blocks]) for part in parts],
+        parts=[(part, [_block(block, part.study, path.parent) for block in part.section.blocks]) for part in parts],
         losses=[(key, look) for key, look in LOSSES.items() if key in losses],
         plotly=_compressed(get_plotlyjs()) if figures else "",
         font=FONT,
@@ -149,20 +149,21 @@ def _compressed(script: str) -> str:
     return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
 
 
-def _block(block: str | Figure | Table, study: str) -> dict[str, Any]:
+def _block(block: str | Figure | Table, study: str, directory: Path) -> dict[str, Any]:
     match block:
         case str():
             return {"kind": "paragraph", "text": block}
         case Table():
             return {"kind": "table", "table": block}
         case Figure():
+            files = {ending: f"figures/{study}-{block.name}.{ending}" for ending in charts.ENDINGS}
             # "</" would end the script element that holds the data.
             panels = [charts.plotly_json(panel).replace("</", "<\\/") for panel in block.panels]
             return {
                 "kind": "figure",
                 "figure": block,
-                "image": base64.b64encode(charts.png(block)).decode(),
+                "image": base64.b64encode((directory / files["png"]).read_bytes()).decode(),
                 "panels": panels if block.interactive else [],
                 "legend": charts.legend(block),
-                "files": [(ending.upper(), f"figures/{study}-{block.name}.{ending}") for ending in charts.ENDINGS],
+                "files": files,
             }

@@ -64,7 +64,6 @@ def matplotlib_style() -> Iterator[None]:
         "lines.linewidth": 1.8,
         "lines.markersize": 4.5,
         "pdf.fonttype": 42,
-        "savefig.bbox": "tight",
         "savefig.dpi": 200,
         "xtick.labelsize": 9,
         "ytick.labelsize": 9,

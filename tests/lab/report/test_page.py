@@ -1,0 +1,158 @@
+"""The page in a browser: it loads without complaint, and what can be clicked does what it says."""
+
+from pathlib import Path
+
+import pytest
+
+from softnce.lab.report import charts
+from softnce.lab.report.charts import Figure, Heat, Level, Line, Panel, Points
+from softnce.lab.report.claims import CLAIMS, NOTES, Finding
+from softnce.lab.report.page import Part, Section, Table, build
+
+COLUMN = ["9.5 ± 0.1", "62.1 ± 0.3", "–", "+7 [−2, +9]", "−3.0", "1,024", "1e-05"]
+ASCENDING = ["−3.0", "1e-05", "+7 [−2, +9]", "9.5 ± 0.1", "62.1 ± 0.3", "1,024", "–"]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One study with every kind of block; no study has to run for it."""
+    lines = [
+        Line.of_loss("nll", [1, 2, 3], [1.0, 2.0, 3.0], [0.5, 1.5, 2.5], [1.5, 2.5, 3.5]),
+        Line.of_loss("info-nce", [1, 2, 3], [3.0, 2.0, 1.0]),
+        Points.of_loss("soft-ce", [1, 2], [2.0, 2.5]),
+        Level("limit", 1.5),
+    ]
+    heat = Heat(["1", "2"], ["a", "b"], [[0.1, 0.9], [0.5, None]], [["x", "y"], ["z", ""]], 0, 1)
+    figure = Figure("everything", "All.", [Panel("(a)", "x", "y", lines), Panel("(b)", "rate", "size", [heat])])
+    drawn = Figure("map", "Drawn.", [Panel("", "", "", [Points("p", [0, 1], [1, 0])], bare=True)], interactive=False)
+    wide = Table(
+        ["loss", "score", *"abcdefghij"], [[f"loss {i}", v, *"0123456789"] for i, v in enumerate(COLUMN)], "T."
+    )
+    section = Section("Toys", "They work.", ["A paragraph.", figure, wide, drawn], ["By hand."])
+    findings = {"small-batch-drop": Finding("−3.9 ± 0.4 points", "toys, 20 seeds", "reproduced")}
+    directory = tmp_path_factory.mktemp("page")
+    for block in (figure, drawn):
+        charts.save(block, directory / "figures", prefix="noise-samples-")
+    build([Part("noise-samples", 1, section, findings, 3, 0.1, "2026-01-01", "v")], directory / "index.html")
+    return directory / "index.html"
+
+
+@pytest.fixture
+def opened(browser, page):
+    """The page, freshly loaded on a wide light screen, its first figure in sight."""
+    browser.resize(1200)
+    browser.prefer("light")
+    browser.open(page)
+    browser.run("document.querySelector('figure').scrollIntoView()")
+    browser.run("until(() => document.querySelectorAll('.main-svg').length >= 4)")
+    return browser
+
+
+def traces(browser) -> dict[str, bool]:
+    """Whether each named trace of the first chart is drawn."""
+    return browser.run("""Object.fromEntries(
+        document.querySelector('.chart').data.map(trace => [trace.name, trace.visible !== false]))""")
+
+
+def cells(browser, column: int) -> list[str]:
+    return browser.run(f"""[...document.querySelectorAll('#noise-samples table tbody tr')]
+        .map(row => row.cells[{column}].textContent.trim())""")
+
+
+def test_loads_without_complaint_and_from_nowhere_else(opened):
+    assert opened.errors == []
+    loaded = opened.run("performance.getEntriesByType('resource').map(entry => entry.name)")
+    assert [name for name in loaded if not name.startswith(("data:", "blob:"))] == []
+    assert opened.run("getComputedStyle(document.querySelector('img.drawn')).display") == "none"
+
+
+def test_every_claim_is_there_run_or_not(opened):
+    rows = opened.run("""Object.fromEntries([...document.querySelectorAll('#claims tbody tr')]
+        .map(row => [row.dataset.claim, [...row.cells].map(cell => cell.innerText)]))""")
+    assert list(rows) == [claim.key for claim in CLAIMS]
+    claim, paper, ours, verdict, command = rows["small-batch-drop"]
+    assert "Figure 3, left" in claim
+    assert "−4.21" in paper
+    assert ours.split("\n") == ["−3.9 ± 0.4 points", "toys, 20 seeds"]
+    assert verdict.split("\n") == ["reproduced", "see noise-samples"]
+    assert command.split() == ["softnce", "study", "noise-samples", "--preset", "paper"]
+    assert rows["distillation"][2:4] == ["–", "not yet run"]
+    assert opened.run("document.querySelectorAll('#claims ol li').length") == len(NOTES)
+
+
+def test_a_loss_is_switched_off_and_on_everywhere(opened):
+    opened.run("document.querySelector('button[data-loss=nll]').click()")
+    assert traces(opened) == {"NLL": False, "InfoNCE": True, "soft target cross-entropy": True}
+    assert opened.run("document.querySelector('button[data-loss=nll]').getAttribute('aria-pressed')") == "false"
+    opened.run("document.querySelector('button[data-loss=nll]').click()")
+    assert all(traces(opened).values())
+    assert opened.errors == []
+
+
+def test_a_series_is_switched_off_in_its_figure(opened):
+    opened.run("document.querySelector('.legend button[data-name=InfoNCE]').click()")
+    assert traces(opened) == {"NLL": True, "InfoNCE": False, "soft target cross-entropy": True}
+    shapes = "document.querySelector('.chart').layout.shapes.length"
+    assert opened.run(shapes) == 1
+    opened.run("document.querySelector('.legend button[data-name=limit]').click()")
+    assert opened.run(shapes) == 0
+
+
+def test_sorting_knows_numbers_with_a_spread(opened):
+    header = "document.querySelectorAll('#noise-samples th')[1]"
+    assert opened.run(f"{header}.getAttribute('aria-sort')") == "none"
+    opened.run(f"{header}.querySelector('button').click()")
+    assert cells(opened, 1) == ASCENDING
+    assert opened.run(f"{header}.getAttribute('aria-sort')") == "ascending"
+    opened.run(f"{header}.querySelector('button').click()")
+    assert cells(opened, 1) == [*reversed(ASCENDING[:-1]), "–"], "what is missing stays last"
+    opened.run(f"{header}.querySelector('button').click()")
+    assert cells(opened, 1) == COLUMN
+
+
+def test_sorting_by_keyboard_and_by_words(opened):
+    opened.run("document.querySelectorAll('#noise-samples th')[0].querySelector('button').focus()")
+    opened.press("Enter")
+    opened.press("Enter")
+    assert cells(opened, 0) == [f"loss {i}" for i in reversed(range(7))]
+    opened.run("document.querySelectorAll('#claims th')[3].querySelector('button').click()")
+    first = opened.run("document.querySelector('#claims tbody tr').dataset.claim")
+    assert first == "small-batch-drop", "verdicts sort from reproduced to not yet run"
+
+
+def test_downloads_are_files_with_content(opened, page):
+    links = opened.run("[...document.querySelectorAll('.files a[download]')].map(a => a.getAttribute('href'))")
+    endings = [Path(link).suffix for link in links]
+    assert endings == [".png", ".svg", ".pdf", ".csv"] * 2
+    starts = [(page.parent / link).read_bytes()[:5] for link in links]
+    assert starts == [b"\x89PNG\r", b"<?xml", b"%PDF-", b"panel"] * 2
+    assert "NLL,2,2.0,1.5,2.5" in (page.parent / links[3]).read_text()
+
+
+def test_light_and_dark(opened):
+    background = "getComputedStyle(document.body).backgroundColor"
+    text = "document.querySelector('.chart').layout.font.color"
+    assert (opened.run(background), opened.run(text)) == ("rgb(255, 255, 255)", "#1c1f23")
+    opened.prefer("dark")
+    opened.run(f"until(() => {text} === '#e6e9ed')")
+    assert opened.run(background) == "rgb(20, 23, 27)"
+    opened.run("document.getElementById('theme').click()")
+    assert (opened.run(background), opened.run(text)) == ("rgb(255, 255, 255)", "#1c1f23")
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_tables_scroll_inside_themselves(opened, width):
+    opened.resize(width)
+    assert opened.run("document.documentElement.scrollWidth <= innerWidth")
+    if width == 390:
+        assert opened.run(
+            """(box => box.scrollWidth > box.clientWidth)(document.querySelector('#noise-samples .scroll'))"""
+        )
+
+
+def test_paper_shows_the_drawn_figures(opened):
+    opened.call("Emulation.setEmulatedMedia", media="print")
+    shown = opened.run("""['.interactive', 'img.drawn', 'nav', '.files']
+        .map(name => getComputedStyle(document.querySelector(name)).display !== 'none')""")
+    opened.call("Emulation.setEmulatedMedia", media="")
+    assert shown == [False, True, False, False]
