@@ -254,3 +254,9 @@ def test_the_meter_gathers_over_processes(tmp_path):
 def test_misuse_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_smoothing_noise_must_be_a_distribution():
+    joint = torch.full((2, 2), 0.25)
+    with pytest.raises(ValueError, match="noise_probs"):
+        info.smoothed_joint(joint, 0.1, torch.tensor([1.0, 1.0]))

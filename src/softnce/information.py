@@ -23,6 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from softnce.validation import check_rows_sum_to_one, values_are_checked
+
 __all__ = [
     "InformationMeter",
     "classifier_information",
@@ -68,6 +70,8 @@ def smoothed_joint(joint: Tensor, epsilon: float, noise_probs: Tensor | None = N
         raise ValueError(f"epsilon must lie in [0, 1], got {epsilon}")
     if noise_probs is not None and noise_probs.shape != joint.shape[-1:]:
         raise ValueError(f"noise_probs must have shape {tuple(joint.shape[-1:])}, got {tuple(noise_probs.shape)}")
+    if noise_probs is not None and values_are_checked(noise_probs):
+        check_rows_sum_to_one(noise_probs, "noise_probs")
     noise = joint.sum(-2, keepdim=True) if noise_probs is None else noise_probs
     return (1 - epsilon) * joint + epsilon * joint.sum(-1, keepdim=True) * noise
 
