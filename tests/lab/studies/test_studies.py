@@ -201,3 +201,25 @@ def test_report_without_results(tmp_path, capsys):
         report([str(tmp_path)])
     assert exit.value.code == 2
     assert f"no results in {tmp_path}" in capsys.readouterr().err
+
+
+def test_all_studies_one_after_another(toy, tmp_path, monkeypatch, capsys):
+    package = tmp_path / "more"
+    (package / "poor.py").write_text(
+        textwrap.dedent(TOY).replace("    for run in", '    raise ValueError("data: none here")\n    for run in', 1)
+    )
+    monkeypatch.setattr(studies, "__path__", [str(package)])
+    with pytest.raises(SystemExit) as stop:
+        main(["all", "--preset", "quick", "--out", str(tmp_path / "out")])
+    assert stop.value.code == 2
+    found = capsys.readouterr()
+    assert "softnce study poor: data: none here" in found.err
+    assert "could not run poor" in found.err
+    assert len(lines(tmp_path / "out")) == 3  # the other one was run all the same
+    sys.modules.pop("softnce.lab.studies.poor", None)
+
+
+def test_all_takes_only_what_all_studies_share(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["all", "--power", "3", "--out", str(tmp_path)])
+    assert "power" in capsys.readouterr().err
