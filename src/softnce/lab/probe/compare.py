@@ -42,7 +42,7 @@ def spread(e: Estimate, digits: int = 1) -> str:
 def signed(e: Estimate, digits: int = 2) -> str:
     """+0.42 [0.10, 0.74]."""
     interval = f" [{e.low:.{digits}f}, {e.high:.{digits}f}]" if e.count > 1 else ""
-    return f"{e.mean:+.{digits}f}{interval}"
+    return f"{e.mean:+.{digits}f}{interval}".replace("-", "\N{MINUS SIGN}")
 
 
 def _by_seed(rows: Sequence[Row], value: Value) -> dict[int, float]:

@@ -264,12 +264,16 @@ def _reading(part: Part) -> str:
         {errors[loss][1]:.1f} %"""
         for loss in (OURS, CE)
     )
+    scaled = " and ".join(
+        f"{mean(part.chosen[loss, AUTHORS], percent('ece', 'scaled')).mean:.1f} % ({_name(loss)})"
+        for loss in (OURS, CE)
+    )
     return f"""{NAMES[part.data]}. Gain of three layers over a linear head: {gains}. Soft target InfoNCE's gain minus
         soft target cross-entropy's is {signed(part.extra())}; with the scores normalised, as the authors' code has it,
         {signed(part.extra(AUTHORS))}. With a linear head soft target InfoNCE is {signed(part.lead(LINEAR))} points from
         soft target cross-entropy, with three layers {signed(part.lead(LAYERS))}. BatchNorm on the scores of three
-        layers does this: {normalised}. It fixes the scale of the scores, hence the confidence: temperature scaling
-        (last but one column) takes most of that back or not, as the table says."""
+        layers does this: {normalised}. It fixes the scale of the scores, hence the confidence; after
+        temperature scaling the errors are {scaled}."""
 
 
 def _name(loss: str) -> str:

@@ -376,12 +376,13 @@ def _method(found: Sequence[Tail], config: dict[str, Any]) -> list[str]:
         {config["batch"]}, three layers of {config["head"]["hidden"]}. Hard losses see labels, soft ones labels
         smoothed by 0.1 and mixed (MixUp, 0.8). Confidences are softmax of the scores.""",
         """Why. A candidate from the batch is of class y with probability p(y), the row's own target with p(y|x), so the
-        best critic is exp(s_y) ∝ p(y|x)/p(y) at any batch size. With s = logit − log η and η = p(y):
-        logit = log p(y|x). Without: logit = log p(y|x) − log p(y) = log p(x|y) up to a number that all classes share.
-        So the correction is a choice of the prior that predictions are made with. It is exact for InfoNCE. Soft distribution InfoNCE draws
-        labels from smoothed targets, whose marginal is (1−ε)·p(y) + ε/K rather than the η of the labels: for rare
-        classes −log η then takes too much back. For soft target InfoNCE smoothing is a temperature 1/(1−ε) (shared
-        smoothing cancels), so the log-ratio is stretched by that factor while log η is not.""",
+        best critic is exp(s_y) ∝ p(y|x)/p(y) at any batch size. With s = logit − log η and η = p(y), this is
+        logit = log p(y|x). Without, logit = log p(y|x) − log p(y) = log p(x|y), up to a number that all classes share.
+        So the correction is a choice of the prior that predictions are made with. It is exact for InfoNCE. Soft
+        distribution InfoNCE draws labels from smoothed targets, whose marginal is (1−ε)·p(y) + ε/K rather than the η of
+        the labels: for rare classes −log η then takes too much back. For soft target InfoNCE smoothing is a temperature
+        1/(1−ε) (shared smoothing cancels), so the log-ratio is stretched by that factor while log η is not. Whatever
+        the loss, s is what it is trained on, so with and without the correction the best logits differ by log η.""",
     ]
 
 
