@@ -50,6 +50,22 @@ def test_log_axes_take_their_range_in_decades():
     assert layout["yaxis"]["range"] == pytest.approx([-2, 0])
 
 
+@pytest.mark.parametrize(
+    ("heights", "shown"),
+    [
+        ([0.006, 0.02], {"tickvals": [0.01, 0.02, 0.05]}),
+        ([0.001, 0.5], {"dtick": 1}),
+        ([1e-9, 1.0], {"dtick": 2}),
+    ],
+)
+def test_log_axes_have_few_ticks_and_at_least_two(heights, shown):
+    panel = Panel("", "x", "y", [Line("l", [1, 2], heights), Line("gap", [1], [None])], log_y=True)
+    axis = json.loads(charts.plotly_json(panel))["layout"]["yaxis"]
+    assert axis.get("dtick") == shown.get("dtick")
+    assert set(shown.get("tickvals", ())) <= set(axis.get("tickvals", ()))
+    assert len(axis.get("tickvals", ())) == len(axis.get("ticktext", ()))
+
+
 def test_names_on_heat_axes_stay_names():
     layout = json.loads(charts.plotly_json(everything().panels[1]))["layout"]
     assert layout["xaxis"]["type"] == layout["yaxis"]["type"] == "category"

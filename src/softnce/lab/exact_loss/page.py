@@ -162,7 +162,7 @@ class _Trained:
             if len(words) < 2:
                 continue
             verdict: Verdict = "undecided"
-            if seeds >= FEWEST_SEEDS and self.goes_astray():
+            if seeds >= FEWEST_SEEDS:
                 if kind == "averaged":
                     verdict = "beyond"
                 else:

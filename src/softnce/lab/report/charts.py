@@ -179,8 +179,19 @@ def save(figure: Figure, directory: Path, prefix: str = "") -> list[Path]:
                 partial.write_text(data(figure), encoding="utf-8", newline="")
             else:
                 canvas.savefig(partial)
+            if path.suffix == ".png":
+                _to_palette(partial)
             partial.replace(path)
     return paths
+
+
+def _to_palette(path: Path) -> None:
+    """Rewrite a PNG with 256 colours, which is all a drawing has, in a third of the bytes."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        few = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
 
 
 def data(figure: Figure) -> str:
@@ -310,8 +321,12 @@ def plotly_json(panel: Panel) -> str:
                     font = {"color": _ink(mark, mark.values[row][column]), "size": 11}
                     chart.add_annotation(x=column, y=row, text=text, showarrow=False, font=font)
     names = any(isinstance(mark, Heat) for mark in panel.marks)
-    chart.update_xaxes(title_text=panel.x_label, **_axis(panel.log_x, panel.x_range, panel.bare, names))
-    chart.update_yaxes(title_text=panel.y_label, **_axis(panel.log_y, panel.y_range, panel.bare, names))
+    chart.update_xaxes(
+        title_text=panel.x_label, **_axis(panel.log_x, panel.x_range, _positive(panel, "x"), panel.bare, names)
+    )
+    chart.update_yaxes(
+        title_text=panel.y_label, **_axis(panel.log_y, panel.y_range, _positive(panel, "y"), panel.bare, names)
+    )
     if panel.hide_x:
         chart.update_xaxes(showticklabels=False, showgrid=False, ticks="")
     margin = {"l": 8, "r": 8, "t": 4, "b": 8} if panel.bare else {"l": 58, "r": 12, "t": 8, "b": 46}
@@ -342,15 +357,38 @@ def legend(figure: Figure) -> list[tuple[str, str, str]]:
     return [(name, colour, line) for name, (colour, line) in entries.items() if name]
 
 
-def _axis(log: bool, limits: tuple[float, float] | None, bare: bool, names: bool) -> dict[str, Any]:
+def _axis(
+    log: bool, limits: tuple[float, float] | None, values: Sequence[float], bare: bool, names: bool
+) -> dict[str, Any]:
     axis: dict[str, Any] = {"type": "log"} if log else {"type": "category", "showgrid": False} if names else {}
     if log:
-        axis |= {"exponentformat": "power", "nticks": 6}
-        if limits and limits[1] > 30 * limits[0]:
-            axis["dtick"] = 1 if limits[1] < 1e6 * limits[0] else 2  # decades alone
+        axis |= _log_ticks(*(limits or (min(values, default=1.0), max(values, default=1.0))))
     if limits:
         axis["range"] = [math.log10(limit) for limit in limits] if log else list(limits)
     return axis | ({"visible": False} if bare else {"ticks": "outside", "zeroline": False, "automargin": True})
+
+
+def _log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Decades, or every other one; 1, 2, 5 as plain numbers where there are hardly two of them."""
+    if high > 30 * low:
+        return {"exponentformat": "power", "dtick": 1 if high < 1e6 * low else 2}
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    ticks = [factor * 10.0**decade for decade in decades for factor in (1, 2, 5)]
+    return {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+
+
+def _positive(panel: Panel, axis: str) -> list[float]:
+    """Every positive number the panel shows along ``axis``, x or y."""
+    numbers: list[Any] = []
+    for mark in panel.marks:
+        match mark:
+            case Line() | Points():
+                numbers += mark.x if axis == "x" else [*mark.y, *(mark.low or ()), *(mark.high or ())]
+            case Level() if axis == "y":
+                numbers.append(mark.y)
+            case Diagonal():
+                numbers += [mark.low, mark.high]
+    return [number for number in numbers if isinstance(number, int | float) and 0 < number < math.inf]
 
 
 def _traces(mark: Mark, go: Any) -> list[Any]:
