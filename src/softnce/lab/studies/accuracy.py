@@ -320,6 +320,7 @@ def _reading(part: Part) -> str:
 
 def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
     from softnce.lab.report.claims import Finding, Verdict
+    from softnce.lab.report.style import LOSSES as LOOKS
 
     found: dict[str, Finding] = {}
     for part in parts(rows)[:1]:  # the head on features has the most seeds and the longest search
@@ -349,7 +350,7 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
         fives = {name: mean(rows, percent("top5")).mean for name, rows in part.chosen.items()}
         first = max(fives, key=fives.__getitem__)
         found["accuracy-top-5"] = Finding(
-            f"{fives['soft-dist-info-nce']:.2f}; first is {first} with {fives[first]:.2f}",
+            f"{fives['soft-dist-info-nce']:.2f}; first is {LOOKS[first].name} with {fives[first]:.2f}",
             part.on,
             "reproduced" if first == "soft-dist-info-nce" else "not reproduced",
         )
