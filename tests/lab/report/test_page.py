@@ -143,11 +143,10 @@ def test_light_and_dark(opened):
 @pytest.mark.parametrize("width", [390, 1200])
 def test_tables_scroll_inside_themselves(opened, width):
     opened.resize(width)
-    assert opened.run("document.documentElement.scrollWidth") <= width
-    if width == 390:
-        assert opened.run(
-            """(box => box.scrollWidth > box.clientWidth)(document.querySelector('#noise-samples .scroll'))"""
-        )
+    # Charts follow a change of width when the browser next has time.
+    opened.run(f"until(() => document.documentElement.scrollWidth <= {width})")
+    inside = opened.run("(box => box.scrollWidth > box.clientWidth)(document.querySelector('#noise-samples .scroll'))")
+    assert inside == (width == 390)
 
 
 def test_paper_shows_the_drawn_figures(opened):
