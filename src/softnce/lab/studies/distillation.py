@@ -240,10 +240,10 @@ def _marks(found: Lessons, remainder: str, temperature: float) -> "list[Mark]":
     marks: list[Mark] = []
     for method in (CE, DRAWN, "averaged", OURS):
         ks = [k for k, r, t in found.lessons(method) if t == temperature and (r == remainder or k == 0)]
-        ks.sort(key=lambda k: k or found_classes(found))
+        ks.sort(key=lambda k: k or _num_classes(found))
         cells = [found.chosen[method, (k, remainder if k else "spread", temperature)] for k in ks]
         estimates = [mean(runs, TOP1) for runs in cells]
-        x = [k or found_classes(found) for k in ks]
+        x = [k or _num_classes(found) for k in ks]
         y, low, high = ([getattr(e, name) for e in estimates] for name in ("mean", "low", "high"))
         if method == "averaged":
             marks.append(Line(_name(found, method), x, y, low, high, colour=AVERAGED, marker="x"))
@@ -254,7 +254,7 @@ def _marks(found: Lessons, remainder: str, temperature: float) -> "list[Mark]":
     return marks
 
 
-def found_classes(found: Lessons) -> int:
+def _num_classes(found: Lessons) -> int:
     return {"digits": 10, "cifar100": 100, "tiny-imagenet": 200}[found.config["teacher"]["data"]]
 
 

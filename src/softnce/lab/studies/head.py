@@ -82,7 +82,7 @@ def settings(config: Config) -> list[Probe]:
             source,
             Loss(name),
             targets_for(name),
-            Head(kind, config.hidden if kind == "mlp" else 0, normalised),  # type: ignore[arg-type]
+            Head(kind, config.hidden, normalised),  # type: ignore[arg-type]
             config.batch,
             epochs=epochs,
         )
@@ -151,7 +151,7 @@ def parts(rows: Sequence[Row]) -> list[Part]:
     groups: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
         config = row.config
-        groups[config["data"], config["epochs"], config["batch"]].append(row)
+        groups[config["data"], config["epochs"], config["batch"], config["head"]["hidden"]].append(row)
     largest: dict[str, list[Row]] = {}
     for (source, *_), group in groups.items():
         largest[source] = max(largest.get(source, []), group, key=len)
@@ -163,8 +163,7 @@ def parts(rows: Sequence[Row]) -> list[Part]:
         rates = sorted({row.config["lr"] for row in group if row.config["seed"] == 0})
         chosen = {_key(runs[0]): runs for runs in search.at_best_rate(group, rates).values()}
         if chosen:
-            layers = next((row.config for row in group if row.config["head"]["kind"] == "mlp"), group[0].config)
-            found.append(Part(source, layers, rates, chosen))
+            found.append(Part(source, group[0].config, rates, chosen))
     return found
 
 
@@ -297,7 +296,7 @@ def _method(found: Sequence[Part]) -> str:
 
 def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
     from softnce.lab.report.claims import Finding
-    from softnce.lab.report.page import counted
+    from softnce.lab.report.page import counted, prose
 
     needed = [(loss, head) for loss in (OURS, CE) for head in (LINEAR, LAYERS)]
     found = [part for part in parts(rows) if part.has(*needed)]
@@ -313,7 +312,7 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
     )
     less = "; ".join(f"{signed(e)} {NAMES[part.data]}" for part, e in zip(found, behind, strict=True))
     return {
-        "head-gain": Finding(more, on, _verdict(extra, [gap for gap, _ in expected])),
+        "head-gain": Finding(prose(more), on, _verdict(extra, [gap for gap, _ in expected])),
         "head-linear": Finding(less, on, _verdict(behind, [gap for _, gap in expected])),
     }
 
