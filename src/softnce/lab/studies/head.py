@@ -50,7 +50,7 @@ PAPER_LINEAR = {"cifar100": 90.80 - 0.70 - (90.74 - 0.36), "tiny-imagenet": 83.8
 
 @dataclass(frozen=True)
 class Config(StudyConfig):
-    seeds: int = option(5, "number of seeds; a seed fixes initial weights, batches, mixing and draws")
+    seeds: int = option(3, "number of seeds; a seed fixes initial weights, batches, mixing and draws")
     data: tuple[Source, ...] = option(("cifar100", "tiny-imagenet"), "data sets")
     epochs: tuple[int, ...] = option((3, 8), "passes over the training part of each data set, in their order")
     batch: int = option(256, "rows in a batch")
