@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,6 +75,7 @@ class Student:
     seed: int = 0
 
 
+@cache  # the second stage of a study has the same teacher
 def teach(teacher: Teacher) -> tuple[dict[str, Any], Tensor]:
     """Train the teacher; its scores, and its logits (N, K) for the training part: logs of the mean probabilities."""
     data = load(teacher.data)
