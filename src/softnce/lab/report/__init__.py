@@ -28,7 +28,8 @@ def main(argv: list[str]) -> None:
             "usage: softnce report [DIRECTORY]\n\n"
             "Build DIRECTORY/index.html from the results that studies left there: the paper's claims with what was\n"
             "found about each, and a section a study. To be read the page needs no network and no other file; its\n"
-            "figures are saved as PNG, SVG, PDF and CSV in DIRECTORY/figures, where its download links lead.\n\n"
+            "figures are saved as PNG, SVG, PDF and CSV in DIRECTORY/figures, where its download links lead. The\n"
+            "table of claims is also written as DIRECTORY/claims.md.\n\n"
             "A study whose results cannot be shown is left out and named, and the exit status is then 2.\n\n"
             f"  DIRECTORY   what was given to softnce study as --out (default: {DEFAULT_OUT})"
         )
@@ -55,7 +56,7 @@ def build_report(directory: Path) -> Path:
     ValueError when the page is there.
     """
     from softnce.lab import studies
-    from softnce.lab.report import page
+    from softnce.lab.report import claims, page
 
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory; softnce study density --out {directory} would make it")
@@ -77,6 +78,8 @@ def build_report(directory: Path) -> Path:
     path = directory / "index.html"
     if parts:
         page.build(parts, path)
+        findings = {key: finding for part in parts for key, finding in part.findings.items()}
+        (directory / "claims.md").write_text(claims.as_markdown(findings), encoding="utf-8")
     elif not failures:
         raise ValueError(f"no results in {directory}; make some with: softnce study density --out {directory}")
     if failures:

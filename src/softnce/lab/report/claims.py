@@ -338,3 +338,14 @@ def checked(study: str, findings: Mapping[str, Finding]) -> dict[str, Finding]:
             hint = f"did you mean {near[0]!r}?" if near else f"its claims are {', '.join(keys) or 'none'}"
             raise ValueError(f"claims: {key!r} is not a claim of {study}; {hint}")
     return dict(findings)
+
+
+def as_markdown(findings: Mapping[str, Finding]) -> str:
+    """The table of claims for a text page, claims without a finding left out."""
+    lines = ["| claim | the paper | ours | on | verdict | study |", "|---|---|---|---|---|---|"]
+    for claim in CLAIMS:
+        if claim.key in findings:
+            found = findings[claim.key]
+            cells = (claim.text, claim.paper, found.ours, found.on, f"**{found.verdict}**", f"`{claim.study}`")
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
