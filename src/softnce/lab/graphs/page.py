@@ -231,8 +231,8 @@ class Folds:
         return prose(f"""Losses that end alike can differ on the way. Test top-1 averaged over the first half of the
             epochs, in points with 95 % intervals over the folds (all from {initial}): {"; ".join(early)}. A likely
             reason, not tested here: batches differ in their class counts, most of all the last of an epoch, which holds
-            what specimens are left, and in the contrastive losses the counts stand in the denominator, where they cancel
-            such noise from the gradient.""")
+            what specimens are left, and in the contrastive losses the counts stand in the denominator, where they
+            cancel such noise from the gradient.""")
 
     def early_difference(self, a: str, b: str) -> Estimate | None:
         """a − b in points over the first half of the epochs, paired by seed and fold."""
