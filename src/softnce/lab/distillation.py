@@ -52,7 +52,8 @@ class Student:
     Attributes:
         teacher: whose outputs are learned; of the same data set.
         k: likeliest classes of the teacher to learn from, 0 for all; None: the samples' labels, no teacher.
-        remainder: what becomes of the mass of the other classes.
+        remainder: what becomes of the mass of the other classes: given to the k in proportion, spread over all classes,
+            or "shared": spread likewise, but in every row the mean mass of all rows.
         temperature: of the teacher.
         smoothing: ε of the labels where there is no teacher.
         n: labels in an averaged draw.
@@ -63,7 +64,7 @@ class Student:
     teacher: Teacher
     method: Method
     k: int | None
-    remainder: Literal["renormalise", "spread"] = "renormalise"
+    remainder: Literal["renormalise", "spread", "shared"] = "renormalise"
     temperature: float = 1.0
     smoothing: float = 0.0
     n: int = 0
@@ -128,7 +129,7 @@ def learn(student: Student, file: Path | None) -> dict[str, Any]:
     else:
         assert file is not None
         outputs = TeacherOutputs.load(file, whole.train.y, whole.num_classes)
-        soft = outputs.targets(student.remainder, student.k or None)[rows]
+        soft = targets(outputs, student)[rows]
     if student.method in HARD and not soft.is_hard:
         soft = SoftTargets.from_labels(soft.dense().argmax(1), data.num_classes)
     loss = build(student, noise.from_counts(soft.class_mass(), floor=1))
@@ -141,6 +142,15 @@ def learn(student: Student, file: Path | None) -> dict[str, Any]:
     found = watch.measurements(data)
     del found["reliability"]
     return found
+
+
+def targets(outputs: TeacherOutputs, student: Student) -> SoftTargets:
+    """What the student is to learn of the teacher's outputs, for the whole training part."""
+    k = student.k or outputs.num_classes
+    if student.remainder != "shared":
+        return outputs.targets(student.remainder, k)
+    rest = 1 - outputs.probability[:, :k].sum(1).mean().item()
+    return outputs.targets("renormalise", k).smooth(min(max(rest, 0.0), 1.0))
 
 
 def build(student: Student, eta: Tensor) -> ClassifierLoss:

@@ -77,6 +77,7 @@ def test_gains_are_paired_and_at_the_chosen_rate():
 def test_verdicts(gains, lead, noise, gain_verdict, linear_verdict):
     found = studies.load("head").claims(rows_with(gains, lead, noise))
     assert found["head-gain"].verdict == gain_verdict
+    assert found["head-gain"].on == "CIFAR-100 features, 3 seeds"
     assert found["head-linear"].verdict == linear_verdict
 
 

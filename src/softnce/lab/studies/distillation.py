@@ -39,6 +39,8 @@ ORDER = 70
 VERSION = 1
 SOFT: tuple[Method, ...] = ("soft-ce", "soft-dist-info-nce", "soft-target-info-nce", "averaged")
 SMOOTHING = 0.1
+CE: Method = "soft-ce"
+OURS: Method = "soft-target-info-nce"
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,9 @@ def settings(config: Config) -> list[Student]:
                     if k or remainder == "spread":  # of all classes nothing remains
                         soft = replace(plain, method=method, k=k, remainder=remainder, temperature=temperature)
                         found.append(replace(soft, n=_n(config, method)))
+    for temperature in config.temperatures[1:]:  # a control: as soft as the first class spread, but all rows alike
+        soft = replace(plain, k=1, remainder="shared", temperature=temperature)
+        found += [replace(soft, method=CE), replace(soft, method=OURS)]
     return found
 
 
@@ -147,7 +152,7 @@ def perform(run: tuple[Student, Path | None]) -> Outcome:
 
 # ------------------------------------------------------------------------------------------------------------- page
 
-CE, OURS, DRAWN, PLAIN = "soft-ce", "soft-target-info-nce", "soft-dist-info-nce", "nll"
+DRAWN, PLAIN = "soft-dist-info-nce", "nll"
 AVERAGED = "#56B4E9"
 Lesson = tuple[int | None, str, float]  # k (None: labels, 0: all), remainder, temperature
 LABELS: Lesson = (None, "renormalise", 1.0)
@@ -222,7 +227,8 @@ def section(rows: Sequence[Row]) -> "Section":
         words = {"spread": "rest spread over all", "renormalise": "rest given to the k"}[remainder]
         name = f"{words}, temperature {temperature:g}"
         marks = _marks(found, remainder, temperature)
-        panels.append(Panel(name, "classes of the teacher that are kept (k)", "student's top-1 (%)", marks, log_x=True))
+        axes = "classes of the teacher that are kept (k)", "student's top-1 (%)"
+        panels.append(Panel(name, *axes, marks, log_x=True, y_range=_range(found)))
     figure = Figure(
         "topk",
         prose(f"""The student's test accuracy against how much of the teacher it sees; mean and 95 % interval over
@@ -252,6 +258,12 @@ def _marks(found: Lessons, remainder: str, temperature: float) -> "list[Mark]":
     if found.has(PLAIN, lesson=LABELS):
         marks.append(Level("labels, NLL", mean(found.chosen[PLAIN, LABELS], TOP1).mean))
     return marks
+
+
+def _range(found: Lessons) -> tuple[float, float]:
+    """One scale for all panels."""
+    ends = [end for runs in found.chosen.values() for e in [mean(runs, TOP1)] for end in (e.low, e.high)]
+    return min(ends) - 0.5, max(ends) + 0.5
 
 
 def _num_classes(found: Lessons) -> int:
@@ -299,7 +311,8 @@ def _lesson(method: str, lesson: Lesson) -> str:
     if k is None:
         return "labels" if method in HARD else f"labels, smoothed by {SMOOTHING:g}"
     kept = "all classes" if k == 0 else "the first class" if k == 1 else f"{k} classes"
-    rest = "" if k == 0 or (k == 1 and method in HARD) else f", {remainder}"
+    words = {"shared": "one background for all rows"}.get(remainder, remainder)
+    rest = "" if k == 0 or (k == 1 and method in HARD) else f", {words}"
     return f"{kept}{rest}" + ("" if temperature == 1 else f", temperature {temperature:g}")
 
 
@@ -340,10 +353,8 @@ def _reading(found: Lessons) -> list[str]:
             for method in (CE, DRAWN, "averaged", OURS)
             if found.has(method, lesson=warm)
         )
-        text.append(f"""The teacher at temperature {hot:g} instead of 1, whole outputs: {changes} points. Predicted:
-            a teacher's outputs are peculiar to their sample, so the softer they are, the more soft target InfoNCE can
-            tell them apart by small weights instead of by the likeliest class; cross-entropy fits them whatever they
-            are, and a drawn label is only noisier.""")
+        text.append(f"""The teacher at temperature {hot:g} instead of 1, whole outputs: {changes} points.""")
+    text += _why(found, hot)
     kept = [
         f"""k = {k} keeps {share:.0f} %"""
         for k in sorted(k for k, r, t in found.lessons(CE) if k and r == "spread" and t == 1)
@@ -353,6 +364,25 @@ def _reading(found: Lessons) -> list[str]:
         text.append(f"""Of what soft target cross-entropy gains over labels (smoothed) from the whole output,
             {", ".join(kept)} with the rest spread over all classes.""")
     return text
+
+
+def _why(found: Lessons, hot: float) -> list[str]:
+    """What a mass of its own in every row does, where the classes are the same: k = 1."""
+    same: list[Lesson] = [(1, "renormalise", 1.0), (1, "spread", 1.0), (1, "spread", hot), (1, "shared", hot)]
+    if hot == 1 or not all(found.has(CE, OURS, lesson=lesson) for lesson in same):
+        return []
+    ours, ce = ([f"{mean(found.chosen[method, lesson], TOP1).mean:.1f} %" for lesson in same] for method in (OURS, CE))
+    back = difference(found.chosen[OURS, same[3]], found.chosen[OURS, same[2]], TOP1)
+    return [
+        f"""Why. With k = 1 the class of every row is the same, whatever is done with the rest; only the mass it gets
+        differs. Soft target InfoNCE has {ours[0]} when that is 1, {ours[1]} and {ours[2]} when it is the teacher's
+        probability at temperature 1 and {hot:g}, and {ours[3]} when every row gets the mean of the latter:
+        {signed(back)} points from sharing it alone (soft target cross-entropy: {", ".join(ce)}). A background that all
+        rows share is a temperature to this loss and cancels otherwise. Where each row has its own, a target is also
+        told from others of its class by how sure the teacher was, and the less sure ones are picked by lower scores of
+        that very class. So give it the teacher's classes renormalised, or one background for all; or draw labels; or
+        take cross-entropy."""
+    ]
 
 
 def _share(found: Lessons, method: str, lesson: Lesson) -> float | None:
