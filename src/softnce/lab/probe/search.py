@@ -22,6 +22,11 @@ def top1(row: Row) -> float:
     return float(row.result["held_out"]["top1"])
 
 
+def check_rates(rates: Sequence[float], name: str = "rates") -> None:
+    if not rates or min(rates) <= 0:
+        raise ValueError(f"{name}: got {list(rates)}, need one or more positive numbers")
+
+
 def trials(settings: Iterable[Setting], rates: Sequence[float]) -> list[Setting]:
     """Every setting at every learning rate, for seed 0."""
     return [replace(setting, lr=lr, seed=0) for setting in settings for lr in rates]

@@ -32,10 +32,7 @@ underscores. It holds
         return [Run(config.lr, seed) for seed in range(config.seeds)]
 
     def execute(todo: list[Run], progress: Progress) -> Iterator[Outcome]:
-        for run in progress.track(todo, description="training"):
-            started = time.perf_counter()
-            ...
-            yield Outcome(run, {"accuracy": 0.97}, time.perf_counter() - started)
+        yield from one_per_core(partial(timed, train), todo)        # train(run) -> {"accuracy": 0.97}
 
     def section(rows: list[Row]) -> Section:        # rows of any preset may be there: select what is needed
         return Section(title, summary, ["A paragraph.", Figure(...), Table(...)])
@@ -61,7 +58,8 @@ figures, ``softnce.lab.report.style`` the colours. Nothing has to be registered.
 import ast
 import pkgutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -98,6 +96,12 @@ class Outcome:
     run: Any
     result: Mapping[str, Any]
     seconds: float
+
+
+def timed(perform: Callable[[Any], Mapping[str, Any]], run: Any) -> Outcome:
+    """A run and what ``perform(run)`` measures, with its wall time."""
+    started = time.perf_counter()
+    return Outcome(run, perform(run), time.perf_counter() - started)
 
 
 class StudyModule(Protocol):

@@ -56,10 +56,8 @@ class Config(StudyConfig):
         for name, least in (("epochs", 1), ("batch", 2), ("hidden", 1), ("image_epochs", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: got {getattr(self, name)}, need at least {least}")
-        for name in ("rates", "image_rates"):
-            values = getattr(self, name)
-            if not values or min(values) <= 0:
-                raise ValueError(f"{name}: got {list(values)}, need one or more positive numbers")
+        search.check_rates(self.rates)
+        search.check_rates(self.image_rates, "image_rates")
 
 
 PRESETS = {

@@ -10,9 +10,9 @@ The paper preset needs CIFAR-100 and Tiny ImageNet in the folder that the enviro
 quick one uses scikit-learn's digits.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from softnce.lab.configuration import option
@@ -23,7 +23,7 @@ from softnce.lab.probe.data import Source
 from softnce.lab.probe.training import HARD, MIXED, SMOOTH, Probe
 from softnce.lab.recipes.recipe import HARD_LOSSES, Head, Loss, LossName, Targets
 from softnce.lab.results import Row
-from softnce.lab.studies import Outcome, StudyConfig
+from softnce.lab.studies import Outcome, StudyConfig, timed
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -62,8 +62,7 @@ class Config(StudyConfig):
                 f"epochs, batch and hidden: got {list(self.epochs)}, {self.batch} and {self.hidden}, "
                 "need at least 1, 2 and 1"
             )
-        if not self.rates or min(self.rates) <= 0:
-            raise ValueError(f"rates: got {list(self.rates)}, need one or more positive numbers")
+        search.check_rates(self.rates)
 
 
 PRESETS = {
@@ -92,12 +91,7 @@ def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
 
 def execute(todo: Sequence[Probe], progress: "Progress") -> Iterator[Outcome]:
     data.prepare(run.data for run in todo)
-    yield from one_per_core(perform, todo)
-
-
-def perform(run: Probe) -> Outcome:
-    started = time.perf_counter()
-    return Outcome(run, training.train(run), time.perf_counter() - started)
+    yield from one_per_core(partial(timed, training.train), todo)
 
 
 # ------------------------------------------------------------------------------------------------------------- page

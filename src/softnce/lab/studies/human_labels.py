@@ -58,8 +58,7 @@ class Config(StudyConfig):
             raise ValueError(f"votes: got {list(self.votes)}, need numbers of at least 0, which stands for all")
         if any(n < 1 for n in self.draws):
             raise ValueError(f"draws: got {list(self.draws)}, need numbers of at least 1")
-        if not self.rates or min(self.rates) <= 0:
-            raise ValueError(f"rates: got {list(self.rates)}, need one or more positive numbers")
+        search.check_rates(self.rates)
 
 
 PRESETS = {

@@ -63,8 +63,7 @@ class Config(StudyConfig):
                 raise ValueError(f"{name}: got {getattr(self, name)}, need at least {least}")
         if not self.imbalance or min(self.imbalance) < 1:
             raise ValueError(f"imbalance: got {list(self.imbalance)}, need numbers of at least 1")
-        if not self.rates or min(self.rates) <= 0:
-            raise ValueError(f"rates: got {list(self.rates)}, need one or more positive numbers")
+        search.check_rates(self.rates)
 
 
 PRESETS = {

@@ -14,9 +14,9 @@ The paper preset needs CIFAR-100 in the folder that the environment variable SOF
 scikit-learn's digits.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from softnce.lab.configuration import option
@@ -27,7 +27,7 @@ from softnce.lab.probe.data import Source
 from softnce.lab.probe.training import MIXED, Probe
 from softnce.lab.recipes.recipe import Head, Loss
 from softnce.lab.results import Row
-from softnce.lab.studies import Outcome, StudyConfig
+from softnce.lab.studies import Outcome, StudyConfig, timed
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -77,8 +77,7 @@ class Config(StudyConfig):
             raise ValueError(f"batches: got {list(self.batches)}, need numbers of at least 2")
         if self.tested_batch not in self.batches:
             raise ValueError(f"tested_batch: got {self.tested_batch}, need one of the batches {list(self.batches)}")
-        if not self.rates or min(self.rates) <= 0:
-            raise ValueError(f"rates: got {list(self.rates)}, need one or more positive numbers")
+        search.check_rates(self.rates)
         for name, number in (("num_candidates", self.num_candidates), ("epochs", self.epochs), ("hidden", self.hidden),
                              ("tested_seeds", self.tested_seeds), *(("numbers", n) for n in self.numbers)):  # fmt: skip
             if number < 1:
@@ -134,12 +133,7 @@ def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
 
 def execute(todo: Sequence[Probe], progress: "Progress") -> Iterator[Outcome]:
     data.prepare(run.data for run in todo)
-    yield from one_per_core(perform, todo)
-
-
-def perform(run: Probe) -> Outcome:
-    started = time.perf_counter()
-    return Outcome(run, training.train(run), time.perf_counter() - started)
+    yield from one_per_core(partial(timed, training.train), todo)
 
 
 # ------------------------------------------------------------------------------------------------------------- page

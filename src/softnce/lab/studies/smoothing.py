@@ -62,8 +62,7 @@ class Config(StudyConfig):
         for name, least in (("epochs", 1), ("batch", 2), ("hidden", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: got {getattr(self, name)}, need at least {least}")
-        if not self.rates or min(self.rates) <= 0:
-            raise ValueError(f"rates: got {list(self.rates)}, need one or more positive numbers")
+        search.check_rates(self.rates)
 
 
 PRESETS = {

@@ -1,0 +1,23 @@
+"""docs/evidence.md says what the committed results say."""
+
+from pathlib import Path
+
+import pytest
+
+from softnce.lab import studies
+from softnce.lab.report import claims
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "results" / "paper"
+
+
+@pytest.mark.slow
+def test_the_claims_of_the_page_follow_from_the_committed_results(tmp_path):
+    findings = {}
+    for path in sorted(RESULTS.glob("*.jsonl")):
+        (tmp_path / path.name).write_bytes(path.read_bytes())  # reading makes a lock file
+        study = studies.load(path.stem)
+        findings |= study.claims(study.results(tmp_path).rows())
+    assert findings
+    table = claims.as_markdown(findings)
+    assert table in (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
