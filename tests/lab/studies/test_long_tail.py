@@ -12,6 +12,7 @@ from softnce.lab.configuration import to_mapping
 from softnce.lab.probe.training import fit
 from softnce.lab.recipes.recipe import Loss
 from softnce.lab.report import charts
+from softnce.lab.report.page import Table
 from softnce.lab.results import Row
 from softnce.lab.studies import long_tail
 from softnce.losses import NLL
@@ -63,8 +64,11 @@ def test_a_run_says_how_long_its_tail_is(trained):
     assert to_mapping(run)["imbalance"] == 10.0
 
 
-def rows_with(shift=1.0, effect=3.0, data="cifar100"):
-    """Rows of three seeds: leaving the correction out moves scores by −shift·log p(y) and accuracy by ``effect``."""
+def rows_with(shift=1.0, effect=3.0, after=2.0, data="cifar100"):
+    """Rows of three seeds: leaving the correction out moves scores by −shift·log p(y) and accuracy by ``effect``.
+
+    Switching the prior afterwards adds ``after`` points.
+    """
     config = long_tail.Config(data=data, imbalance=(100.0,), rates=(1e-3,))
     counts = [round(500 * 100 ** (-k / 9)) for k in range(10)]
     surprise = [math.log(sum(counts) / count) for count in counts]
@@ -77,7 +81,7 @@ def rows_with(shift=1.0, effect=3.0, data="cifar100"):
             result = {
                 "held_out": {"top1": top1},
                 "test": scores,
-                "switched": scores,
+                "switched": scores | {"top1": top1 + after / 100},
                 "groups": {"many": top1, "some": top1, "few": top1},
                 "class_counts": counts,
                 "class_accuracy": [top1] * 10,
@@ -92,30 +96,35 @@ def test_slope_and_effect_are_read_off_the_rows():
     (tail,) = long_tail.tails(rows_with(shift=0.8, effect=3.0))
     assert tail.complete
     for loss in long_tail.CONTRASTIVE:
-        assert tail.slope(loss).mean == pytest.approx(0.8)
+        assert tail.slopes(loss) == {1e-3: pytest.approx(0.8)}
+        assert tail.switched(loss, True).mean == pytest.approx(2.0)
         assert tail.effect(loss, long_tail.percent("top1")).mean == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
-    ("shift", "effect", "data", "verdict"),
+    ("effect", "after", "data", "verdict"),
     [
-        (1.0, 3.0, "cifar100", "explained"),
-        (0.2, 3.0, "cifar100", "undecided"),
-        (1.0, -3.0, "cifar100", "undecided"),
-        (1.0, 3.0, "digits", "undecided"),
+        (3.0, 2.0, "cifar100", "explained"),
+        (3.0, 1.0, "cifar100", "undecided"),  # the prior is not what it is
+        (-3.0, 2.0, "cifar100", "undecided"),
+        (3.0, 2.0, "digits", "undecided"),
     ],
 )
-def test_verdict(shift, effect, data, verdict):
-    found = studies.load("long-tail").claims(rows_with(shift, effect, data))
+def test_verdict(effect, after, data, verdict):
+    found = studies.load("long-tail").claims(rows_with(effect=effect, after=after, data=data))
     assert found["noise-correction"].verdict == verdict
 
 
 def test_the_page_says_the_numbers_of_the_rows():
     rows = rows_with(shift=0.8, effect=3.0)
     section = long_tail.section(rows)
-    text = section.summary + " ".join(block for block in section.blocks if isinstance(block, str))
-    assert "+3.00 [3.00, 3.00]" in text
-    assert "0.80 [0.80, 0.80]" in text
+    assert "+3.00 [3.00, 3.00]" in section.summary
+    predictions = next(block for block in section.blocks if isinstance(block, Table))
+    measured = [cells[-1] for cells in predictions.rows]
+    assert measured[:2] == ["+0.00 [0.00, 0.00]", "+1.00 [1.00, 1.00]"]  # bare at +3, NLL switched at +2
+    assert measured[2:5] == ["0.80", "+2.0 [2.0, 2.0]; +3.0 [3.0, 3.0]", "+3.0 [3.0, 3.0]; +3.0 [3.0, 3.0]"]
+    reading = next(block for block in section.blocks if isinstance(block, str))
+    assert "53.3\N{NO-BREAK SPACE}%, of InfoNCE, without" in reading
     for block in section.blocks:
         if isinstance(block, charts.Figure):
             charts.draw(block)

@@ -13,7 +13,7 @@ The paper preset needs CIFAR-100 in the folder that SOFTNCE_DATA names; the quic
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from softnce.lab.report.claims import Finding
-    from softnce.lab.report.page import Section
+    from softnce.lab.report.page import Section, Table
     from softnce.lab.report.statistics import Estimate
 
 ORDER = 50
@@ -150,19 +150,27 @@ def class_accuracy(logits: Tensor, labels: Tensor, num_classes: int) -> Tensor:
 # ------------------------------------------------------------------------------------------------------------- page
 
 Variant = tuple[str, bool]  # name of the loss, and whether log η is subtracted in training
+TOP1 = percent("top1")
 WITH, WITHOUT = ", with −log η", ", without"
 
 
 @dataclass(frozen=True)
 class Tail:
-    """The runs at one imbalance at their chosen learning rates."""
+    """The runs at one imbalance: those at their chosen learning rates, and the trials of seed 0 at all of them."""
 
     imbalance: float
     chosen: dict[Variant, list[Row]]
+    trials: dict[tuple[Variant, float], Row]
 
     @property
     def counts(self) -> list[int]:
         return list(next(iter(self.chosen.values()))[0].result["class_counts"])
+
+    @property
+    def surprise(self) -> list[float]:
+        """−log p(y) of each class."""
+        total = sum(self.counts)
+        return [math.log(total / count) for count in self.counts]
 
     @property
     def complete(self) -> bool:
@@ -172,28 +180,30 @@ class Tail:
         """What leaving the correction out adds."""
         return difference(self.chosen[loss, False], self.chosen[loss, True], value)
 
-    def slope(self, loss: str) -> "Estimate":
+    def switched(self, loss: str, corrected: bool) -> "Estimate":
+        """Points of top-1 that switching the prior after training adds."""
+        runs = self.chosen[loss, corrected]
+        return mean(runs, lambda row: 100 * (row.result["switched"]["top1"] - row.result["test"]["top1"]))
+
+    @property
+    def is_the_prior(self) -> bool:
+        """Whether leaving the correction out helps, and most of that can be had by switching the prior afterwards."""
+        return all(
+            self.effect(loss, TOP1).low > 0 and self.switched(loss, True).mean > self.effect(loss, TOP1).mean / 2
+            for loss in ("info-nce", "soft-target-info-nce")
+        )
+
+    def pairs(self, loss: str) -> dict[float, tuple[Row, Row]]:
+        """Trials without and with the correction, by their learning rate: nothing else differs."""
+        rates = sorted({lr for _, lr in self.trials})
+        found = {lr: (self.trials.get(((loss, False), lr)), self.trials.get(((loss, True), lr))) for lr in rates}
+        return {lr: (bare, corrected) for lr, (bare, corrected) in found.items() if bare and corrected}
+
+    def slopes(self, loss: str) -> dict[float, float]:
         """Of the classes' mean scores without minus with the correction, against −log p(y); theory says 1."""
         import numpy as np
 
-        from softnce.lab.report.statistics import estimate
-
-        slopes = []
-        for bare, corrected in self.pairs(loss):
-            slopes.append(float(np.polyfit(self.surprise, _shift(bare, corrected), 1)[0]))
-        return estimate(slopes)
-
-    def pairs(self, loss: str) -> list[tuple[Row, Row]]:
-        """Runs without and with the correction that share a seed."""
-        others = {row.config["seed"]: row for row in self.chosen[loss, True]}
-        bare = self.chosen[loss, False]
-        return [(row, others[row.config["seed"]]) for row in bare if row.config["seed"] in others]
-
-    @property
-    def surprise(self) -> list[float]:
-        """−log p(y) of each class."""
-        total = sum(self.counts)
-        return [math.log(total / count) for count in self.counts]
+        return {lr: float(np.polyfit(self.surprise, _shift(*pair), 1)[0]) for lr, pair in self.pairs(loss).items()}
 
 
 def _shift(bare: Row, corrected: Row) -> list[float]:
@@ -210,12 +220,18 @@ def tails(rows: Sequence[Row]) -> list[Tail]:
     group = max(groups.values(), key=len)
     rates = sorted({row.config["lr"] for row in group if row.config["seed"] == 0})
     found: dict[float, dict[Variant, list[Row]]] = defaultdict(dict)
+    trials: dict[float, dict[tuple[Variant, float], Row]] = defaultdict(dict)
     for chosen in search.at_best_rate(group, rates).values():
-        config = chosen[0].config
-        name = config["loss"]["name"]
-        corrected = name in CONTRASTIVE and config["loss"]["noise"] == "labels"
-        found[config["imbalance"]][name, corrected] = chosen
-    return [Tail(imbalance, found[imbalance]) for imbalance in sorted(found)]
+        found[chosen[0].config["imbalance"]][_variant(chosen[0])] = chosen
+    for row in group:
+        if row.config["seed"] == 0:
+            trials[row.config["imbalance"]][_variant(row), row.config["lr"]] = row
+    return [Tail(imbalance, found[imbalance], trials[imbalance]) for imbalance in sorted(found)]
+
+
+def _variant(row: Row) -> Variant:
+    loss = row.config["loss"]
+    return loss["name"], loss["name"] in CONTRASTIVE and loss["noise"] == "labels"
 
 
 def in_group(name: str) -> Value:
@@ -261,7 +277,9 @@ def section(rows: Sequence[Row]) -> "Section":
             panel_size=(5.2, 3.8),
         )
     )
-    blocks += [prose(_reading(tail)) for tail in found if tail.complete]
+    complete = [tail for tail in found if tail.complete]
+    if complete:
+        blocks += [_predictions(complete), prose(_reading(complete[-1]))]
 
     panels = []
     for tail in found:
@@ -269,18 +287,20 @@ def section(rows: Sequence[Row]) -> "Section":
         ends = min(tail.surprise) - centre, max(tail.surprise) - centre
         shifted: list[Mark] = [Diagonal("theory: slope 1", *ends)]
         for loss in CONTRASTIVE:
-            if tail.complete and tail.pairs(loss):
-                shifts = [_shift(*pair) for pair in tail.pairs(loss)]
-                mean_shift = [sum(values) / len(values) for values in zip(*shifts, strict=True)]
+            if tail.pairs(loss):
+                # the rate at which both do best on the held-out part
+                lr, pair = max(tail.pairs(loss).items(), key=lambda item: sum(map(search.top1, item[1])))
                 x = [value - centre for value in tail.surprise]
-                shifted.append(Points.of_loss(loss, x, mean_shift, size=3.5, opacity=0.75))
+                marks_of_loss = Points.of_loss(loss, x, _shift(*pair), size=3.5, opacity=0.75)
+                shifted.append(replace(marks_of_loss, hover=[f"learning rate {lr:g}"] * len(x)))
         title = f"imbalance {tail.imbalance:g}"
         panels.append(Panel(title, "−log p(y), centred", "score without − with correction", shifted))
     blocks.append(
         Figure(
             "shift",
             prose("""What leaving −log η out does to the scores: a point is a class, its mean score over the test part
-                without the correction minus with it, against the prediction −log p(y), both centred over classes."""),
+                without the correction minus with it, at the same learning rate and seed (0), against the prediction
+                −log p(y); both centred over classes."""),
             panels,
             panel_size=(4.6, 3.6),
         )
@@ -345,26 +365,82 @@ def _summary(tail: Tail) -> str:
         this many points: {effects}."""
 
 
+def _predictions(found: Sequence[Tail]) -> "Table":
+    """What theory says beside what was measured, a column for each imbalance."""
+    from softnce.lab.report.page import Table, prose
+
+    def row(words: str, predicted: str, measured: Callable[[Tail], str]) -> list[str]:
+        return [words, predicted, *map(measured, found)]
+
+    def few_and_many(loss: str) -> Callable[[Tail], str]:
+        return lambda tail: "; ".join(signed(tail.effect(loss, in_group(name)), 1) for name in ("few", "many"))
+
+    rows = [
+        row(
+            "InfoNCE with −log η, minus NLL (points of top-1)",
+            "0",
+            lambda tail: signed(difference(tail.chosen["info-nce", True], tail.chosen["nll", False], percent("top1"))),
+        ),
+        row(
+            "InfoNCE without, minus NLL with log p(y) subtracted afterwards (points)",
+            "0",
+            lambda tail: signed(_against_adjusted(tail)),
+        ),
+    ]
+    for loss in CONTRASTIVE:
+        name = _loss_name(loss)
+        rows += [
+            row(
+                f"{name}: slope of the shift of scores against −log p(y)",
+                "1",
+                lambda tail, loss=loss: ", ".join(f"{slope:.2f}" for slope in tail.slopes(loss).values()),  # type: ignore[misc]
+            ),
+            row(
+                f"{name}: points from log p(y) subtracted afterwards; from leaving −log η out",
+                "equal",
+                lambda tail, loss=loss: "; ".join(  # type: ignore[misc]
+                    signed(e, 1) for e in (tail.switched(loss, True), tail.effect(loss, percent("top1")))
+                ),
+            ),
+            row(f"{name}: points from leaving it out, classes with few samples; with many", "+; −", few_and_many(loss)),
+        ]
+    rates = ", ".join(f"{lr:g}" for lr in found[-1].slopes(CONTRASTIVE[0]))
+    return Table(
+        ["on a balanced test", "predicted", *(f"imbalance {tail.imbalance:g}" for tail in found)],
+        rows,
+        prose(f"""Differences are paired by seed, with 95 % intervals. Slopes are those of seed 0 at the learning rates
+            {rates}, the same with and without. Where a slope is well below 1, the few samples of rare classes are
+            likely fitted so well that their loss hardly depends on the shift."""),
+    )
+
+
+def _against_adjusted(tail: Tail) -> "Estimate":
+    from softnce.lab.report.statistics import estimate
+
+    adjusted = {row.config["seed"]: row.result["switched"]["top1"] for row in tail.chosen["nll", False]}
+    bare = {row.config["seed"]: row.result["test"]["top1"] for row in tail.chosen["info-nce", False]}
+    return estimate([100 * (bare[seed] - adjusted[seed]) for seed in sorted(bare.keys() & adjusted.keys())])
+
+
 def _reading(tail: Tail) -> str:
-    like_nll = difference(tail.chosen["info-nce", True], tail.chosen["nll", False], percent("top1"))
-    nll, bare = tail.chosen["nll", False], tail.chosen["info-nce", False]
-    adjusted = mean(nll, percent("top1", "switched"))
-    few = "; ".join(f"{_loss_name(loss)} {signed(tail.effect(loss, in_group('few')), 1)}" for loss in CONTRASTIVE)
-    many = "; ".join(f"{_loss_name(loss)} {signed(tail.effect(loss, in_group('many')), 1)}" for loss in CONTRASTIVE)
-    slopes = "; ".join(f"{_loss_name(loss)} {signed(tail.slope(loss)).lstrip('+')}" for loss in CONTRASTIVE)
     errors = "; ".join(
         f"""{_loss_name(loss)} {mean(tail.chosen[loss, True], percent("ece")).mean:.1f} % with and
         {mean(tail.chosen[loss, False], percent("ece")).mean:.1f} % without"""
         for loss in CONTRASTIVE
     )
-    return f"""Imbalance {tail.imbalance:g} ({max(tail.counts)} samples of the commonest class, {min(tail.counts)}
-        of the rarest). Predicted: InfoNCE with the correction equals NLL; measured, it is {signed(like_nll)} points
-        from it. Predicted: InfoNCE without the correction equals NLL with log p(y) subtracted afterwards; measured,
-        {spread(mean(bare, percent("top1")))} % against {spread(adjusted)} % (NLL as it is:
-        {spread(mean(nll, percent("top1")))} %). Predicted: leaving the correction out shifts every class's score by
-        −log p(y), slope 1; measured slopes: {slopes}. On the third of classes with the fewest samples this changes
-        accuracy by {few} points, on the third with the most by {many}. Calibration error on the balanced test:
-        {errors}."""
+    top = {key: mean(runs, percent("top1")).mean for key, runs in tail.chosen.items()}
+    best = max(top, key=top.__getitem__)
+    meaning = """So the correction is no bias of its own: it decides whether the prior of the training set is part of
+        the prediction. Keep it where training and test have the same classes as often; leave it out (or subtract log p(y)
+        afterwards) where they do not."""
+    if not tail.is_the_prior:
+        meaning = "These runs do not show that the prior is all that the correction is about."
+    first = _loss_name(best[0]) + _look(*best)[0]
+    adjusted = mean(tail.chosen["nll", False], percent("top1", "switched")).mean
+    return f"""At imbalance {tail.imbalance:g} ({max(tail.counts)} samples of the commonest class, {min(tail.counts)} of
+        the rarest) the highest accuracy on a balanced test is {top[best]:.1f} %, of {first}; NLL has
+        {top["nll", False]:.1f} %, and {adjusted:.1f} % with log p(y) subtracted afterwards. Calibration error on the
+        balanced test: {errors}. {meaning}"""
 
 
 def _method(found: Sequence[Tail], config: dict[str, Any]) -> list[str]:
@@ -396,18 +472,16 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
     config = tail.chosen["nll", False][0].config
     seeds = len(tail.chosen["nll", False])
     effects = {loss: tail.effect(loss, percent("top1")) for loss in CONTRASTIVE}
-    slopes = {loss: tail.slope(loss) for loss in CONTRASTIVE}
-    ours = "soft-target-info-nce"
+    after = {loss: tail.switched(loss, True) for loss in CONTRASTIVE}
+    ours, plain = "soft-target-info-nce", "info-nce"
     enough = seeds >= 3 and config["data"] != "digits"
-    # the correction acts as the prior does, and that is what shows on a balanced test
-    clear = all(abs(slopes[loss].mean - 1) < 0.25 and effects[loss].low > 0 for loss in ("info-nce", ours))
-    text = f"""without it {signed(effects[ours], 1)} points on a balanced test
-        (InfoNCE {signed(effects["info-nce"], 1)});
-        it shifts scores by log p(y), slope {slopes[ours].mean:.2f} (InfoNCE {slopes["info-nce"].mean:.2f})"""
+    text = f"""without it {signed(effects[ours], 1)} points on a balanced test (InfoNCE {signed(effects[plain], 1)}); it
+        stands for the prior: log p(y) subtracted after training gives {signed(after[ours], 1)}
+        ({signed(after[plain], 1)})"""
     return {
         "noise-correction": Finding(
             " ".join(text.split()),
             f"{_name(config)} features, imbalance {tail.imbalance:g}, {counted(seeds, 'seed')}",
-            "explained" if enough and clear else "undecided",
+            "explained" if enough and tail.is_the_prior else "undecided",
         )
     }
