@@ -335,5 +335,5 @@ def test_gcn_reaches_its_known_accuracy_on_cora(real_data):
     recipe = recipes.load("laptop/cora")
     recipe = replace(recipe, data=replace(recipe.data, dir=real_data / "planetoid"))
     summary = follow(recipe)[1].summary()
-    # 81.4 ± 0.7 over ten seeds (softnce study nodes); one seed, three deviations
-    assert summary["honest"]["top1"] >= 0.79
+    # 82.0 ± 0.5 over ten seeds (softnce study nodes --preset paper); this is one seed, four deviations off
+    assert summary["honest"]["top1"] >= 0.80

@@ -367,8 +367,8 @@ class Folds:
             {c["cells"][1]} cells, grown by softnce.lab.graphs.tissue with seed 0. DeeperGCN of {c["layers"]} layers,
             width {c["hidden"]}, with edge features; Adam at a constant 1e-3, batches of 8 specimens, {c["epochs"]}
             epochs for every loss (the paper: 32 layers, 500 epochs for hard and 1000 for soft losses), soft losses with
-            smoothing {_smoothing(self.rows):g}; no augmentations, which in so short a training cost more than they
-            give. A fold trains on three fifths of the specimens, chooses the epoch on a fifth and scores a fifth.
+            smoothing {_smoothing(self.rows):g}; no augmentations, which cost accuracy in so short a
+            training (docs/graphs.md). A fold trains on three fifths of the specimens, chooses the epoch on a fifth and scores a fifth.
             Recipe: laptop/tissue. Intervals over folds are Student's; folds share training specimens, so they are
             somewhat too narrow.""")
 
