@@ -368,9 +368,9 @@ class Folds:
             width {c["hidden"]}, with edge features; Adam at a constant 1e-3, batches of 8 specimens, {c["epochs"]}
             epochs for every loss (the paper: 32 layers, 500 epochs for hard and 1000 for soft losses), soft losses with
             smoothing {_smoothing(self.rows):g}; no augmentations, which cost accuracy in so short a
-            training (docs/graphs.md). A fold trains on three fifths of the specimens, chooses the epoch on a fifth and scores a fifth.
-            Recipe: laptop/tissue. Intervals over folds are Student's; folds share training specimens, so they are
-            somewhat too narrow.""")
+            training (docs/graphs.md). A fold trains on three fifths of the specimens, chooses the epoch on a fifth and
+            scores a fifth. Recipe: laptop/tissue. Intervals over folds are Student's; folds share training specimens,
+            so they are somewhat too narrow.""")
 
 
 class Citations:
