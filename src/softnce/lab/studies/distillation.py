@@ -373,15 +373,17 @@ def _why(found: Lessons, hot: float) -> list[str]:
         return []
     ours, ce = ([f"{mean(found.chosen[method, lesson], TOP1).mean:.1f} %" for lesson in same] for method in (OURS, CE))
     back = difference(found.chosen[OURS, same[3]], found.chosen[OURS, same[2]], TOP1)
-    return [
-        f"""Why. With k = 1 the class of every row is the same, whatever is done with the rest; only the mass it gets
+    facts = f"""With k = 1 the class of every row is the same, whatever is done with the rest; only the mass it gets
         differs. Soft target InfoNCE has {ours[0]} when that is 1, {ours[1]} and {ours[2]} when it is the teacher's
         probability at temperature 1 and {hot:g}, and {ours[3]} when every row gets the mean of the latter:
-        {signed(back)} points from sharing it alone (soft target cross-entropy: {", ".join(ce)}). A background that all
-        rows share is a temperature to this loss and cancels otherwise. Where each row has its own, a target is also
-        told from others of its class by how sure the teacher was, and the less sure ones are picked by lower scores of
-        that very class. So give it the teacher's classes renormalised, or one background for all; or draw labels; or
-        take cross-entropy."""
+        {signed(back)} points from sharing it alone (soft target cross-entropy: {", ".join(ce)})."""
+    if back.low <= 0:
+        return [facts]
+    return [
+        f"""Why. {facts} A background that all rows share is a temperature to this loss and cancels otherwise. Where each
+        row has its own, a target is also told from others of its class by how sure the teacher was, and the less sure
+        ones are picked by lower scores of that very class. So give this loss the teacher's classes renormalised, or one
+        background for all rows; or draw labels; or take cross-entropy."""
     ]
 
 

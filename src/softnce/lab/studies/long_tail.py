@@ -431,8 +431,8 @@ def _reading(tail: Tail) -> str:
     top = {key: mean(runs, percent("top1")).mean for key, runs in tail.chosen.items()}
     best = max(top, key=top.__getitem__)
     meaning = """So the correction is no bias of its own: it decides whether the prior of the training set is part of
-        the prediction. Keep it where training and test have the same classes as often; leave it out (or subtract log p(y)
-        afterwards) where they do not."""
+        the prediction. Keep it where training and test have the same classes as often; leave it out (or subtract
+        log p(y) afterwards) where they do not."""
     if not tail.is_the_prior:
         meaning = "These runs do not show that the prior is all that the correction is about."
     first = _loss_name(best[0]) + _look(*best)[0]
