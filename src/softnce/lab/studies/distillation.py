@@ -380,10 +380,10 @@ def _why(found: Lessons, hot: float) -> list[str]:
     if back.low <= 0:
         return [facts]
     return [
-        f"""Why. {facts} A background that all rows share is a temperature to this loss and cancels otherwise. Where each
-        row has its own, a target is also told from others of its class by how sure the teacher was, and the less sure
-        ones are picked by lower scores of that very class. So give this loss the teacher's classes renormalised, or one
-        background for all rows; or draw labels; or take cross-entropy."""
+        f"""Why. {facts} A background that all rows share is a temperature to this loss and cancels otherwise. Where
+        each row has its own, a target is also told from others of its class by how sure the teacher was, and the less
+        sure ones are picked by lower scores of that very class. So give this loss the teacher's classes renormalised,
+        or one background for all rows; or draw labels; or take cross-entropy."""
     ]
 
 
