@@ -63,7 +63,7 @@ class Config(StudyConfig):
 
 PRESETS = {
     "quick": Config(
-        seeds=3, data="simulated", votes=(1, 3, 0), draws=(2,), epochs=12, batch=64, hidden=64, rates=(3e-3,)
+        seeds=3, data="simulated", votes=(1, 3, 0), draws=(2,), epochs=8, batch=64, hidden=64, rates=(3e-3,)
     ),
     "paper": Config(),
 }
