@@ -43,3 +43,10 @@ def test_differences_are_paired_by_seed():
     assert abs(found.mean - 10) < 1e-9
     assert signed(found, 1) == "+10.0 [10.0, 10.0]"
     assert spread(found, 1) == "10.0 ± 0.0"
+
+
+def test_the_rates_of_the_search_are_those_most_settings_have():
+    c = replace(A, batch=8)
+    rows = [row(at(A, lr), 0.5) for lr in RATES] + [row(at(B, lr), 0.5) for lr in RATES] + [row(at(c, 3.0), 0.5)]
+    assert search.tried_rates(rows) == list(RATES)
+    assert search.tried_rates([]) == []

@@ -4,7 +4,7 @@ A setting is a run (a dataclass with ``lr`` and ``seed``, such as a Probe) but f
 ``score`` is chosen, by default the held-out accuracy, ``held_out.top1`` of a result.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -25,6 +25,16 @@ def top1(row: Row) -> float:
 def check_rates(rates: Sequence[float], name: str = "rates") -> None:
     if not rates or min(rates) <= 0:
         raise ValueError(f"{name}: got {list(rates)}, need one or more positive numbers")
+
+
+def tried_rates(rows: Sequence[Row]) -> list[float]:
+    """The learning rates of the search: those that most settings were tried with, for seed 0."""
+    tried: dict[Any, set[float]] = defaultdict(set)
+    for row in rows:
+        if row.config["seed"] == 0:
+            tried[setting_key(row.config)].add(row.config["lr"])
+    sets = Counter(frozenset(rates) for rates in tried.values())
+    return sorted(max(sets, key=lambda rates: (sets[rates], len(rates)), default=()))
 
 
 def trials(settings: Iterable[Setting], rates: Sequence[float]) -> list[Setting]:

@@ -183,7 +183,7 @@ def parts(rows: Sequence[Row]) -> list[Part]:
         if not groups:
             continue
         group = max(groups.values(), key=len)
-        rates = sorted({row.config["lr"] for row in group if row.config["seed"] == 0})
+        rates = search.tried_rates(group)
         by_setting = search.at_best_rate(group, rates)
         chosen: dict[str, list[Row]] = {
             name: found for name in LOSSES for found in by_setting.values() if _loss(found[0]) == name

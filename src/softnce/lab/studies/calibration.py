@@ -109,7 +109,7 @@ def cases(rows: Sequence[Row]) -> dict[Case, dict[str, list[Row]]]:
     found: dict[Case, dict[str, list[Row]]] = {}
     for source in NAMES:
         of_source = [row for row in kept if row.config["data"] == source]
-        rates = sorted({row.config["lr"] for row in of_source if row.config["seed"] == 0})
+        rates = search.tried_rates(of_source)
         settings = list(search.at_best_rate(of_source, rates).values())
         for augmentation, targets in AUGMENTATIONS.items():
             for name in get_args(LossName):

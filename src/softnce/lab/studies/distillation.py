@@ -203,7 +203,7 @@ def lessons(rows: Sequence[Row]) -> Lessons | None:
     if not groups:
         return None
     group = max(groups.values(), key=lambda group: (group[0].config["teacher"]["data"] != "digits", len(group)))
-    rates = sorted({row.config["lr"] for row in group if row.config["seed"] == 0})
+    rates = search.tried_rates(group)
     chosen = {}
     for found in search.at_best_rate(group, rates).values():
         config = found[0].config

@@ -168,7 +168,7 @@ def parts(rows: Sequence[Row]) -> list[Part]:
         if source not in largest or (source == "digits" and found):
             continue
         group = largest[source]
-        rates = sorted({row.config["lr"] for row in group if row.config["seed"] == 0})
+        rates = search.tried_rates(group)
         chosen = {_key(runs[0]): runs for runs in search.at_best_rate(group, rates).values()}
         if chosen:
             found.append(Part(source, group[0].config, rates, chosen))

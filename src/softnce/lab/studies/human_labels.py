@@ -154,7 +154,7 @@ def findings(rows: Sequence[Row]) -> Findings | None:
     if not groups:
         return None
     group = max(groups.values(), key=lambda group: (group[0].config["data"] == "cifar10h", len(group)))
-    rates = sorted({row.config["lr"] for row in group if row.config["seed"] == 0})
+    rates = search.tried_rates(group)
     chosen = {}
     for runs in search.at_best_rate(group, rates, held_out).values():
         config = runs[0].config

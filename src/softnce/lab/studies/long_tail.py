@@ -218,7 +218,7 @@ def tails(rows: Sequence[Row]) -> list[Tail]:
     if not groups:
         return []
     group = max(groups.values(), key=len)
-    rates = sorted({row.config["lr"] for row in group if row.config["seed"] == 0})
+    rates = search.tried_rates(group)
     found: dict[float, dict[Variant, list[Row]]] = defaultdict(dict)
     trials: dict[float, dict[tuple[Variant, float], Row]] = defaultdict(dict)
     for chosen in search.at_best_rate(group, rates).values():

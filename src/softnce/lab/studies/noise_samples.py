@@ -172,7 +172,7 @@ def find(rows: Sequence[Row]) -> Found:
         shared = {name: row.config[name] for name in ("data", "head", "epochs", "targets")}
         groups.setdefault(search.setting_key(shared), []).append(row)
     group = max(groups.values(), key=len)
-    rates = sorted({row.config["lr"] for row in group if row.config["seed"] == 0})
+    rates = search.tried_rates(group)
     chosen: dict[tuple[str, int, int], list[Row]] = {}
     for found in search.at_best_rate(group, rates).values():
         config = found[0].config

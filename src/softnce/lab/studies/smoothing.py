@@ -196,7 +196,7 @@ def find(rows: Sequence[Row]) -> Found:
         shared = {name: row.config[name] for name in ("data", "head", "epochs", "batch")}
         groups[search.setting_key(shared)].append(row)
     group = max(groups.values(), key=len, default=[])
-    rates = sorted({row.config["lr"] for row in group if row.config["seed"] == 0})
+    rates = search.tried_rates(group)
     found: dict[str, dict[float, list[Row]]] = {CE: {}, OURS: {}, "twin": defaultdict(list)}
     same = set()
     for setting in search.at_best_rate(group, rates).values():
