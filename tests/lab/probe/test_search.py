@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from softnce.lab.configuration import to_mapping
 from softnce.lab.probe import search
-from softnce.lab.probe.compare import difference, percent, signed, spread
+from softnce.lab.probe.compare import difference, percent, signed
 from softnce.lab.probe.training import Probe
 from softnce.lab.recipes.recipe import Loss
 from softnce.lab.results import Row
@@ -42,7 +42,7 @@ def test_differences_are_paired_by_seed():
     assert found.count == 2
     assert abs(found.mean - 10) < 1e-9
     assert signed(found, 1) == "+10.0 [10.0, 10.0]"
-    assert spread(found, 1) == "10.0 ± 0.0"
+    assert found.spread(1) == "10.0 ± 0.0"
 
 
 def test_the_rates_of_the_search_are_those_most_settings_have():

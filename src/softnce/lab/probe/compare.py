@@ -34,11 +34,6 @@ def difference_of_differences(
     return estimate([first[seed] - second[seed] - third[seed] + fourth[seed] for seed in seeds])
 
 
-def spread(e: Estimate, digits: int = 1) -> str:
-    """62.1 ± 0.3, the half width of the interval; without it for a single run."""
-    return f"{e.mean:.{digits}f}" + (f" ± {e.high - e.mean:.{digits}f}" if e.count > 1 else "")
-
-
 def signed(e: Estimate, digits: int = 2) -> str:
     """+0.42 [0.10, 0.74]."""
     interval = f" [{e.low:.{digits}f}, {e.high:.{digits}f}]" if e.count > 1 else ""

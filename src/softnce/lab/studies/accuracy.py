@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
-from softnce.lab.probe.compare import Value, difference, mean, percent, signed, spread
+from softnce.lab.probe.compare import Value, difference, mean, percent, signed
 from softnce.lab.probe.data import Source
 from softnce.lab.probe.training import Probe, targets_for
 from softnce.lab.recipes import LOSSES
@@ -221,10 +221,10 @@ def section(rows: Sequence[Row]) -> "Section":
                 [
                     [
                         LOOKS[name].name,
-                        spread(mean(found, TOP1), 2),
-                        spread(mean(found, percent("top5")), 2),
-                        spread(mean(found, ECE), 2),
-                        spread(mean(found, lambda row: row.result["test"]["nll"]), 3),
+                        mean(found, TOP1).spread(2),
+                        mean(found, percent("top5")).spread(2),
+                        mean(found, ECE).spread(2),
+                        mean(found, lambda row: row.result["test"]["nll"]).spread(3),
                         f"{found[0].config['lr']:g}",
                         PAPER[name][0][2],
                     ]

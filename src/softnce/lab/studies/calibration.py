@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
-from softnce.lab.probe.compare import Value, difference, mean, percent, signed, spread
+from softnce.lab.probe.compare import Value, difference, mean, percent, signed
 from softnce.lab.probe.data import Source
 from softnce.lab.probe.training import HARD, MIXED, SMOOTH, Probe
 from softnce.lab.recipes.recipe import HARD_LOSSES, Head, Loss, LossName, Targets
@@ -146,7 +146,7 @@ def section(rows: Sequence[Row]) -> "Section":
             Table(
                 ["loss", *(label for label, _ in columns)],
                 [
-                    [LOSSES[name].name, *(spread(mean(of, value), 3 if "nats" in label or label == "Brier" else 2)
+                    [LOSSES[name].name, *(mean(of, value).spread(3 if "nats" in label or label == "Brier" else 2)
                                           for label, value in columns)]
                     for name, of in by_loss.items()
                 ],

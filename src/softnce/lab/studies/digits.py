@@ -154,7 +154,7 @@ def train(run: Run) -> dict[str, Any]:
 
 
 def section(rows: Sequence[Row]) -> "Section":
-    from softnce.lab.probe.compare import mean, spread
+    from softnce.lab.probe.compare import mean
     from softnce.lab.report.charts import Figure, Panel, Points
     from softnce.lab.report.page import Section, Table, counted, prose
     from softnce.lab.report.statistics import estimate
@@ -194,7 +194,7 @@ def section(rows: Sequence[Row]) -> "Section":
     table = Table(
         ["loss", *(label for label, *_ in columns)],
         [
-            [LOSSES[loss].name] + [spread(mean(found, value), digits) for _, _, value, digits in columns]
+            [LOSSES[loss].name] + [mean(found, value).spread(digits) for _, _, value, digits in columns]
             for loss, found in by_loss.items()
         ],
         "Mean ± half of the 95 % confidence interval. Probabilities are the softmax of the scores.",

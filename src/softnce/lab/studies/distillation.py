@@ -22,7 +22,7 @@ from softnce.lab.configuration import option
 from softnce.lab.distillation import HARD, Method, Student, Teacher
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search
-from softnce.lab.probe.compare import Value, difference, mean, percent, signed, spread
+from softnce.lab.probe.compare import Value, difference, mean, percent, signed
 from softnce.lab.probe.data import Source
 from softnce.lab.results import Row
 from softnce.lab.studies import Outcome, StudyConfig
@@ -283,10 +283,10 @@ def _table(found: Lessons) -> "Table":
             [
                 _name(found, method),
                 _lesson(method, lesson),
-                spread(mean(runs, TOP1), 2),
+                mean(runs, TOP1).spread(2),
                 signed(found.gain(method, lesson)) if lesson != LABELS and found.has(method, lesson=LABELS) else "",
-                spread(mean(runs, percent("ece")), 1),
-                spread(mean(runs, nll), 3),
+                mean(runs, percent("ece")).spread(1),
+                mean(runs, nll).spread(3),
                 f"{runs[0].config['lr']:g}",
             ]
             for method, lesson in cells

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
-from softnce.lab.probe.compare import difference, difference_of_differences, mean, percent, signed, spread
+from softnce.lab.probe.compare import difference, difference_of_differences, mean, percent, signed
 from softnce.lab.probe.data import Source
 from softnce.lab.probe.training import Probe, targets_for
 from softnce.lab.recipes import LOSSES
@@ -229,9 +229,9 @@ def section(rows: Sequence[Row]) -> "Section":
                     [
                         LOOKS[loss].name,
                         name,
-                        spread(mean(cells[loss, head], percent("top1")), 2),
-                        spread(mean(cells[loss, head], percent("ece")), 2),
-                        spread(mean(cells[loss, head], percent("ece", "scaled")), 2),
+                        mean(cells[loss, head], percent("top1")).spread(2),
+                        mean(cells[loss, head], percent("ece")).spread(2),
+                        mean(cells[loss, head], percent("ece", "scaled")).spread(2),
                         f"{cells[loss, head][0].config['lr']:g}",
                     ]
                     for loss in LOSSES

@@ -22,7 +22,7 @@ from softnce.lab.human_labels.training import Method, Run
 from softnce.lab.human_labels.votes import Source
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import search
-from softnce.lab.probe.compare import Value, difference, mean, percent, signed, spread
+from softnce.lab.probe.compare import Value, difference, mean, percent, signed
 from softnce.lab.results import Row
 from softnce.lab.studies import Outcome, StudyConfig
 
@@ -222,12 +222,12 @@ def _table(found: Findings) -> "Table":
             [
                 _name(way),
                 str(number or "all"),
-                spread(mean(runs, percent("top1")), 2),
-                spread(mean(runs, nats("cross_entropy")), 4),
-                spread(mean(runs, nats("kl")), 4),
-                spread(mean(runs, nats("kl", "scaled")), 4),
-                spread(mean(runs, nats("kl_disputed")), 3),
-                spread(mean(runs, percent("ece")), 2),
+                mean(runs, percent("top1")).spread(2),
+                mean(runs, nats("cross_entropy")).spread(4),
+                mean(runs, nats("kl")).spread(4),
+                mean(runs, nats("kl", "scaled")).spread(4),
+                mean(runs, nats("kl_disputed")).spread(3),
+                mean(runs, percent("ece")).spread(2),
                 f"{mean(runs, lambda row: row.result['temperature']).mean:.2f}",
                 f"{runs[0].config['lr']:g}",
             ]

@@ -25,7 +25,7 @@ from softnce.lab.configuration import option
 from softnce.lab.imbalance import thinned, thirds
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
-from softnce.lab.probe.compare import Value, difference, mean, percent, signed, spread
+from softnce.lab.probe.compare import Value, difference, mean, percent, signed
 from softnce.lab.probe.data import Source
 from softnce.lab.probe.training import Probe, targets_for
 from softnce.lab.recipes import LOSSES
@@ -314,10 +314,10 @@ def section(rows: Sequence[Row]) -> "Section":
                 [
                     _loss_name(loss) + _look(loss, corrected)[0],
                     f"{tail.imbalance:g}",
-                    spread(mean(runs, percent("top1")), 2),
-                    *(spread(mean(runs, in_group(name)), 1) for name in GROUPS),
-                    spread(mean(runs, percent("ece")), 1),
-                    spread(mean(runs, percent("top1", "switched")), 2),
+                    mean(runs, percent("top1")).spread(2),
+                    *(mean(runs, in_group(name)).spread(1) for name in GROUPS),
+                    mean(runs, percent("ece")).spread(1),
+                    mean(runs, percent("top1", "switched")).spread(2),
                     f"{runs[0].config['lr']:g}",
                 ]
                 for tail in found

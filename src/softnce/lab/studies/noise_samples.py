@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
-from softnce.lab.probe.compare import difference, mean, percent, signed, spread
+from softnce.lab.probe.compare import difference, mean, percent, signed
 from softnce.lab.probe.data import Source
 from softnce.lab.probe.training import MIXED, Probe
 from softnce.lab.recipes.recipe import Head, Loss
@@ -232,7 +232,7 @@ def section(rows: Sequence[Row]) -> "Section":
         [
             [
                 METHODS[method] + (f", M = {number}" if number else ""),
-                spread(mean(of, TOP1), 2),
+                mean(of, TOP1).spread(2),
                 signed(gap) if (gap := found.gap(method, batch, number)) and method != "soft-ce" else "–",
                 f"{equivalence(gap):.2g}" if gap and gap.count > 1 and method != "soft-ce" else "–",
                 f"{of[0].config['lr']:g}",
