@@ -66,6 +66,7 @@ class Config(StudyConfig):
     num_candidates: int = option(512, "M, sampled or remembered candidates")
     tested_batch: int = option(8, "batch size of the test of equivalence; also among the batch sizes")
     tested_seeds: int = option(20, "number of seeds there")
+    tested: tuple[Method, ...] = option(("soft-ce", "batch", "sampled"), "what gets so many seeds")
     numbers: tuple[int, ...] = option((8, 32, 128), "other M tried there, sampled")
     epochs: int = option(1, "passes over the training set")
     hidden: int = option(256, "width of the head's hidden layers")
@@ -124,7 +125,7 @@ def runs(config: Config) -> list[Probe]:
 
 
 def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
-    tested = [setting(config, method, config.tested_batch) for method in METHODS]
+    tested = [setting(config, method, config.tested_batch) for method in config.tested]
     return [
         *search.tuned(settings(config), rows, config.rates, config.seeds),
         *search.tuned(tested, rows, config.rates, config.tested_seeds),
