@@ -258,3 +258,23 @@ def test_a_perfect_batch_has_no_gradient_left():
 def test_misuse_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+LABELS, OWN, Z, Y = torch.eye(3), torch.tensor([0, 1]), torch.ones(2, 4), torch.ones(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: dynamics.score_gradient(torch.zeros(2, 3), LABELS, torch.tensor([0, -1])), "own must lie in 0 … 2"),
+        (lambda: dynamics.score_gradient(torch.zeros(2, 3), 3 * LABELS, OWN), "candidates"),
+        (lambda: dynamics.cosine_gradients(Z, Y, LABELS, OWN, temperature=0.0), "temperature must be"),
+        (lambda: dynamics.cosine_gradients(0 * Z, Y, LABELS, OWN), "z must have no zero rows"),
+        (lambda: dynamics.dot_gradients(Z, Y, LABELS, OWN, noise_probs=torch.tensor([1.0, 0.0, 0.0])), "noise_probs"),
+        (lambda: dynamics.dot_gradients(Z, Y, LABELS, OWN, noise_probs=torch.ones(2)), "noise_probs"),
+        (lambda: dynamics.exponent_coefficients(LABELS, LABELS), r"target must have shape \(K,\)"),
+    ],
+)
+def test_wrong_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -260,3 +260,25 @@ def test_smoothing_noise_must_be_a_distribution():
     joint = torch.full((2, 2), 0.25)
     with pytest.raises(ValueError, match="noise_probs"):
         info.smoothed_joint(joint, 0.1, torch.tensor([1.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: info.entropy(torch.tensor([0.5, 0.6])), "probs"),
+        (lambda: info.entropy(torch.tensor([1, 0])), "probs must hold probabilities"),
+        (lambda: info.information_bound(torch.zeros(2), 1.5), "num_negatives must be a whole number"),
+        (lambda: info.contrastive_information(torch.zeros(2, 4), torch.tensor([0, 4])), "positive must lie in 0 … 3"),
+        (lambda: info.contrastive_information(torch.zeros(2, 4), torch.zeros(2)), "positive must hold integers"),
+        (lambda: info.classifier_information(torch.zeros(2, 3), torch.tensor([0, 1]), torch.ones(3)), "class_probs"),
+        (
+            lambda: info.classifier_information(torch.zeros(2, 3), torch.tensor([0, 1]), torch.ones(2) / 2),
+            "class_probs",
+        ),
+        (lambda: info.classifier_information(torch.zeros(2, 3), torch.tensor([0, 3]), torch.ones(3) / 3), "targets"),
+        (lambda: info.classifier_information(torch.zeros(2, 3), torch.ones(2, 3), torch.ones(3) / 3), "targets"),
+    ],
+)
+def test_wrong_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -29,11 +29,18 @@ def main(argv: list[str] | None = None) -> None:
         return
     if argv[0] not in COMMANDS:
         sys.exit(f"softnce: unknown command {argv[0]!r}; the commands are {', '.join(COMMANDS)}")
-    module = COMMANDS[argv[0]][0]
     try:
-        command = import_module(module)
+        _run(*argv)
+    except KeyboardInterrupt:  # before the command itself knows what to keep
+        print(f"softnce {argv[0]}: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def _run(name: str, *options: str) -> None:
+    try:
+        command = import_module(COMMANDS[name][0])
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.split(".")[0] == "softnce":
             raise
-        sys.exit(f"softnce {argv[0]} needs {missing.name}: pip install 'softnce[lab]'")
-    command.main(argv[1:])
+        sys.exit(f"softnce {name} needs {missing.name}: pip install 'softnce[lab]'")
+    command.main(list(options))

@@ -57,7 +57,7 @@ def contrast(
         if isinstance(temperature, Tensor):  # it may be learned
             logits, temperature = class_scores(logits, temperature), 1.0
         if len(groups) == 1 and own is not None and not remove_accidental_hits and _are_counted(targets, groups[0]):
-            return _label_losses(logits, temperature, log_noise, targets, groups[0])
+            return _label_losses(logits, temperature, log_noise, targets, groups[0], chunk_size)
         numbers = identities(targets, groups) if remove_accidental_hits else None
         parts, start = [], 0
         for group in groups:
@@ -93,25 +93,34 @@ def _are_counted(targets: SoftTargets, group: SoftTargets) -> bool:
 
 
 def _label_losses(
-    logits: Tensor, temperature: float, log_noise: Tensor | None, targets: SoftTargets, group: SoftTargets
+    logits: Tensor,
+    temperature: float,
+    log_noise: Tensor | None,
+    targets: SoftTargets,
+    group: SoftTargets,
+    chunk_size: int | None,
 ) -> Tensor:
     """ℓ of labels y against labels that hold them, from the group's class counts n.
 
-    ℓ = −s_y + log Σ_k n_k exp s_k is the cross-entropy of s + log n, plus log n_y. O(N·K).
+    ℓ = −s_y + log Σ_k n_k exp s_k: the candidates are the K classes, each as often as it occurs. O(N·K).
     """
     assert targets.index is not None
     assert group.index is not None
     assert isinstance(targets.smoothing, float)
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    label, sharpness = targets.index[:, 0], 1 - targets.smoothing
+    sharpness = 1 - targets.smoothing
     ones = torch.ones_like(group.index[:, 0], dtype=dtype) if group.mask is None else group.mask.to(dtype)
     counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add_(0, group.index[:, 0], ones)
     # The lowest number instead of −∞ for n = 0, so that gradients stay finite when all classes are empty.
-    log_counts = counts.log_().clamp_(min=torch.finfo(dtype).min)
-    bias = log_counts if log_noise is None else log_counts - sharpness * log_noise.to(dtype)
-    scores = torch.add(bias, logits.to(dtype), alpha=sharpness / temperature)
-    losses = torch.nn.functional.cross_entropy(scores, label, reduction="none")
-    return losses + log_counts[label]
+    offset, own_offset = counts.log_().clamp_(min=torch.finfo(dtype).min), None
+    if log_noise is not None:
+        shift = sharpness * log_noise.to(dtype)
+        offset, own_offset = offset - shift, -shift[targets.index[:, 0]]
+    problem = Problem(
+        scale=sharpness / temperature, index=None, weight=None, own_index=targets.index, own_weight=None,
+        offset=offset, own_offset=own_offset, directions=[], mask=None, block=chunk_size,
+    )  # fmt: skip
+    return logsumexp(logits, problem)
 
 
 def _problem(

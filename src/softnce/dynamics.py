@@ -15,6 +15,9 @@ O(N·M·K) time, O(N·M + N·K + M·K) memory.
 import torch
 from torch import Tensor
 
+from softnce.arguments import check_temperature
+from softnce.validation import check_rows_sum_to_one, values_are_checked
+
 __all__ = [
     "attraction_and_repulsion",
     "candidate_weights",
@@ -60,8 +63,11 @@ def dot_gradients(
         noise_probs: η, (K,); None is uniform, which has no effect on gradients.
     """
     _check_embeddings(z, y)
+    check_temperature(temperature)
     scores = z @ y.mT / temperature
     if noise_probs is not None:
+        if noise_probs.shape != (len(y),) or not bool((noise_probs > 0).all()):
+            raise ValueError(f"noise_probs must hold {len(y)} positive numbers, got {noise_probs.tolist()}")
         scores = scores - noise_probs.log()
     gradient = score_gradient(scores, candidates, own) / temperature
     return gradient @ y, gradient.mT @ z
@@ -81,6 +87,9 @@ def cosine_gradients(
     """
     _check_embeddings(z, y)
     z_norm, y_norm = z.norm(dim=-1, keepdim=True), y.norm(dim=-1, keepdim=True)
+    for name, norm in (("z", z_norm), ("y", y_norm)):
+        if not bool((norm > 0).all()):
+            raise ValueError(f"{name} must have no zero rows: a cosine needs a direction")
     unit_z, unit_y = z / z_norm, y / y_norm
     along_z, along_y = dot_gradients(unit_z, unit_y, candidates, own, temperature, noise_probs)
 
@@ -118,6 +127,8 @@ def exponent_coefficients(target: Tensor, candidates: Tensor) -> Tensor:
     Entry [i, c, j] is c_j for j = i and α̃_cj = c_j − α_j for j ≠ i; positive repels the sample from label j, negative
     attracts it. For one target (K,); the supplement's four cases of label smoothing are entries of this tensor.
     """
+    if target.dim() != 1:
+        raise ValueError(f"target must have shape (K,), got {tuple(target.shape)}")
     _check(target, candidates)
     classes = len(target)
     itself = torch.eye(classes, dtype=target.dtype, device=target.device).unsqueeze(1)
@@ -132,6 +143,7 @@ def cosine_response(cosines: Tensor, candidates: Tensor, own: Tensor, temperatur
     """
     if ((cosines < -1) | (cosines > 1)).any():
         raise ValueError(f"cosines must lie in [-1, 1], got up to {cosines.abs().max().item():.4g} in absolute value")
+    check_temperature(temperature)
     across = (1 - cosines.square()).sqrt() / temperature
     return score_gradient(cosines / temperature, candidates, own).abs() * across
 
@@ -142,11 +154,17 @@ def _check(scores: Tensor, candidates: Tensor, own: Tensor | None = None) -> Non
             f"candidates must have shape (M, {scores.shape[-1]}) to go with the {scores.shape[-1]} classes, "
             f"got {tuple(candidates.shape)}"
         )
-    if own is not None and (own.shape != scores.shape[:-1] or own.is_floating_point()):
+    if values_are_checked(candidates):
+        check_rows_sum_to_one(candidates, "candidates")
+    if own is None:
+        return
+    if own.shape != scores.shape[:-1] or own.is_floating_point():
         raise ValueError(
             f"own must hold integers of shape {tuple(scores.shape[:-1])}, places in candidates; "
             f"got {own.dtype} of shape {tuple(own.shape)}"
         )
+    if own.numel() and values_are_checked(own) and not bool(((own >= 0) & (own < len(candidates))).all()):
+        raise ValueError(f"own must lie in 0 … {len(candidates) - 1}, got {own.min().item()} … {own.max().item()}")
 
 
 def _check_embeddings(z: Tensor, y: Tensor) -> None:

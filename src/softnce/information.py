@@ -40,6 +40,7 @@ __all__ = [
 
 def entropy(probs: Tensor) -> Tensor:
     """H = −Σ_y p(y) log p(y) over the last dimension."""
+    _check_probs(probs, "probs")
     return -torch.xlogy(probs, probs).sum(-1)
 
 
@@ -70,8 +71,8 @@ def smoothed_joint(joint: Tensor, epsilon: float, noise_probs: Tensor | None = N
         raise ValueError(f"epsilon must lie in [0, 1], got {epsilon}")
     if noise_probs is not None and noise_probs.shape != joint.shape[-1:]:
         raise ValueError(f"noise_probs must have shape {tuple(joint.shape[-1:])}, got {tuple(noise_probs.shape)}")
-    if noise_probs is not None and values_are_checked(noise_probs):
-        check_rows_sum_to_one(noise_probs, "noise_probs")
+    if noise_probs is not None:
+        _check_probs(noise_probs, "noise_probs")
     noise = joint.sum(-2, keepdim=True) if noise_probs is None else noise_probs
     return (1 - epsilon) * joint + epsilon * joint.sum(-1, keepdim=True) * noise
 
@@ -109,8 +110,8 @@ def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> T
         if rows != candidates:
             raise ValueError(f"positive is needed unless scores is square, got scores of shape {tuple(scores.shape)}")
         positive = torch.arange(rows, device=scores.device)
-    elif positive.shape != (rows,):
-        raise ValueError(f"positive must have shape ({rows},), got {tuple(positive.shape)}")
+    else:
+        _check_places(positive, (rows,), candidates, "positive")
     loss = scores.logsumexp(-1) - scores.gather(-1, positive.unsqueeze(-1)).squeeze(-1)
     return information_bound(loss, candidates - 1)
 
@@ -126,15 +127,18 @@ def classifier_information(logits: Tensor, targets: Tensor, class_probs: Tensor)
         targets: labels (N,), or the distribution of each row's label (N, K), which then is averaged over.
         class_probs: p, (K,), the marginal of those labels; after smoothing, the smoothed marginal.
     """
+    if class_probs.shape != logits.shape[-1:]:
+        raise ValueError(f"class_probs must have shape {tuple(logits.shape[-1:])}, got {tuple(class_probs.shape)}")
+    _check_probs(class_probs, "class_probs")
     log_ratio = logits.log_softmax(-1) - class_probs.log()
     if targets.is_floating_point():
         if targets.shape != logits.shape:
             raise ValueError(
                 f"targets must have the shape of logits, {tuple(logits.shape)}, got {tuple(targets.shape)}"
             )
+        _check_probs(targets, "targets")
         return torch.where(targets > 0, targets * log_ratio, 0.0).sum(-1)
-    if targets.shape != logits.shape[:-1]:
-        raise ValueError(f"targets must have shape {tuple(logits.shape[:-1])}, got {tuple(targets.shape)}")
+    _check_places(targets, logits.shape[:-1], logits.shape[-1], "targets")
     return log_ratio.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
@@ -193,9 +197,26 @@ class InformationMeter:
 
 
 def _at_least_one(num_negatives: int) -> int:
-    if num_negatives < 1:
-        raise ValueError(f"num_negatives must be at least 1, got {num_negatives}")
+    if not isinstance(num_negatives, int) or num_negatives < 1:
+        raise ValueError(f"num_negatives must be a whole number of at least 1, got {num_negatives!r}")
     return num_negatives
+
+
+def _check_probs(probs: Tensor, name: str) -> None:
+    if not probs.is_floating_point():
+        raise ValueError(f"{name} must hold probabilities, got {probs.dtype}")
+    if values_are_checked(probs):
+        check_rows_sum_to_one(probs, name)
+
+
+def _check_places(places: Tensor, shape: tuple[int, ...], size: int, name: str) -> None:
+    """Integers of that shape, each below ``size``."""
+    if places.shape != shape or places.is_floating_point():
+        raise ValueError(
+            f"{name} must hold integers of shape {tuple(shape)}, got {places.dtype} of shape {tuple(places.shape)}"
+        )
+    if places.numel() and values_are_checked(places) and not bool(((places >= 0) & (places < size)).all()):
+        raise ValueError(f"{name} must lie in 0 … {size - 1}, got {places.min().item()} … {places.max().item()}")
 
 
 def _check_joint(joint: Tensor) -> None:

@@ -37,10 +37,10 @@ class Problem:
 
     scale: float  # t
     index: Tensor | None  # (M, S) classes of the candidates, None: weight is (M, K)
-    weight: Tensor | None  # (M, S) or (M, K), None: all 1
+    weight: Tensor | None  # (M, S) or (M, K), None: all 1; where index is None too, the candidates are the K classes
     own_index: Tensor | None  # (N, S') or None, likewise for the rows' own targets
     own_weight: Tensor | None
-    offset: Tensor | None  # (M,) o_c
+    offset: Tensor | None  # (M,) o_c; there for classes
     own_offset: Tensor | None  # (N,)
     directions: list[Direction]
     mask: Tensor | None  # (M,) candidates that may be used
@@ -48,12 +48,16 @@ class Problem:
     hits: Tensor | None = None  # (N, M) candidates not to be used for a row
     block: int | None = None  # rows at a time
 
+    @property
+    def are_classes(self) -> bool:
+        return self.index is None and self.weight is None
+
     def candidates(self) -> int:
-        return len(self.weight if self.index is None else self.index)  # type: ignore[arg-type]
+        return next(len(given) for given in (self.index, self.weight, self.offset) if given is not None)
 
 
 def logsumexp(logits: Tensor, problem: Problem) -> Tensor:
-    """L, (N,), of logits (N, K). Time O(N·M·S), or an (N, K) × (K, M) product for dense candidates.
+    """L, (N,), of logits (N, K). Time O(N·M·S), O(N·K) for classes, or an (N, K) × (K, M) product for dense candidates.
 
     Memory besides the gradient: the (N, M) weights of the candidates where classes are many (K > 2·M·S), nothing
     otherwise; and one block of rows.
@@ -118,7 +122,9 @@ def _run(logits: Tensor, problem: Problem, with_gradient: bool) -> tuple[Tensor,
     dtype = torch.promote_types(logits.dtype, torch.float32)
     keeps_gradient = _keeps_gradient(logits, problem)
     kept = None
-    if with_gradient and keeps_gradient:
+    if with_gradient and problem.are_classes:
+        kept = torch.empty_like(logits, dtype=dtype)
+    elif with_gradient and keeps_gradient:
         kept = torch.zeros_like(logits, dtype=dtype)
     elif with_gradient:
         kept = torch.empty(len(logits), problem.candidates(), dtype=dtype, device=logits.device)
@@ -138,6 +144,9 @@ def _run(logits: Tensor, problem: Problem, with_gradient: bool) -> tuple[Tensor,
 def _exponents(x: Tensor, problem: Problem, rows: slice) -> Tensor:
     """t·σ(c) + o_c of all candidates for a block of rows, (n, M), those not allowed far below all others."""
     n, m = len(x), problem.candidates()
+    if problem.are_classes:
+        assert problem.offset is not None
+        return torch.add(problem.offset, x, alpha=problem.scale)
     if problem.index is None:
         assert problem.weight is not None
         exponents = x @ problem.weight.t()
@@ -187,9 +196,12 @@ def _add_gradient(
     rows: slice,
     scratch: Tensor,
 ) -> None:
-    """Add t·(Σ_c w_c·c − total·α) to a block of the gradient, (n, K); ``total`` (n,) is Σ_c w_c."""
+    """Add t·(Σ_c w_c·c − total·α) to a block of the gradient, (n, K); ``total`` (n,) is Σ_c w_c. Where the candidates
+    are the classes, whose gradient has nothing yet, it is written over what is there."""
     n, m = weights.shape
-    if problem.index is None:
+    if problem.are_classes:
+        torch.mul(weights, problem.scale, out=gradient)
+    elif problem.index is None:
         assert problem.weight is not None
         gradient.addmm_(weights, problem.weight, alpha=problem.scale)
     else:

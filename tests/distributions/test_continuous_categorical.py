@@ -234,3 +234,13 @@ def test_ten_thousand_draws_cost_less_than_dirichlets_times_five():
         theirs = seconds(lambda: Dirichlet(torch.ones(classes)))
         ratios.append(ours / theirs)
     assert sorted(ratios)[1] < 5, ratios
+
+
+def test_a_point_mass_has_no_spread():
+    for distribution in (
+        ContinuousCategorical(probs=torch.tensor([1.0, 0.0, 0.0])),
+        ContinuousCategorical(logits=1e8 * torch.tensor([1.0, 0.3, -1.0], dtype=torch.float64)),
+    ):
+        assert (distribution.variance >= 0).all()
+        assert distribution.stddev.isfinite().all()
+        assert distribution.stddev.max() < 1e-6

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -272,6 +273,30 @@ def test_a_run_is_not_overwritten(uninterrupted, images):
     with pytest.raises(ValueError, match=r"optimiser.base_lr was 0.01, is 0.5; seed was 3, is 9"):
         train.train(other, out, resume=True)
     assert train.train(recipe, out, resume=True) == results  # a finished run has nothing left to do
+
+
+def test_one_process_trains_in_a_folder(uninterrupted):
+    recipe, out, _ = uninterrupted
+    with train._alone_in(out), pytest.raises(train.Occupied, match="another process is training in"):
+        train.train(recipe, out, resume=True)
+
+
+def test_a_damaged_checkpoint_is_named(uninterrupted, tmp_path):
+    recipe, out, _ = uninterrupted
+    shutil.copytree(out, tmp_path / "run")
+    last = tmp_path / "run" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:5000])
+    with pytest.raises(train.Unreadable, match=r"last.ckpt is damaged .*copy best.ckpt over it"):
+        train.train(recipe, tmp_path / "run", resume=True)
+    shutil.copy(out / "best.ckpt", last)
+    train.train(recipe, tmp_path / "run", resume=True)
+
+
+def test_a_file_is_no_folder_for_a_run(images, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match="out: cannot write in"):
+        train.train(small(images), tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_frozen_backbone_trains_the_head_on_kept_features(images, tmp_path):

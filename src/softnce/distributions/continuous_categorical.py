@@ -141,7 +141,8 @@ class ContinuousCategorical(ExponentialFamily):
 
     @property
     def variance(self) -> Tensor:
-        return self._result(2 * self._integral.moment(2) - self._integral.moment(1).square())
+        # on a vertex, or so near that it rounds to one, the difference may fall below 0
+        return self._result((2 * self._integral.moment(2) - self._integral.moment(1).square()).clamp(min=0))
 
     @property
     def covariance_matrix(self) -> Tensor:

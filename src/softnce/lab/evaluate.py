@@ -221,6 +221,10 @@ def main(argv: list[str]) -> None:
         Options, argv[1:], prog="softnce evaluate", description=f"Score {checkpoint}.", defaults=Options(out=folder)
     )
     try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"softnce evaluate: out: cannot write in {options.out}: {error.strerror}")
+    try:
         evaluation = evaluate(
             checkpoint,
             split=options.split,
@@ -231,7 +235,6 @@ def main(argv: list[str]) -> None:
         )
     except ValueError as error:
         sys.exit(f"softnce evaluate: {error}")
-    options.out.mkdir(parents=True, exist_ok=True)
     described: dict[str, Any] = {"checkpoint": str(checkpoint), "split": options.split, **evaluation.results}
     (options.out / "evaluation.json").write_text(json.dumps(described, indent=2))
     picture = options.out / "reliability.png"

@@ -23,10 +23,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -64,6 +66,14 @@ set on the command line. `softnce train RECIPE --help` explains all fields and s
 
 class NotSaved(RuntimeError):
     """A checkpoint could not be written."""
+
+
+class Unreadable(RuntimeError):
+    """A checkpoint that is there but damaged."""
+
+
+class Occupied(RuntimeError):
+    """Another process trains in the folder."""
 
 
 class Interrupted(Exception):
@@ -148,7 +158,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             os.close(folder)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+            raise Unreadable(
+                f"{path} is damaged ({error}): copy best.ckpt over it to go on from the best epoch, or delete it to "
+                "start from the beginning"
+            ) from error
 
 
 class Checkpoints(Checkpoint):
@@ -347,6 +363,10 @@ class Prepared:
 
     def run(self) -> dict[str, Any]:
         """Train; where the best epoch was not chosen on the test split, then measure that once, with its weights."""
+        with _alone_in(self.out):
+            return self._run()
+
+    def _run(self) -> dict[str, Any]:
         recipe, out = self.recipe, self.out
         results: dict[str, Any] = fit(
             self.classifier,
@@ -473,8 +493,28 @@ def _claim(out: Path, recipe: Recipe | GraphRecipe, resume: bool) -> None:
             changed.append(f"seed was {before['seed']}, is {now['seed']}")
         if changed:
             raise ValueError(f"{out} holds a run of another recipe, so it cannot be resumed: {'; '.join(changed)}")
-    out.mkdir(parents=True, exist_ok=True)
-    _write(kept, recipes.to_yaml(recipe))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        _write(kept, recipes.to_yaml(recipe))
+    except OSError as error:
+        raise ValueError(f"out: cannot write in {out}: {error.strerror}") from None
+
+
+@contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """The folder is this run's: a second one would write its older state over the newer. Ends with the process."""
+    if not is_first_process():
+        yield
+        return
+    lock = FileLock(out / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise Occupied(f"another process is training in {out}") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _write(path: Path, text: str) -> None:
@@ -530,7 +570,7 @@ def main(argv: list[str]) -> None:
         sys.exit(f"softnce train: {error}")
     try:
         results = prepared.run()
-    except (Diverged, NotSaved) as error:
+    except (Diverged, NotSaved, Unreadable, Occupied) as error:
         sys.exit(f"softnce train: {error}")
     except Interrupted:
         if is_first_process():
