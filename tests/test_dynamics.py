@@ -241,8 +241,8 @@ def test_a_perfect_batch_has_no_gradient_left():
     ("call", "message"),
     [
         (lambda: dynamics.candidate_weights(torch.zeros(2, 3), torch.zeros(5, 4)), r"candidates.*\(5, 4\)"),
-        (lambda: dynamics.score_gradient(torch.zeros(2, 3), torch.zeros(5, 3), torch.zeros(3).long()), "own"),
-        (lambda: dynamics.score_gradient(torch.zeros(2, 3), torch.zeros(5, 3), torch.zeros(2)), "own"),
+        (lambda: dynamics.score_gradient(torch.zeros(2, 3), torch.ones(5, 3) / 3, torch.zeros(3).long()), "own"),
+        (lambda: dynamics.score_gradient(torch.zeros(2, 3), torch.ones(5, 3) / 3, torch.zeros(2)), "own"),
         (
             lambda: dynamics.dot_gradients(
                 torch.zeros(2, 3), torch.zeros(4, 2), torch.zeros(5, 4), torch.zeros(2).long()

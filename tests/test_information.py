@@ -247,8 +247,8 @@ def test_the_meter_gathers_over_processes(tmp_path):
         (lambda: info.contrastive_information(torch.zeros(3, 4), torch.zeros(2, dtype=torch.long)), "positive"),
         (lambda: info.contrastive_information(torch.zeros(3)), "scores"),
         (lambda: info.contrastive_information(torch.zeros(1, 1)), "num_negatives"),
-        (lambda: info.classifier_information(torch.zeros(3, 4), torch.ones(3, 2), torch.ones(4)), "targets"),
-        (lambda: info.classifier_information(torch.zeros(3, 4), torch.ones(2).long(), torch.ones(4)), "targets"),
+        (lambda: info.classifier_information(torch.zeros(3, 4), torch.ones(3, 2), torch.ones(4) / 4), "targets"),
+        (lambda: info.classifier_information(torch.zeros(3, 4), torch.ones(2).long(), torch.ones(4) / 4), "targets"),
     ],
 )
 def test_misuse_is_named(call, message):

@@ -322,7 +322,7 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
 
     found: dict[str, Finding] = {}
     for part in parts(rows)[:1]:  # the head on features has the most seeds and the longest search
-        if set(LOSSES) - set(part.chosen):
+        if set(LOSSES) - set(part.chosen) or min(map(len, part.chosen.values())) == 1:
             continue
 
         def beats(key: str, other: str, part: Part = part) -> None:

@@ -231,7 +231,8 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
         gap = difference(by_loss[OURS], by_loss[CE], ECE)
         sign = 1 if paper_ours > paper_ce else -1
         verdict: Verdict = (
-            "reproduced" if sign * gap.mean > 0 and gap.low * gap.high > 0
+            "undecided" if gap.count == 1
+            else "reproduced" if sign * gap.mean > 0 and gap.low * gap.high > 0
             else "not reproduced" if gap.low * gap.high > 0
             else "undecided"
         )  # fmt: skip

@@ -345,14 +345,15 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
     drop, par, mended = found.gap("batch", batch), found.gap("batch", largest), found.gap("sampled", batch)
     if drop is not None:
         verdict: Verdict = "reproduced" if drop.high < 0 else "not reproduced" if drop.low > 0 else "undecided"
+        verdict = verdict if drop.count > 1 else "undecided"
         answers["small-batch-drop"] = Finding(f"{signed(drop)} points", on(batch), verdict)
     if par is not None:
-        near = par.low > -1 and par.high < 1
+        near = par.low > -1 and par.high < 1 and par.count > 1
         answers["large-batch-par"] = Finding(
             f"{signed(par)} points", on(largest),
-            "reproduced" if near else "not reproduced" if par.high < -0.5 else "undecided",
+            "reproduced" if near else "not reproduced" if par.high < -0.5 and par.count > 1 else "undecided",
         )  # fmt: skip
-    if mended is not None and found.data != "digits":
+    if mended is not None and mended.count > 1 and found.data != "digits":
         answers["small-batch-mended"] = Finding(
             f"{signed(mended)} points with {found.num_candidates} sampled; equivalence within {MARGIN:g}: "
             f"p = {equivalence(mended):.2g}",
