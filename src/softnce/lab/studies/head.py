@@ -8,10 +8,10 @@ held-out part; gains are paired by seed. Look at the difference of the gains, an
 The paper preset needs CIFAR-100 and Tiny ImageNet in the folder that SOFTNCE_DATA names; the quick one uses digits.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from softnce.lab.configuration import option
@@ -23,7 +23,7 @@ from softnce.lab.probe.training import Probe, targets_for
 from softnce.lab.recipes import LOSSES
 from softnce.lab.recipes.recipe import Head, Loss
 from softnce.lab.results import Row
-from softnce.lab.studies import Outcome, StudyConfig
+from softnce.lab.studies import Outcome, StudyConfig, timed
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -111,12 +111,7 @@ def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
 
 def execute(todo: Sequence[Probe], progress: "Progress") -> Iterator[Outcome]:
     data.prepare(run.data for run in todo)
-    yield from one_per_core(perform, todo)
-
-
-def perform(run: Probe) -> Outcome:
-    started = time.perf_counter()
-    return Outcome(run, training.train(run), time.perf_counter() - started)
+    yield from one_per_core(partial(timed, training.train), todo)
 
 
 # ------------------------------------------------------------------------------------------------------------- page
