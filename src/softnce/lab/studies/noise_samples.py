@@ -63,14 +63,14 @@ class Config(StudyConfig):
     seeds: int = option(3, "number of seeds at every batch size")
     data: Source = option("cifar100", "data set")
     batches: tuple[int, ...] = option((4, 8, 32, 256, 1024), "batch sizes")
-    num_candidates: int = option(512, "M, sampled or remembered candidates")
+    num_candidates: int = option(4096, "M, sampled or remembered candidates")
     tested_batch: int = option(8, "batch size of the test of equivalence; also among the batch sizes")
     tested_seeds: int = option(20, "number of seeds there")
     tested: tuple[Method, ...] = option(("soft-ce", "batch", "sampled"), "what gets so many seeds")
-    numbers: tuple[int, ...] = option((8, 32, 128), "other M tried there, sampled")
+    numbers: tuple[int, ...] = option((32, 512), "other M tried there, sampled")
     epochs: int = option(1, "passes over the training set")
     hidden: int = option(256, "width of the head's hidden layers")
-    rates: tuple[float, ...] = option((1e-4, 3e-4, 1e-3, 3e-3), "learning rates tried")
+    rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "learning rates tried")
 
     def __post_init__(self) -> None:
         super().__post_init__()
