@@ -384,3 +384,10 @@ def test_training_with_any_candidates_learns_a_separable_problem(candidates: sof
     labels = torch.arange(K).repeat(50)
     accuracy = (model(centres[labels] + torch.randn(len(labels), 8)).argmax(1) == labels).float().mean()
     assert accuracy > 0.97
+
+
+def test_a_loss_says_what_it_is():
+    text = repr(SoftTargetInfoNCE(torch.ones(3) / 3, draw=softnce.draws.Averaged(4)))
+    assert "noise=given" in text
+    assert "draw=Averaged(n=4, candidates=None)" in text
+    assert "noise=uniform" in repr(SoftTargetInfoNCE())

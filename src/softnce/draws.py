@@ -49,6 +49,10 @@ class Draw:
 
     scale: float = 1.0
 
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name != "scale")
+        return f"{type(self).__name__}({given})"
+
     def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
         """One α for each row of ``targets``."""
         raise NotImplementedError

@@ -207,6 +207,11 @@ class SoftTargetInfoNCE(ClassifierLoss):
         self.running_noise = noise_probs if isinstance(noise_probs, RunningNoise) else None
         self.register_buffer("log_noise", None if isinstance(noise_probs, RunningNoise) else log_noise(noise_probs))
 
+    def extra_repr(self) -> str:
+        noise = "uniform" if self.log_noise is None and self.running_noise is None else "given"
+        drawn = "" if self.draw is None else f", draw={self.draw!r}"
+        return f"{super().extra_repr()}, noise={noise}{drawn}"
+
     def forward(
         self,
         logits: Tensor,

@@ -79,7 +79,8 @@ def build_report(directory: Path) -> Path:
     if parts:
         page.build(parts, path)
         findings = {key: finding for part in parts for key, finding in part.findings.items()}
-        (directory / "claims.md").write_text(claims.as_markdown(findings), encoding="utf-8")
+        if findings:
+            (directory / "claims.md").write_text(claims.as_markdown(findings), encoding="utf-8")
     elif not failures:
         raise ValueError(f"no results in {directory}; make some with: softnce study density --out {directory}")
     if failures:

@@ -87,6 +87,8 @@ class StudyConfig:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise ValueError(f"seeds: got {self.seeds}, need at least 1")
+        if not self.out:
+            raise ValueError("out: got nothing, need a directory")
 
 
 @dataclass(frozen=True)
