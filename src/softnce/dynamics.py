@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from softnce.arguments import check_temperature
-from softnce.validation import check_rows_sum_to_one, values_are_checked
+from softnce.validation import check_places, check_rows_sum_to_one, values_are_checked
 
 __all__ = [
     "attraction_and_repulsion",
@@ -156,15 +156,8 @@ def _check(scores: Tensor, candidates: Tensor, own: Tensor | None = None) -> Non
         )
     if values_are_checked(candidates):
         check_rows_sum_to_one(candidates, "candidates")
-    if own is None:
-        return
-    if own.shape != scores.shape[:-1] or own.is_floating_point():
-        raise ValueError(
-            f"own must hold integers of shape {tuple(scores.shape[:-1])}, places in candidates; "
-            f"got {own.dtype} of shape {tuple(own.shape)}"
-        )
-    if own.numel() and values_are_checked(own) and not bool(((own >= 0) & (own < len(candidates))).all()):
-        raise ValueError(f"own must lie in 0 … {len(candidates) - 1}, got {own.min().item()} … {own.max().item()}")
+    if own is not None:
+        check_places(own, scores.shape[:-1], len(candidates), "own")
 
 
 def _check_embeddings(z: Tensor, y: Tensor) -> None:

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from softnce.validation import check_rows_sum_to_one, values_are_checked
+from softnce.validation import check_places, check_rows_sum_to_one, values_are_checked
 
 __all__ = [
     "InformationMeter",
@@ -111,7 +111,7 @@ def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> T
             raise ValueError(f"positive is needed unless scores is square, got scores of shape {tuple(scores.shape)}")
         positive = torch.arange(rows, device=scores.device)
     else:
-        _check_places(positive, (rows,), candidates, "positive")
+        check_places(positive, (rows,), candidates, "positive")
     loss = scores.logsumexp(-1) - scores.gather(-1, positive.unsqueeze(-1)).squeeze(-1)
     return information_bound(loss, candidates - 1)
 
@@ -138,7 +138,7 @@ def classifier_information(logits: Tensor, targets: Tensor, class_probs: Tensor)
             )
         _check_probs(targets, "targets")
         return torch.where(targets > 0, targets * log_ratio, 0.0).sum(-1)
-    _check_places(targets, logits.shape[:-1], logits.shape[-1], "targets")
+    check_places(targets, logits.shape[:-1], logits.shape[-1], "targets")
     return log_ratio.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
@@ -207,16 +207,6 @@ def _check_probs(probs: Tensor, name: str) -> None:
         raise ValueError(f"{name} must hold probabilities, got {probs.dtype}")
     if values_are_checked(probs):
         check_rows_sum_to_one(probs, name)
-
-
-def _check_places(places: Tensor, shape: tuple[int, ...], size: int, name: str) -> None:
-    """Integers of that shape, each below ``size``."""
-    if places.shape != shape or places.is_floating_point():
-        raise ValueError(
-            f"{name} must hold integers of shape {tuple(shape)}, got {places.dtype} of shape {tuple(places.shape)}"
-        )
-    if places.numel() and values_are_checked(places) and not bool(((places >= 0) & (places < size)).all()):
-        raise ValueError(f"{name} must lie in 0 … {size - 1}, got {places.min().item()} … {places.max().item()}")
 
 
 def _check_joint(joint: Tensor) -> None:

@@ -91,6 +91,16 @@ def check_distribution(p: Tensor, name: str, num_classes: int | None = None) -> 
         check_rows_sum_to_one(p[None], name)
 
 
+def check_places(places: Tensor, shape: tuple[int, ...], size: int, name: str) -> None:
+    """Integers of that shape, each below ``size``."""
+    if places.shape != shape or places.is_floating_point():
+        raise ValueError(
+            f"{name} must hold integers of shape {tuple(shape)}, got {places.dtype} of shape {tuple(places.shape)}"
+        )
+    if places.numel() and values_are_checked(places) and not bool(((places >= 0) & (places < size)).all()):
+        raise ValueError(f"{name} must lie in 0 … {size - 1}, got {places.min().item()} … {places.max().item()}")
+
+
 def check_rows_sum_to_one(rows: Tensor, name: str) -> None:
     """Each row of ``rows`` must be finite, not negative and sum to 1 within the rounding of its dtype."""
     if rows.numel() == 0:

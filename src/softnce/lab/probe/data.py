@@ -14,6 +14,7 @@ from softnce.lab.recipes.recipe import Recipe
 from softnce.lab.vision.data import Images, digits, open_images, stratified
 
 Source = Literal["digits", "cifar100", "tiny-imagenet"]
+NAMES: dict[str, str] = {"digits": "digits", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny ImageNet"}
 HELD_OUT = 0.1
 FOLDER = "SOFTNCE_DATA"
 """The environment variable that names the folder with the image sets, one folder a set."""

@@ -21,7 +21,7 @@ from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
 from softnce.lab.probe.compare import Value, difference, mean, percent, signed
-from softnce.lab.probe.data import Source
+from softnce.lab.probe.data import NAMES, Source
 from softnce.lab.probe.training import Probe, targets_for
 from softnce.lab.recipes import LOSSES
 from softnce.lab.recipes.recipe import Head, Loss, Recipe, Targets
@@ -193,12 +193,11 @@ def parts(rows: Sequence[Row]) -> list[Part]:
             if row.config["seed"] == 0:
                 tried[_loss(row)][row.config["lr"]] = 100 * row.result["held_out"]["top1"]
         config = group[0].config
-        names = {"cifar100": "CIFAR-100", "digits": "digits", "tiny-imagenet": "Tiny ImageNet"}
         seeds = counted(max(map(len, chosen.values()), default=0), "seed")
         if is_network:
             title, on = "a small residual network, end to end", f"CIFAR-100, {config['epochs']} epochs from nothing"
         else:
-            title, on = f"a head on features, {names[config['data']]}", f"{names[config['data']]} features"
+            title, on = f"a head on features, {NAMES[config['data']]}", f"{NAMES[config['data']]} features"
         found.append(Part(title, f"{on}, {seeds}", chosen, dict(tried)))
     return found
 

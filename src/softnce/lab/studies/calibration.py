@@ -19,7 +19,7 @@ from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
 from softnce.lab.probe.compare import Value, difference, mean, percent, signed
-from softnce.lab.probe.data import Source
+from softnce.lab.probe.data import NAMES, Source
 from softnce.lab.probe.training import HARD, MIXED, SMOOTH, Probe
 from softnce.lab.recipes.recipe import HARD_LOSSES, Head, Loss, LossName, Targets
 from softnce.lab.results import Row
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 ORDER = 70
 VERSION = 1
 OURS, CE = "soft-target-info-nce", "soft-ce"
-NAMES = {"cifar100": "CIFAR-100", "tiny-imagenet": "Tiny ImageNet", "digits": "digits"}
 AUGMENTATIONS: dict[str, Targets] = {"smoothing": SMOOTH, "smoothing and MixUp": MIXED}
 PAPER = {  # ECE of soft target InfoNCE and soft target cross-entropy, ViT-B/16, and the claim's name
     ("tiny-imagenet", "smoothing"): (3.9, 7.0, "calibration-smoothing"),

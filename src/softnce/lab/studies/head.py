@@ -18,7 +18,7 @@ from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
 from softnce.lab.probe.compare import difference, difference_of_differences, mean, percent, signed
-from softnce.lab.probe.data import Source
+from softnce.lab.probe.data import NAMES, Source
 from softnce.lab.probe.training import Probe, targets_for
 from softnce.lab.recipes import LOSSES
 from softnce.lab.recipes.recipe import Head, Loss
@@ -41,7 +41,6 @@ HEADS = {
     ("mlp", False): "three layers",
     ("mlp", True): "three layers, scores normalised",
 }
-NAMES = {"cifar100": "CIFAR-100", "tiny-imagenet": "Tiny ImageNet", "digits": "digits"}
 PAPER = {"cifar100": {"soft-ce": 0.36, "soft-target-info-nce": 0.70},
          "tiny-imagenet": {"soft-ce": 0.60, "soft-target-info-nce": 1.72}}  # fmt: skip
 """The paper's gains of three layers over a linear head, in points of top-1."""

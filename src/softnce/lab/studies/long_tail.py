@@ -353,7 +353,7 @@ def _loss_name(loss: str) -> str:
 
 
 def _name(config: dict[str, Any]) -> str:
-    return {"cifar100": "CIFAR-100", "tiny-imagenet": "Tiny ImageNet"}.get(config["data"], config["data"])
+    return data.NAMES[config["data"]]
 
 
 def _summary(tail: Tail) -> str:

@@ -23,7 +23,7 @@ from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
 from softnce.lab.probe.compare import difference, mean, percent, signed
-from softnce.lab.probe.data import Source
+from softnce.lab.probe.data import NAMES, Source
 from softnce.lab.probe.training import MIXED, Probe
 from softnce.lab.recipes.recipe import Head, Loss
 from softnce.lab.results import Row
@@ -202,7 +202,7 @@ def section(rows: Sequence[Row]) -> "Section":
     from softnce.lab.report.page import Section, Table, prose
 
     found = find(rows)
-    name = {"cifar100": "CIFAR-100", "digits": "digits", "tiny-imagenet": "Tiny ImageNet"}[found.data]
+    name = NAMES[found.data]
     over_batches, gaps = [], []
     for method, label in METHODS.items():
         colour, marker = LOOKS[method]
@@ -336,7 +336,7 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
     if not found.rows or min(found.batches) == max(found.batches):
         return {}
     answers = {}
-    name = {"cifar100": "CIFAR-100", "digits": "digits", "tiny-imagenet": "Tiny ImageNet"}[found.data]
+    name = NAMES[found.data]
     batch, largest = found.tested_batch, max(found.batches)
 
     def on(size: int) -> str:

@@ -24,7 +24,7 @@ from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
 from softnce.lab.probe.compare import mean, percent
-from softnce.lab.probe.data import Source
+from softnce.lab.probe.data import NAMES, Source
 from softnce.lab.probe.training import HARD, Probe
 from softnce.lab.recipes.recipe import Head, Loss, LossName, Targets
 from softnce.lab.results import Row
@@ -40,7 +40,6 @@ ORDER = 60
 VERSION = 1
 CE: LossName = "soft-ce"
 OURS: LossName = "soft-target-info-nce"
-NAMES = {"cifar100": "CIFAR-100", "tiny-imagenet": "Tiny ImageNet", "digits": "digits"}
 TOP1, ECE = percent("top1"), percent("ece")
 
 
