@@ -7,7 +7,7 @@ import pytest
 import torch
 from batches import KINDS, make_targets
 
-from softnce import SoftTargetInfoNCE, functional
+from softnce import SoftTargetInfoNCE, contrast, functional
 
 N = 9
 
@@ -28,6 +28,23 @@ def test_chunks_change_nothing_but_rounding(kind: str, classes: int) -> None:
         for chunk_size in (1, 2, 4, 100):
             for ours, whole in zip(run(chunk_size), expected, strict=True):
                 torch.testing.assert_close(ours, whole, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_few_logits_and_many_take_labels_alike(monkeypatch: pytest.MonkeyPatch, smoothing: float) -> None:
+    classes = 6
+    labels = torch.randint(classes, (N,), generator=torch.Generator().manual_seed(0))
+    logits = torch.randn(N, classes, dtype=torch.float64, requires_grad=True)
+    noise = torch.tensor([0.3, 0.25, 0.2, 0.1, 0.1, 0.05], dtype=torch.float64)
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        loss = functional.soft_target_info_nce(logits, labels, noise, 0.6, reduction="none", label_smoothing=smoothing)
+        return loss.detach(), torch.autograd.grad(loss, logits, torch.arange(N).double())[0]
+
+    few = run()
+    monkeypatch.setattr(contrast, "SMALL", 0)
+    for ours, expected in zip(run(), few, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("kind", ["mixed", "spread", "dense"])

@@ -13,10 +13,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from softnce.kernel import Direction, Problem, logsumexp
 from softnce.targets import SoftTargets, is_zero, same_background, same_dist
+
+SMALL = 1 << 16
+"""Logits up to which torch's cross-entropy is quicker than the kernel: there launching operations takes the time."""
 
 
 def class_scores(logits: Tensor, temperature: float | Tensor = 1.0, log_noise: Tensor | None = None) -> Tensor:
@@ -112,10 +116,14 @@ def _label_losses(
     ones = torch.ones_like(group.index[:, 0], dtype=dtype) if group.mask is None else group.mask.to(dtype)
     counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add_(0, group.index[:, 0], ones)
     # The lowest number instead of −∞ for n = 0, so that gradients stay finite when all classes are empty.
-    offset, own_offset = counts.log_().clamp_(min=torch.finfo(dtype).min), None
+    log_counts = counts.log_().clamp_(min=torch.finfo(dtype).min)
+    offset, own_offset, label = log_counts, None, targets.index[:, 0]
     if log_noise is not None:
         shift = sharpness * log_noise.to(dtype)
-        offset, own_offset = offset - shift, -shift[targets.index[:, 0]]
+        offset, own_offset = log_counts - shift, -shift[label]
+    if logits.numel() <= SMALL and group.mask is None and chunk_size is None:
+        scores = torch.add(offset, logits.to(dtype), alpha=sharpness / temperature)
+        return F.cross_entropy(scores, label, reduction="none") + log_counts[label]
     problem = Problem(
         scale=sharpness / temperature, index=None, weight=None, own_index=targets.index, own_weight=None,
         offset=offset, own_offset=own_offset, directions=[], mask=None, block=chunk_size,

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from softnce.lab.configuration import to_mapping
 from softnce.lab.probe import search
-from softnce.lab.probe.compare import difference, percent, signed
+from softnce.lab.probe.compare import difference, percent
 from softnce.lab.probe.training import Probe
 from softnce.lab.recipes.recipe import Loss
+from softnce.lab.report.statistics import signed
 from softnce.lab.results import Row
 
 RATES = (1e-4, 1e-3)
@@ -41,7 +42,7 @@ def test_differences_are_paired_by_seed():
     found = difference(ours, theirs, percent("top1"))
     assert found.count == 2
     assert abs(found.mean - 10) < 1e-9
-    assert signed(found, 1) == "+10.0 [10.0, 10.0]"
+    assert signed(found, 1) == "+10.0 [+10.0, +10.0]"
     assert found.spread(1) == "10.0 ± 0.0"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from softnce.lab.report.charts import Diagonal, Figure, Heat, Level, Line, Mark, Panel, Points
 from softnce.lab.report.claims import Finding, Verdict
-from softnce.lab.report.page import Section, Table, counted, minus, prose
-from softnce.lab.report.statistics import Estimate, estimate
+from softnce.lab.report.page import Section, Table, counted, prose
+from softnce.lab.report.statistics import Estimate, estimate, signed
 from softnce.lab.report.style import LOSSES, OTHER
 from softnce.lab.results import Row
 
@@ -604,10 +604,7 @@ def _milli(values: Iterable[float], scale: float = 1e3, digits: int = 2) -> str:
 
 
 def _interval(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    e = estimate([1e3 * value for value in values])
-    return minus(f"{e.mean:+.2f} [{e.low:+.2f}, {e.high:+.2f}]")
+    return signed(estimate([1e3 * value for value in values])) if values else "–"
 
 
 def _along_viridis(position: float) -> str:

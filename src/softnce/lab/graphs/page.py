@@ -12,7 +12,7 @@ from softnce.lab.graphs.layout import CLASS_NAMES, EMBRYO_SAC
 from softnce.lab.report.charts import Figure, Heat, Line, Mark, Panel, Points
 from softnce.lab.report.claims import Finding, Verdict
 from softnce.lab.report.page import Section, Table, counted, prose
-from softnce.lab.report.statistics import Estimate, estimate
+from softnce.lab.report.statistics import Estimate, estimate, signed
 from softnce.lab.report.style import LOSSES
 from softnce.lab.results import Row
 
@@ -186,7 +186,7 @@ class Folds:
         ):
             e = self.difference(loss, other, score)
             if e is not None:
-                measured.append(f"{LOSSES[loss].name} minus {LOSSES[other].name} {_signed(e)} ({name})")
+                measured.append(f"{LOSSES[loss].name} minus {LOSSES[other].name} {signed(e)} ({name})")
         epsilon = _smoothing(self.rows)
         wrong = 100 * epsilon * (1 - 1 / len(CLASS_NAMES))
         return prose(f"""Theory says which losses should agree. A batch holds about {self.nodes_a_batch():,} labelled
@@ -223,7 +223,7 @@ class Folds:
 
     def course_text(self) -> str:
         early = [
-            f"{LOSSES[loss].name} minus {LOSSES[other].name} {_signed(e)}"
+            f"{LOSSES[loss].name} minus {LOSSES[other].name} {signed(e)}"
             for loss, other in (("info-nce", "nll"), (OURS, "soft-ce"), ("soft-dist-info-nce", "info-nce"))
             if (e := self.early_difference(loss, other)) is not None
         ]
@@ -338,15 +338,13 @@ class Folds:
         ahead = self.difference("soft-ce", OURS)
         hard = [self.difference(OURS, loss) for loss in ("nll", "info-nce")]
         assert ahead is not None
-        found = {
-            "nodes-soft-ce": Finding(f"{_signed(ahead)} points", on, _sign(ahead) if self.decides else "undecided")
-        }
+        found = {"nodes-soft-ce": Finding(f"{signed(ahead)} points", on, _sign(ahead) if self.decides else "undecided")}
         if all(e is not None for e in hard):
             nll, info = (e for e in hard if e is not None)
             on_par = all(e.low >= -1 and e.high <= 1 for e in (nll, info))
             apart = any(e.low > 0 or e.high < 0 for e in (nll, info))
             verdict: Verdict = "not reproduced" if apart else "reproduced" if on_par else "undecided"
-            text = f"{_signed(nll)} points over NLL, {_signed(info)} over InfoNCE"
+            text = f"{signed(nll)} points over NLL, {signed(info)} over InfoNCE"
             found["nodes-hard"] = Finding(text, on, verdict if self.decides else "undecided")
         worst = min(self.rows, key=self.mean)
         drawn = "soft-dist-info-nce"
@@ -355,7 +353,7 @@ class Folds:
         assert behind is not None
         text = f"{self.mean(drawn):.2f}, the {'next' if worst == drawn else 'worst, ' + LOSSES[rival].name + ','} "
         found["nodes-soft-distribution"] = Finding(
-            f"{text}{self.mean(rival):.2f}; {_signed(behind)} points between them",
+            f"{text}{self.mean(rival):.2f}; {signed(behind)} points between them",
             on,
             _sign(behind) if self.decides else "undecided",
         )
@@ -494,10 +492,6 @@ def _spread(values: Sequence[float]) -> str:
 
 def _range(e: Estimate) -> str:
     return f"95 % interval {e.low:.2f} to {e.high:.2f}"
-
-
-def _signed(e: Estimate) -> str:
-    return f"{e.mean:+.2f} [{e.low:+.2f}, {e.high:+.2f}]"
 
 
 def _sign(e: Estimate) -> Verdict:

@@ -34,11 +34,5 @@ def difference_of_differences(
     return estimate([first[seed] - second[seed] - third[seed] + fourth[seed] for seed in seeds])
 
 
-def signed(e: Estimate, digits: int = 2) -> str:
-    """+0.42 [0.10, 0.74]."""
-    interval = f" [{e.low:.{digits}f}, {e.high:.{digits}f}]" if e.count > 1 else ""
-    return f"{e.mean:+.{digits}f}{interval}".replace("-", "\N{MINUS SIGN}")
-
-
 def _by_seed(rows: Sequence[Row], value: Value) -> dict[int, float]:
     return {row.config["seed"]: value(row) for row in rows}

@@ -36,3 +36,9 @@ def estimate(values: Sequence[float]) -> Estimate:
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     half = float(t.ppf(0.975, count - 1)) * deviation / math.sqrt(count)
     return Estimate(mean, mean - half, mean + half, count)
+
+
+def signed(e: Estimate, digits: int = 2) -> str:
+    """+0.42 [+0.10, +0.74]; without the interval where one value is all there is."""
+    interval = f" [{e.low:+.{digits}f}, {e.high:+.{digits}f}]" if e.count > 1 else ""
+    return f"{e.mean:+.{digits}f}{interval}".replace("-", "\N{MINUS SIGN}")

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
-from softnce.lab.probe.compare import Value, difference, mean, percent, signed
+from softnce.lab.probe.compare import Value, difference, mean, percent
 from softnce.lab.probe.data import NAMES, Source
 from softnce.lab.probe.training import Probe, targets_for
 from softnce.lab.recipes import LOSSES
 from softnce.lab.recipes.recipe import Head, Loss, Recipe, Targets
-from softnce.lab.report.statistics import Estimate
+from softnce.lab.report.statistics import Estimate, signed
 from softnce.lab.results import Row
 from softnce.lab.studies import Outcome, StudyConfig
 
@@ -49,7 +49,7 @@ class Config(StudyConfig):
     hidden: int = option(512, "width of the head's hidden layers")
     rates: tuple[float, ...] = option(search.LEARNING_RATES, "learning rates tried for the head")
     image_epochs: int = option(4, "passes over the training set, end to end; 0 leaves this part out")
-    image_rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "learning rates tried end to end")
+    image_rates: tuple[float, ...] = option((1e-3, 3e-3), "learning rates tried end to end")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
-from softnce.lab.probe.compare import Value, difference, mean, percent, signed
+from softnce.lab.probe.compare import Value, difference, mean, percent
 from softnce.lab.probe.data import NAMES, Source
 from softnce.lab.probe.training import HARD, MIXED, SMOOTH, Probe
 from softnce.lab.recipes.recipe import HARD_LOSSES, Head, Loss, LossName, Targets
+from softnce.lab.report.statistics import signed
 from softnce.lab.results import Row
 from softnce.lab.studies import Outcome, StudyConfig, timed
 
@@ -45,7 +46,7 @@ ECE, TOP1 = percent("ece"), percent("top1")
 
 @dataclass(frozen=True)
 class Config(StudyConfig):
-    seeds: int = option(3, "number of seeds; a seed fixes initial weights, batches and mixing")
+    seeds: int = option(6, "number of seeds; a seed fixes initial weights, batches and mixing")
     data: tuple[Source, ...] = option(("cifar100", "tiny-imagenet"), "data sets")
     epochs: tuple[int, ...] = option((3, 15), "passes over the training part of each data set, in their order")
     batch: int = option(256, "rows in a batch")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from softnce.lab.report.charts import Figure, Line, Points
+    from softnce.lab.report.claims import Finding
     from softnce.lab.report.page import Section, Table
 
 ORDER = 60
@@ -50,20 +51,20 @@ class Config(StudyConfig):
     seeds: int = option(1, "number of seeds; a seed fixes the problem, the batches and the first weights")
     classes: tuple[int, ...] = option((10_000, 100_000, 1_000_000), "K")
     steps: int = option(2000, "training steps, at least")
-    views: int = option(10, "times every class is seen, at least; a million classes then need more steps")
-    seconds: float = option(3600.0, "time after which a run stops where it is")
+    views: int = option(6, "times every class is seen, at least; a million classes then need more steps")
+    seconds: float = option(400.0, "time after which a run stops where it is")
     batch: int = option(1024, "N, rows of a batch")
-    candidates: int = option(4096, "M of the run with more candidates than its batch has")
-    negatives: int = option(1024, "classes drawn for sampled softmax")
+    candidates: int = option(2048, "M of the run with more candidates than its batch has")
+    negatives: int = option(2048, "classes drawn for sampled softmax")
     softmax_classes: int = option(100_000, "K up to which the full softmax is run")
-    lrs: tuple[float, ...] = option((0.1, 0.3), "learning rates of the table, each tried")
+    lrs: tuple[float, ...] = option((0.3,), "learning rates of the table, each tried")
     network_lr: float = option(3e-3, "learning rate of the network")
     mix_alpha: float = option(0.2, "parameter of MixUp's Beta distribution")
-    noise: float = option(0.7, "standard deviation around a class's point, of which each coordinate has 1")
+    noise: float = option(0.5, "standard deviation around a class's point, of which each coordinate has 1")
     latent: int = option(32, "coordinates of a class's point, and of a sample")
     dim: int = option(64, "d, features of a label embedding")
     hidden: int = option(256, "width of the network")
-    tests: int = option(2000, "samples accuracy is measured on")
+    tests: int = option(1000, "samples accuracy is measured on")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -485,3 +486,34 @@ def _summary(found: Found) -> str:
             parts.append(f"{NAMES[method]} {100 * _mean_accuracy(rows):.1f} % at {step:.0f} ms a step")
     best = _mean([row.result["best_possible"] for (k, _), rows in found.items() if k == largest for row in rows])
     return f"With {largest:,} classes, where {100 * best:.1f} % is the best possible: {'; '.join(parts)}."
+
+
+def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
+    from softnce.lab.report.claims import Finding
+    from softnce.lab.report.page import prose
+
+    found = _best_of(rows)
+    shared = [k for k, method in found if method == "softmax" and {(k, m) for m in METHODS} <= found.keys()]
+    if not shared:
+        return {}
+    largest = max(shared)
+    seconds = _mean([row.result["course"]["seconds"][-1] for row in found[largest, "info-nce-more"]])
+    reached = {
+        method: 100 * _mean([_accuracy_by(row, seconds) for row in found[largest, method]]) for method in METHODS
+    }
+    text = f"""{reached["info-nce-more"]:.1f} % after {seconds:.0f} s of training; by then full softmax cross-entropy
+        has {reached["softmax"]:.1f} %, sampled softmax {reached["sampled-softmax"]:.1f} %"""
+    pays = reached["info-nce-more"] > reached["softmax"]
+    return {
+        "many-classes": Finding(
+            prose(text),
+            f"generated problem, {largest:,} classes",
+            "undecided" if largest < 100_000 else "beyond" if pays else "not reproduced",
+        )
+    }
+
+
+def _accuracy_by(row: Row, seconds: float) -> float:
+    """The best accuracy that was measured within that time, 0 if there was none."""
+    course = row.result["course"]
+    return max((a for a, s in zip(course["accuracy"], course["seconds"], strict=True) if s <= seconds), default=0.0)

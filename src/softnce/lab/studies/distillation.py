@@ -22,8 +22,9 @@ from softnce.lab.configuration import option
 from softnce.lab.distillation import HARD, Method, Student, Teacher
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search
-from softnce.lab.probe.compare import Value, difference, mean, percent, signed
+from softnce.lab.probe.compare import Value, difference, mean, percent
 from softnce.lab.probe.data import Source
+from softnce.lab.report.statistics import signed
 from softnce.lab.results import Row
 from softnce.lab.studies import Outcome, StudyConfig
 

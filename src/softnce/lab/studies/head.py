@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
-from softnce.lab.probe.compare import difference, difference_of_differences, mean, percent, signed
+from softnce.lab.probe.compare import difference, difference_of_differences, mean, percent
 from softnce.lab.probe.data import NAMES, Source
 from softnce.lab.probe.training import Probe, targets_for
 from softnce.lab.recipes import LOSSES
 from softnce.lab.recipes.recipe import Head, Loss
+from softnce.lab.report.statistics import signed
 from softnce.lab.results import Row
 from softnce.lab.studies import Outcome, StudyConfig, timed
 

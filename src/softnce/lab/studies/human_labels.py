@@ -22,7 +22,8 @@ from softnce.lab.human_labels.training import Method, Run
 from softnce.lab.human_labels.votes import Source
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import search
-from softnce.lab.probe.compare import Value, difference, mean, percent, signed
+from softnce.lab.probe.compare import Value, difference, mean, percent
+from softnce.lab.report.statistics import signed
 from softnce.lab.results import Row
 from softnce.lab.studies import Outcome, StudyConfig
 

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
-from softnce.lab.probe.compare import difference, mean, percent, signed
+from softnce.lab.probe.compare import difference, mean, percent
 from softnce.lab.probe.data import NAMES, Source
 from softnce.lab.probe.training import MIXED, Probe
 from softnce.lab.recipes.recipe import Head, Loss
+from softnce.lab.report.statistics import signed
 from softnce.lab.results import Row
 from softnce.lab.studies import Outcome, StudyConfig, timed
 
@@ -63,11 +64,11 @@ class Config(StudyConfig):
     seeds: int = option(3, "number of seeds at every batch size")
     data: Source = option("cifar100", "data set")
     batches: tuple[int, ...] = option((4, 8, 32, 256, 1024), "batch sizes")
-    num_candidates: int = option(4096, "M, sampled or remembered candidates")
+    num_candidates: int = option(16384, "M, sampled or remembered candidates")
     tested_batch: int = option(8, "batch size of the test of equivalence; also among the batch sizes")
     tested_seeds: int = option(20, "number of seeds there")
     tested: tuple[Method, ...] = option(("soft-ce", "batch", "sampled"), "what gets so many seeds")
-    numbers: tuple[int, ...] = option((32, 512), "other M tried there, sampled")
+    numbers: tuple[int, ...] = option((32, 512, 4096), "other M tried there, sampled")
     epochs: int = option(1, "passes over the training set")
     hidden: int = option(256, "width of the head's hidden layers")
     rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "learning rates tried")
