@@ -159,6 +159,15 @@ def test_smoothed_class_candidates() -> None:
         SoftTargetInfoNCE(candidates=ClassCandidates(None))(logits, batch(1, kind="spread"))
 
 
+def test_vertices_beside_labels_smoothed_row_by_row() -> None:
+    parts = [SoftTargets.from_labels(torch.tensor([0, 1]), K, smoothing) for smoothing in (0.1, 0.2)]
+    logits, targets = torch.randn(4, K, dtype=torch.float64), SoftTargets.cat(parts)
+    vertices = 0.9 * torch.eye(K, dtype=torch.float64) + 0.1 / K
+    expected = slow_contrast(logits, targets.dense(torch.float64), vertices, None).mean()
+    loss = SoftTargetInfoNCE(candidates=ClassCandidates(0.1))
+    torch.testing.assert_close(loss(logits, targets), expected, rtol=0, atol=1e-7)  # smoothing by row is float32
+
+
 def test_candidates_add_up_and_keep_the_own_in_place() -> None:
     queue = QueueCandidates(8)
     queue.remember(batch(9, n=4))

@@ -68,6 +68,24 @@ def step(
     return (*shown, *torch.cat([p.grad.flatten() for p in parameters]).tolist())
 
 
+def from_table(sizes: list[int], rows: slice) -> list[float]:
+    """The loss of features and label embeddings, and the gradient of table and bias."""
+    _, x, targets, _ = problem(sizes, "labels")
+    table, bias = torch.randn(K, DIM).double().requires_grad_(), torch.zeros(K).double().requires_grad_()
+    value = SoftTargetInfoNCE().linear(x[rows], table, targets[rows], bias=bias)
+    value.backward()
+    return [value.item(), *table.grad.flatten().tolist(), *bias.grad.tolist()]
+
+
+def impossible_class(sizes: list[int], rows: slice) -> float:
+    """The loss of logits of which one class, no row's own, is −∞."""
+    model, x, _, _ = problem(sizes, "labels")
+    logits = model(x).detach()
+    logits[:, 0] = -torch.inf
+    labels = 1 + torch.arange(len(logits)) % (K - 1)
+    return NLL()(logits[rows], labels[rows]).item()
+
+
 def accumulate(rank: int, world: int, sharded: bool) -> list[float]:
     """The summed gradient of three micro-batches, exchanged once, on a model that DDP copies or FSDP shards."""
     model, x, targets, _ = problem([6] * world, "mixed")
@@ -106,6 +124,9 @@ def every_case(rank: int, world: int, port: int, results: Path) -> None:
         found[split, kind, name, weighted] = step(
             DistributedDataParallel(model), LOSSES[name](), x[rows], targets[rows], mine
         )
+    sizes = SIZES["empty rank"][:world]
+    rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+    found["from table"], found["impossible class"] = from_table(sizes, rows), impossible_class(sizes, rows)
     found["accumulated"] = accumulate(rank, world, sharded=False)
     found["sharded"] = accumulate(rank, world, sharded=True)
     # What travels: count it at the collective.
@@ -149,6 +170,20 @@ def test_processes_equal_one_process(processes: dict) -> None:
             many = torch.tensor(processes[rank][split, kind, name, weighted], dtype=torch.float64)
             error = (many - one).abs().max()
             assert error <= 1e-12, f"{split}, {kind}, {name}, weighted {weighted}, rank {rank}: {error}"
+
+
+def test_a_rank_without_rows_takes_part_from_a_table_too(processes: dict) -> None:
+    world = len(processes)
+    one = torch.tensor(from_table(SIZES["empty rank"][:world], slice(None)), dtype=torch.float64)
+    many = torch.tensor([processes[rank]["from table"] for rank in range(world)], dtype=torch.float64)
+    torch.testing.assert_close(many.mean(0), one, rtol=0, atol=1e-12)  # DDP averages gradients
+
+
+def test_an_impossible_class_does_not_spoil_the_loss_of_many(processes: dict) -> None:
+    world = len(processes)
+    one = impossible_class(SIZES["empty rank"][:world], slice(None))
+    for rank in range(world):
+        assert processes[rank]["impossible class"] == pytest.approx(one, rel=1e-12)
 
 
 @pytest.mark.parametrize("way", ["accumulated", "sharded"])

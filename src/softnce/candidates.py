@@ -75,7 +75,8 @@ class ClassCandidates(Candidates):
             raise ValueError("ClassCandidates(smoothing=None) needs targets that share one smoothing; give a number")
         labels = torch.arange(batch.num_classes, device=batch.device)[:, None]
         vertices = SoftTargets(batch.num_classes, labels, None, smoothing, batch.smoothing_dist)
-        if batch.index is not None and batch.weight is None and batch.smoothing == smoothing:
+        is_shared = isinstance(batch.smoothing, float) and batch.smoothing == smoothing
+        if batch.index is not None and batch.weight is None and is_shared:
             return [vertices], batch.index[own, 0]  # a label's own target is its vertex
         return [vertices], None
 

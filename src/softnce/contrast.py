@@ -57,7 +57,7 @@ def contrast(
     with full_precision(logits.device):
         groups = [group for group in candidates if len(group)]
         if not groups or len(logits) == 0:
-            return class_scores(logits, temperature).sum(1) * 0.0
+            return class_scores(logits, temperature)[:, :0].sum(1)  # 0, yet of everything that will be trained
         if isinstance(temperature, Tensor):  # it may be learned
             logits, temperature = class_scores(logits, temperature), 1.0
         if len(groups) == 1 and own is not None and not remove_accidental_hits and _are_counted(targets, groups[0]):

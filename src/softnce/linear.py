@@ -42,7 +42,8 @@ def linear_contrast(
         groups = [group for group in candidates if len(group)]
         if not groups or len(z) == 0:  # 0, yet of everything that will be trained
             mine = _mixed_embeddings(table, [targets], dtype, sparse, cosine)
-            return (z / temperature * mine).sum(1) * 0.0
+            zeros = (z / temperature * mine)[:, :0].sum(1)
+            return zeros if bias is None else zeros + bias[:0].sum()
         shared = all(same_background(targets, group) for group in groups)
         if sparse and not shared:
             raise ValueError("sparse=True needs targets and candidates that share their label smoothing")
@@ -144,7 +145,7 @@ def _mixed_embeddings(
         rows = F.normalize(rows, dim=1)
     pieces = rows.split([index.numel() for index in indices])
     return torch.cat([
-        torch.einsum("cs,csd->cd", member.pair_weight(dtype), piece.view(*index.shape, -1))
+        torch.einsum("cs,csd->cd", member.pair_weight(dtype), piece.view(*index.shape, table.shape[1]))
         for member, index, piece in zip(members, indices, pieces, strict=True)
     ])  # fmt: skip
 

@@ -137,8 +137,8 @@ class ClassifierLoss(KeepsPrecision):
             return reduce(losses, weight, self.reduction, shape, total)
         world = torch.distributed.get_world_size()
         total = total_weight(len(losses), weight, inputs) if total is None else total
-        # 0·inputs ties a rank without rows to its model, whose gradients DDP waits for; 0·τ likewise.
-        mine = reduce(losses, weight, "sum", shape) + 0.0 * inputs.sum() + 0.0 * temperature
+        # The sum of nothing ties a rank without rows to its model, whose gradients DDP waits for; 0·τ likewise.
+        mine = reduce(losses, weight, "sum", shape) + inputs[:0].sum() + 0.0 * temperature
         everyone = ranks.all_sum(torch.stack([mine.detach(), total.to(mine.dtype)]))
         if self.reduction == "mean":
             mine, shown = divide(mine, everyone[1]), divide(everyone[0], everyone[1])

@@ -108,3 +108,50 @@ def test_other_classes_are_refused(run, tmp_path):
         np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(3))
     with pytest.raises(ValueError, match="has 3 classes, which are not the 2"):
         evaluate.evaluate(root / "out", data_dir=str(tmp_path), progress=False, workers=0)
+
+
+def test_steps_that_end_within_an_epoch_claim_no_score(tmp_path, capsys):
+    options = ["--optimiser.batch", "512", "--data.workers", "0", "--compute.progress", "false"]
+    # 1,437 training images make 2 steps an epoch
+    train.main(["laptop/digits", *options, "--schedule.max_steps", "3", "--out", str(tmp_path / "three")])
+    results = json.loads((tmp_path / "three" / "results.json").read_text())
+    assert results["best"]["step"] == 2
+    assert results["last"] == {"epoch": 1, "step": 3}
+    capsys.readouterr()
+    train.main(["laptop/digits", *options, "--schedule.max_steps", "1", "--out", str(tmp_path / "one")])
+    assert "no epoch was completed" in capsys.readouterr().out
+    evaluate.main(
+        [str(tmp_path / "one" / "last.ckpt"), "--out", str(tmp_path), "--data.workers", "0", "--progress", "false"]
+    )
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_broken_image_is_one_line(tmp_path, workers):
+    for part in ("train", "val"):
+        for name in ("a", "b"):
+            folder = tmp_path / part / name
+            folder.mkdir(parents=True)
+            for i in range(4):
+                Image.new("RGB", (8, 8), (40 * i, 0, 0)).save(folder / f"{i}.png")
+    broken = tmp_path / "train" / "a" / "2.png"
+    broken.write_bytes(broken.read_bytes()[:40])
+    options = [
+        *("--data.kind", "folder", "--data.dir", str(tmp_path), "--data.workers", workers, "--optimiser.batch", "4"),
+        *("--compute.progress", "false", "--out", str(tmp_path / "run")),
+    ]
+    with pytest.raises(SystemExit, match=r"^softnce train: cannot read \S*2\.png: [^\n]*--data\.corrupt skip[^\n]*$"):
+        train.main(["laptop/digits", *options])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["laptop/digits", "--optimiser.batch", "1"], "optimiser.batch"),
+        (["--resume", "{run}", "--out", "elsewhere"], "leave --out away"),
+    ],
+)
+def test_what_cannot_be_is_said_before_any_work(run, words, said, capsys):
+    words = [word.format(run=run[0] / "out") for word in words]
+    with pytest.raises(SystemExit) as stop:
+        train.main(words)
+    assert said in f"{stop.value.code} {capsys.readouterr().err}"

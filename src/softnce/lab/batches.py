@@ -21,6 +21,10 @@ from torch.utils.data import DataLoader, Dataset
 from softnce.lab.classifier import Batch
 
 
+class CorruptImage(RuntimeError):
+    """An input that cannot be read."""
+
+
 @dataclass(frozen=True)
 class Share:
     """Which samples a device loads next."""

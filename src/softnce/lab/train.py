@@ -34,7 +34,7 @@ from rich.table import Table
 from torch import nn
 
 from softnce.lab import recipes
-from softnce.lab.batches import TrainingBatches
+from softnce.lab.batches import CorruptImage, TrainingBatches
 from softnce.lab.classifier import Batch, Classifier, Diverged
 from softnce.lab.configuration import from_args, option, to_mapping
 from softnce.lab.recipes.loss import build_loss
@@ -180,6 +180,7 @@ class Checkpoints(Checkpoint):
         self.last: dict[str, float] = {}
         self.saved_step = -1
         self._updates = -1
+        self._measured_step = -1
         self._signalled = False
         self._handlers: dict[int, Any] = {}
 
@@ -226,13 +227,18 @@ class Checkpoints(Checkpoint):
         if stop:
             raise Interrupted
 
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._measured_step = trainer.global_step
+
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._updates = trainer.global_step
-        measured = {
-            name.removeprefix("val/"): float(value)
-            for name, value in trainer.callback_metrics.items()
-            if name.startswith("val/")
-        }
+        measured = {}
+        if self._measured_step == trainer.global_step:  # not so where max_steps ends an epoch before its validation
+            measured = {
+                name.removeprefix("val/"): float(value)
+                for name, value in trainer.callback_metrics.items()
+                if name.startswith("val/")
+            }
         self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step, **measured}
         better = "top1" in measured and measured["top1"] > self.best.get("top1", -1.0)
         if better:
@@ -537,6 +543,8 @@ def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
             out = Path(words[place + 1])
             if not (out / "recipe.yaml").is_file():
                 raise ValueError(f"--resume {out}: no run there (no recipe.yaml)")
+            if any(word == "--out" or word.startswith("--out=") for word in words):
+                raise ValueError(f"--resume {out} goes on in {out}: leave --out away")
             del words[place : place + 2]
             words = [str(out / "recipe.yaml"), *words, "--out", str(out), "--resume=true"]
         elif bare:
@@ -572,12 +580,18 @@ def main(argv: list[str]) -> None:
         results = prepared.run()
     except (Diverged, NotSaved, Unreadable, Occupied) as error:
         sys.exit(f"softnce train: {error}")
+    except CorruptImage as error:  # from another process it brings that one's traceback, its own words last
+        sys.exit(f"softnce train: {str(error).strip().splitlines()[-1].rpartition('CorruptImage: ')[2]}")
     except Interrupted:
         if is_first_process():
             print(f"stopped; `softnce train --resume {out}` goes on", file=sys.stderr)
         sys.exit(128 + signal.SIGTERM)
-    if is_first_process():
+    if not is_first_process():
+        return
+    if results["best"]:
         _show(results, out)
+    else:
+        print(f"no epoch was completed, so nothing was measured: softnce evaluate {out / 'last.ckpt'} does that")
 
 
 def _show(results: dict[str, Any], out: Path) -> None:

@@ -175,7 +175,11 @@ class Recipe:
             raise ValueError("targets.cutmix needs images, but model.freeze backbone trains on features: set it to 0")
         if t.mixes and c.micro_batch % 2:
             raise ValueError(f"compute.micro_batch must be even where rows are mixed in pairs, got {c.micro_batch}")
-        _at_least(("data.image_size", d.image_size, 1), ("data.workers", d.workers, 0))
+        _at_least(
+            ("data.image_size", d.image_size, 1),
+            ("data.workers", d.workers, 0),
+            ("optimiser.batch", o.batch, 2),  # one row has nothing to be contrasted or normalised with
+        )
         _shares(
             ("data.erasing", d.erasing),
             ("data.holdout", d.holdout),

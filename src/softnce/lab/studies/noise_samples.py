@@ -334,7 +334,7 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
     from softnce.lab.report.page import counted
 
     found = find(rows)
-    if not found.rows or min(found.batches) == max(found.batches):
+    if not found.rows or min(found.batches) == max(found.batches) or found.data == "digits":
         return {}
     answers = {}
     name = NAMES[found.data]
@@ -349,12 +349,12 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
         verdict = verdict if drop.count > 1 else "undecided"
         answers["small-batch-drop"] = Finding(f"{signed(drop)} points", on(batch), verdict)
     if par is not None:
-        near = par.low > -1 and par.high < 1 and par.count > 1
+        near = par.low > -MARGIN and par.high < MARGIN and par.count > 1
         answers["large-batch-par"] = Finding(
             f"{signed(par)} points", on(largest),
-            "reproduced" if near else "not reproduced" if par.high < -0.5 and par.count > 1 else "undecided",
+            "reproduced" if near else "not reproduced" if par.high < -MARGIN and par.count > 1 else "undecided",
         )  # fmt: skip
-    if mended is not None and mended.count > 1 and found.data != "digits":
+    if mended is not None and mended.count > 1:
         answers["small-batch-mended"] = Finding(
             f"{signed(mended)} points with {found.num_candidates} sampled; equivalence within {MARGIN:g}: "
             f"p = {equivalence(mended):.2g}",

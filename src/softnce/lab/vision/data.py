@@ -36,7 +36,7 @@ class ImageFiles:
         self.classes = classes
 
     def image(self, index: int) -> Image.Image:
-        with Image.open(self.paths[index]) as file:
+        with Image.open(str(self.paths[index])) as file:
             return file.convert("RGB")
 
     def name(self, index: int) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from softnce.lab.batches import Share, borrowed_generators, start_generators
+from softnce.lab.batches import CorruptImage, Share, borrowed_generators, start_generators
 from softnce.lab.classifier import Batch
 from softnce.lab.vision.data import Images
 from softnce.lab.vision.transforms import Transform
@@ -44,7 +44,7 @@ class ImageRows(Dataset):
         if not isinstance(error, Exception):
             return error, 0
         if not self.skip:
-            raise RuntimeError(
+            raise CorruptImage(
                 f"cannot read {self.images.name(row)}: {error}; --data.corrupt skip takes another of its class"
             ) from error
         if row not in self.named:
@@ -57,7 +57,7 @@ class ImageRows(Dataset):
             if not isinstance(image, Exception):
                 return image, 1
         name = self.images.classes[int(self.labels[row])]
-        raise RuntimeError(f"no image of class {name} can be read, the last was {self.images.name(row)}") from error
+        raise CorruptImage(f"no image of class {name} can be read, the last was {self.images.name(row)}") from error
 
     def _attempt(self, row: int) -> Any:
         try:

@@ -1,0 +1,26 @@
+"""Every study at its quick preset, without any data set, and the page of them all."""
+
+import math
+
+import pytest
+
+from softnce.lab import studies
+from softnce.lab.report import build_report, claims
+
+
+@pytest.mark.slow
+def test_all_studies_make_their_page(tmp_path, monkeypatch):
+    monkeypatch.delenv("SOFTNCE_DATA", raising=False)
+    studies.main(["all", "--preset", "quick", "--out", str(tmp_path)])
+    page = build_report(tmp_path).read_text(encoding="utf-8")  # fails if a study's results cannot be shown
+    found = {}
+    for study in map(studies.load, studies.names()):
+        rows = study.results(tmp_path).rows()
+        assert rows, study.name
+        assert all(math.isfinite(row.seconds) for row in rows)
+        assert study.module.section(rows).title in page
+        found |= study.claims(rows)
+    answered = {claim.key for claim in claims.CLAIMS if claim.key in found}
+    assert len(answered) > len(claims.CLAIMS) / 2
+    decided = {key for key in found if found[key].verdict != "undecided" and key.startswith(("accuracy", "head"))}
+    assert not decided  # digits decide nothing about the paper's images
