@@ -1,6 +1,9 @@
-"""The table of claims as text."""
+"""The table of claims as text, and what verdicts ask for."""
+
+import pytest
 
 from softnce.lab.report import claims
+from softnce.lab.report.statistics import estimate
 
 
 def test_the_table_as_text():
@@ -8,3 +11,17 @@ def test_the_table_as_text():
     assert text.count("\n") == 3
     assert "1.0 \\| 2" in text
     assert "**reproduced**" in text
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict"),
+    [
+        ([-0.1, 0.1, 0.0, 0.05], "reproduced"),
+        ([-0.8, -0.9, -0.7, -0.8], "not reproduced"),
+        ([-0.2, -0.21, -0.2, -0.19], "reproduced"),  # real, but small
+        ([-0.8, 0.9, -0.7, 0.8], "undecided"),
+        ([-3.0], "undecided"),
+    ],
+)
+def test_on_par_is_within_half_a_point(gaps, verdict):
+    assert claims.on_par(estimate(gaps)) == verdict

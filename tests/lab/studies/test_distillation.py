@@ -131,8 +131,8 @@ def test_the_page_says_the_numbers_of_the_rows():
     rows = rows_with(TOP1)
     section = study.section(rows)
     text = section.summary + " ".join(block for block in section.blocks if isinstance(block, str))
-    for words in ("soft target cross-entropy +5.00 [5.00, 5.00]", "soft target InfoNCE +2.00 [2.00, 2.00]",
-                  "+26.05 [25.93, 26.17] points from sharing it alone",
+    for words in ("soft target cross-entropy +5.00 [+5.00, +5.00]", "soft target InfoNCE +2.00 [+2.00, +2.00]",
+                  "+26.05 [+25.93, +26.17] points from sharing it alone",
                   "is −3.00 [−3.00, −3.00] points from soft target cross-entropy", "70.0 % top-1"):  # fmt: skip
         assert words.replace(" %", "\N{NO-BREAK SPACE}%") in text
     for block in section.blocks:
@@ -147,7 +147,7 @@ def test_the_page_says_the_numbers_of_the_rows():
 def test_verdict(data, verdict):
     found = studies.load("distillation").claims(rows_with(TOP1, data))["distillation"]
     assert found.verdict == verdict
-    assert found.ours.startswith("+2.00 [2.00, 2.00] points over NLL on labels")
+    assert found.ours.startswith("+2.00 [+2.00, +2.00] points over NLL on labels")
 
 
 def test_bad_settings_are_named():

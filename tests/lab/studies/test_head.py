@@ -90,7 +90,7 @@ def test_digits_decide_nothing():
 def test_the_page_says_the_numbers_of_the_rows():
     section = head.section(rows_with(GAINS, lead=-0.3))
     text = section.summary + " ".join(block for block in section.blocks if isinstance(block, str))
-    for number in ("+0.90", "+0.40", "+0.50 [0.50, 0.50]", "−0.30 [−0.30, −0.30]"):
+    for number in ("+0.90", "+0.40", "+0.50 [+0.50, +0.50]", "−0.30 [−0.30, −0.30]"):
         assert number in text
     assert head.section(rows_with(GAINS)[:1]).title
     for block in section.blocks:

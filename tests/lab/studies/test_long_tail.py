@@ -118,11 +118,11 @@ def test_verdict(effect, after, data, verdict):
 def test_the_page_says_the_numbers_of_the_rows():
     rows = rows_with(shift=0.8, effect=3.0)
     section = long_tail.section(rows)
-    assert "+3.00 [3.00, 3.00]" in section.summary
+    assert "+3.00 [+3.00, +3.00]" in section.summary
     predictions = next(block for block in section.blocks if isinstance(block, Table))
     measured = [cells[-1] for cells in predictions.rows]
-    assert measured[:2] == ["+0.00 [0.00, 0.00]", "+1.00 [1.00, 1.00]"]  # bare at +3, NLL switched at +2
-    assert measured[2:5] == ["0.80", "+2.0 [2.0, 2.0]; +3.0 [3.0, 3.0]", "+3.0 [3.0, 3.0]; +3.0 [3.0, 3.0]"]
+    assert measured[:2] == ["+0.00 [+0.00, +0.00]", "+1.00 [+1.00, +1.00]"]  # bare at +3, NLL switched at +2
+    assert measured[2:5] == ["0.80", "+2.0 [+2.0, +2.0]; +3.0 [+3.0, +3.0]", "+3.0 [+3.0, +3.0]; +3.0 [+3.0, +3.0]"]
     reading = next(block for block in section.blocks if isinstance(block, str))
     assert "53.3\N{NO-BREAK SPACE}%, of InfoNCE, without" in reading
     for block in section.blocks:

@@ -47,6 +47,13 @@ def test_smoothing_is_a_temperature(tmp_path):
     studies.main(["smoothing", "--out", str(tmp_path), *OPTIONS["smoothing"]])
     found = smoothing.find(studies.load("smoothing").results(tmp_path).rows())
     assert max(found.identity) < 1e-12
+    spreads = {
+        name: [100 * abs(a.result["test"]["top1"] - b.result["test"]["top1"]) / 2**0.5 for a, b in zip(*of.values())]
+        for name, of in found.rows.items()
+        if name != "twin"
+    }  # the standard deviation of two values, seed by seed
+    expected = [ce - ours for ce, ours in zip(spreads["soft-ce"], spreads["soft-target-info-nce"], strict=True)]
+    assert found.steadiness.mean == pytest.approx(sum(expected) / 2)
     for ours, twin in zip(found.rows["soft-target-info-nce"][0.2], found.rows["twin"][0.2], strict=True):
         assert abs(ours.result["test"]["nll"] - twin.result["test"]["nll"]) < 1e-3
         assert abs(ours.result["test"]["ece"] - twin.result["test"]["ece"]) < 0.01

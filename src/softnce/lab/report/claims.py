@@ -15,6 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from softnce.lab.report.statistics import Estimate
+
+MARGIN = 0.5
+"""Points of top-1 within which two losses count as equivalent."""
 Verdict = Literal["reproduced", "not reproduced", "explained", "beyond", "undecided"]
 NOT_YET_RUN = "not yet run"
 MEANING = {
@@ -327,6 +331,13 @@ NOTES = (
     """The steps to the bound on information replace a sum over negatives by its mean, which by Jensen's inequality
     goes the wrong way; the bound itself holds, if smoothing noise and negatives both have the labels' marginal.""",
 )
+
+
+def on_par(gap: Estimate) -> Verdict:
+    """Of a claim that two losses are on par: their gap lies within the margin, or is real and larger than that."""
+    if gap.count > 1 and gap.low > -MARGIN and gap.high < MARGIN:
+        return "reproduced"
+    return "not reproduced" if gap.low * gap.high > 0 and abs(gap.mean) > MARGIN and gap.count > 1 else "undecided"
 
 
 def checked(study: str, findings: Mapping[str, Finding]) -> dict[str, Finding]:

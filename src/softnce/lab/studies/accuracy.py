@@ -320,7 +320,7 @@ def _reading(part: Part) -> str:
 
 
 def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
-    from softnce.lab.report.claims import Finding, Verdict
+    from softnce.lab.report.claims import Finding, Verdict, on_par
     from softnce.lab.report.style import LOSSES as LOOKS
 
     found: dict[str, Finding] = {}
@@ -334,11 +334,7 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
             found[key] = Finding(f"{signed(gain)} points", part.on, verdict)
 
         par = part.difference("soft-ce")
-        near = par.low > -0.5 and par.high < 0.5
-        far = par.high < -0.5 or par.low > 0.5
-        found["accuracy-soft-ce"] = Finding(
-            f"{signed(par)} points", part.on, "reproduced" if near else "not reproduced" if far else "undecided"
-        )
+        found["accuracy-soft-ce"] = Finding(f"{signed(par)} points", part.on, on_par(par))
         beats("accuracy-nll", "nll")
         beats("accuracy-info-nce", "info-nce")
         beats("accuracy-soft-distribution", "soft-dist-info-nce")
@@ -356,8 +352,10 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
             "reproduced" if first == "soft-dist-info-nce" else "not reproduced",
         )
         rates = {name: part.chosen[name][0].config["lr"] for name in ("soft-ce", OURS)}
+        tried = sorted(set.union(*map(set, part.tried.values())))
+        is_inside = all(tried[0] < rate < tried[-1] for rate in rates.values())
+        text = f"{rates['soft-ce']:g} and {rates[OURS]:g}, of {tried[0]:g} to {tried[-1]:g}"
         same = len(set(rates.values())) == 1
-        found["accuracy-rates"] = Finding(
-            f"{rates['soft-ce']:g} and {rates[OURS]:g}", part.on, "reproduced" if same else "not reproduced"
-        )
+        verdict: Verdict = "not reproduced" if not same else "reproduced" if is_inside else "undecided"
+        found["accuracy-rates"] = Finding(text, part.on, verdict)
     return found

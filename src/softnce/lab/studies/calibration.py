@@ -237,7 +237,8 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
             else "undecided"
         )  # fmt: skip
         answers[key] = Finding(
-            f"ECE {mean(by_loss[OURS], ECE).mean:.1f} % against {mean(by_loss[CE], ECE).mean:.1f} %",
+            f"ECE {mean(by_loss[OURS], ECE).mean:.1f} % against {mean(by_loss[CE], ECE).mean:.1f} %, "
+            f"difference {signed(gap, 1)}",
             f"{NAMES[case[0]]} features, {case[1]}, {counted(len(by_loss[OURS]), 'seed')}",
             verdict,
         )

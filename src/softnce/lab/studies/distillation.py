@@ -416,6 +416,6 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
     data_set = found.config["teacher"]["data"]
     verdict: Verdict = "beyond" if data_set != "digits" and found.seeds >= 3 else "undecided"
     text = f"""{signed(gain)} points over NLL on labels, from {_lesson(OURS, lesson)}; soft target cross-entropy
-        {signed(ce)}"""
+        {signed(found.gain(CE, lesson, over=PLAIN))}, and at best {signed(ce)}, from {_lesson(CE, found.best(CE))}"""
     on = f"{'CIFAR-100' if data_set == 'cifar100' else data_set} features, {counted(found.seeds, 'seed')}"
     return {"distillation": Finding(prose(text), on, verdict)}

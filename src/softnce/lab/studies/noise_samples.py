@@ -26,6 +26,7 @@ from softnce.lab.probe.compare import difference, mean, percent
 from softnce.lab.probe.data import NAMES, Source
 from softnce.lab.probe.training import MIXED, Probe
 from softnce.lab.recipes.recipe import Head, Loss
+from softnce.lab.report.claims import MARGIN
 from softnce.lab.report.statistics import signed
 from softnce.lab.results import Row
 from softnce.lab.studies import Outcome, StudyConfig, timed
@@ -54,8 +55,6 @@ LOOKS = {
     "queue": ("#56B4E9", "o"),
     "batch+classes": ("#CC79A7", "v"),
 }
-MARGIN = 0.5
-"""Points of top-1 within which two losses count as equivalent."""
 TOP1 = percent("top1")
 
 
@@ -330,7 +329,7 @@ def _reading(found: Found) -> str:
 
 
 def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
-    from softnce.lab.report.claims import Finding, Verdict
+    from softnce.lab.report.claims import Finding, Verdict, on_par
     from softnce.lab.report.page import counted
 
     found = find(rows)
@@ -349,11 +348,7 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
         verdict = verdict if drop.count > 1 else "undecided"
         answers["small-batch-drop"] = Finding(f"{signed(drop)} points", on(batch), verdict)
     if par is not None:
-        near = par.low > -MARGIN and par.high < MARGIN and par.count > 1
-        answers["large-batch-par"] = Finding(
-            f"{signed(par)} points", on(largest),
-            "reproduced" if near else "not reproduced" if par.high < -MARGIN and par.count > 1 else "undecided",
-        )  # fmt: skip
+        answers["large-batch-par"] = Finding(f"{signed(par)} points", on(largest), on_par(par))
     if mended is not None and mended.count > 1:
         answers["small-batch-mended"] = Finding(
             f"{signed(mended)} points with {found.num_candidates} sampled; equivalence within {MARGIN:g}: "
