@@ -48,7 +48,10 @@ def test_smoothing_is_a_temperature(tmp_path):
     found = smoothing.find(studies.load("smoothing").results(tmp_path).rows())
     assert max(found.identity) < 1e-12
     spreads = {
-        name: [100 * abs(a.result["test"]["top1"] - b.result["test"]["top1"]) / 2**0.5 for a, b in zip(*of.values())]
+        name: [
+            100 * abs(a.result["test"]["top1"] - b.result["test"]["top1"]) / 2**0.5
+            for a, b in zip(*of.values(), strict=True)
+        ]
         for name, of in found.rows.items()
         if name != "twin"
     }  # the standard deviation of two values, seed by seed

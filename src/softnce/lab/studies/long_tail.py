@@ -361,8 +361,9 @@ def _summary(tail: Tail) -> str:
     if not tail.complete:
         return "The runs of this study are not finished yet."
     effects = "; ".join(f"{_loss_name(loss)} {signed(tail.effect(loss, percent('top1')))}" for loss in CONTRASTIVE)
-    return f"""With −log η a contrastive loss fits p(y|x), prior and all, as NLL does; without it p(x|y), which is logit
-        adjustment. At imbalance {tail.imbalance:g}, leaving the correction out changes accuracy on a balanced test by
+    return f"""With −log η a contrastive loss aims at p(y|x), prior and all, as NLL does; without it at p(x|y), which is
+        logit adjustment. How far trained heads follow that, and where not, is in the table of predictions. At
+        imbalance {tail.imbalance:g}, leaving the correction out changes accuracy on a balanced test by
         this many points: {effects}."""
 
 
@@ -373,8 +374,8 @@ def _predictions(found: Sequence[Tail]) -> "Table":
     def row(words: str, predicted: str, measured: Callable[[Tail], str]) -> list[str]:
         return [words, predicted, *map(measured, found)]
 
-    def few_and_many(loss: str) -> Callable[[Tail], str]:
-        return lambda tail: "; ".join(signed(tail.effect(loss, in_group(name)), 1) for name in ("few", "many"))
+    def by_group(loss: str) -> Callable[[Tail], str]:
+        return lambda tail: "; ".join(signed(tail.effect(loss, in_group(name)), 1) for name in reversed(GROUPS))
 
     rows = [
         row(
@@ -403,7 +404,7 @@ def _predictions(found: Sequence[Tail]) -> "Table":
                     signed(e, 1) for e in (tail.switched(loss, True), tail.effect(loss, percent("top1")))
                 ),
             ),
-            row(f"{name}: points from leaving it out, classes with few samples; with many", "+; −", few_and_many(loss)),
+            row(f"{name}: points from leaving it out, classes with few samples; some; many", "+; ; −", by_group(loss)),
         ]
     rates = ", ".join(f"{lr:g}" for lr in found[-1].slopes(CONTRASTIVE[0]))
     return Table(
