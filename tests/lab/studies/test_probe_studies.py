@@ -62,6 +62,16 @@ def test_smoothing_is_a_temperature(tmp_path):
         assert abs(ours.result["test"]["ece"] - twin.result["test"]["ece"]) < 0.01
 
 
+@pytest.mark.slow
+def test_candidates_nearer_to_the_classes_are_another_training(tmp_path):
+    studies.main(["noise-samples", "--out", str(tmp_path), *OPTIONS["noise-samples"]])
+    found = noise_samples.find(studies.load("noise-samples").results(tmp_path).rows())
+    assert len(found.of(noise_samples.SHARPER, 16)) == 3  # as many seeds as are tested
+    assert not found.of(noise_samples.SHARPER, 64)
+    as_targets, sharper = found.of("sampled", 16)[0], found.of(noise_samples.SHARPER, 16)[0]
+    assert as_targets.result["test"]["nll"] != sharper.result["test"]["nll"]
+
+
 def test_the_identity_holds_to_rounding_at_any_scale():
     logits, labels = torch.randn(32, 7), torch.arange(32) % 7
     for scale in (1.0, 1e3, 1e6):

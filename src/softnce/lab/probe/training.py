@@ -57,9 +57,12 @@ def train(probe: Probe) -> dict[str, Any]:
     return trained(probe, data).measurements(data)
 
 
-def trained(probe: Probe, data: Features) -> "BestEpoch":
-    """The head that ``probe`` describes, trained on ``data``, which may be a part of the data set it names."""
-    loss, draw = build_loss(probe.loss, probe.targets, data.train.y, data.num_classes)
+def trained(probe: Probe, data: Features, candidates: Targets | None = None) -> "BestEpoch":
+    """The head that ``probe`` describes, trained on ``data``, which may be a part of the data set it names.
+
+    ``candidates`` is how sampled ones are made, where that is not how targets are.
+    """
+    loss, draw = build_loss(probe.loss, candidates or probe.targets, data.train.y, data.num_classes)
     targets = SoftTargets.from_labels(data.train.y, data.num_classes, probe.targets.smoothing)
     head = build_head(probe.head, data.dim, data.num_classes, probe.seed)
     watch = BestEpoch(head, data.held_out, loss.temperature)
