@@ -62,6 +62,10 @@ LOOKS = {
 TOP1 = percent("top1")
 
 
+LARGE = 256
+"""Batch size from which an epoch has so few steps that higher learning rates are worth a try."""
+
+
 @dataclass(frozen=True)
 class Config(StudyConfig):
     seeds: int = option(3, "number of seeds at every batch size")
@@ -76,6 +80,7 @@ class Config(StudyConfig):
     epochs: int = option(1, "passes over the training set")
     hidden: int = option(256, "width of the head's hidden layers")
     rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "learning rates tried")
+    large_rates: tuple[float, ...] = option((1e-2,), f"learning rates tried besides from batch size {LARGE} on")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,6 +89,7 @@ class Config(StudyConfig):
         if self.tested_batch not in self.batches:
             raise ValueError(f"tested_batch: got {self.tested_batch}, need one of the batches {list(self.batches)}")
         search.check_rates(self.rates)
+        search.check_rates((*self.rates, *self.large_rates), "large_rates")
         if not self.sharper > 0:
             raise ValueError(f"sharper: got {self.sharper:g}, need a positive number")
         for name, number in (("num_candidates", self.num_candidates), ("epochs", self.epochs), ("hidden", self.hidden),
@@ -140,16 +146,18 @@ def settings(config: Config) -> list[Probe]:
     return [*crossed, *numbers, sharper(config)]
 
 
+def rates(config: Config, batch: int) -> tuple[float, ...]:
+    return (*config.rates, *config.large_rates) if batch >= LARGE else config.rates
+
+
 def runs(config: Config) -> list[Probe]:
-    return search.trials(settings(config), config.rates)
+    return [trial for probe in settings(config) for trial in search.trials([probe], rates(config, probe.batch))]
 
 
 def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
-    tested = [setting(config, method, config.tested_batch) for method in config.tested]
-    return [
-        *search.tuned(settings(config), rows, config.rates, config.seeds),
-        *search.tuned([*tested, sharper(config)], rows, config.rates, config.tested_seeds),
-    ]
+    tested = [*(setting(config, method, config.tested_batch) for method in config.tested), sharper(config)]
+    wanted = [(probe, config.seeds) for probe in settings(config)] + [(probe, config.tested_seeds) for probe in tested]
+    return [run for probe, seeds in wanted for run in search.tuned([probe], rows, rates(config, probe.batch), seeds)]
 
 
 def execute(todo: Sequence[Probe], progress: "Progress") -> Iterator[Outcome]:
@@ -199,9 +207,8 @@ def find(rows: Sequence[Row]) -> Found:
         shared = {name: row.config[name] for name in ("data", "head", "epochs", "targets")}
         groups.setdefault(search.setting_key(shared), []).append(row)
     group = max(groups.values(), key=len)
-    rates = search.tried_rates(group)
     chosen: dict[tuple[str, int, int], list[Row]] = {}
-    for found in search.at_best_rate(group, rates).values():
+    for found in _at_best_rates(group):
         config = found[0].config
         method = "soft-ce" if config["loss"]["name"] == "soft-ce" else config["loss"]["candidates"]
         number = config["loss"]["num_candidates"] if method in ("sampled", "queue") else 0
@@ -212,6 +219,13 @@ def find(rows: Sequence[Row]) -> Found:
         queued[number] += len(found) if method == "queue" else 0
     most = max(chosen, key=lambda key: (len(chosen[key]), -key[1]), default=("", 0, 0))
     return Found(chosen, group[0].config["data"], max(queued, key=queued.__getitem__, default=0), most[1])
+
+
+def _at_best_rates(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """The runs of each setting at its rate, of those that were tried at its batch size."""
+    for batch in {row.config["batch"] for row in rows}:
+        of_batch = [row for row in rows if row.config["batch"] == batch]
+        yield from search.at_best_rate(of_batch, search.tried_rates(of_batch)).values()
 
 
 def name_of(method: str) -> str:
