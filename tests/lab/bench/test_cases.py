@@ -1,5 +1,7 @@
 """The losses that are timed side by side compute what they are said to compute."""
 
+import functools
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -64,3 +66,10 @@ def test_every_family_has_its_reference() -> None:
 def test_candidates_hold_the_batch() -> None:
     with pytest.raises(ValueError, match="at least the 8 rows"):
         Size(8, 10, candidates=4)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.is_compiled])
+def test_the_compiler_sees_through_a_step_of_new_inputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # traces, as a whole
+    CASES[name].step(Inputs(Size(8, 5)))()
+    torch.compiler.reset()

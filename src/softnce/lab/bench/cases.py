@@ -182,6 +182,14 @@ def _published(inputs: Inputs) -> Callable[[Tensor], Tensor]:
     )
 
 
+def _cross_entropy(targets: Callable[[Inputs], Tensor]) -> Callable[[Inputs], Callable[[Tensor], Tensor]]:
+    def loss(inputs: Inputs) -> Callable[[Tensor], Tensor]:
+        given = targets(inputs)  # made here: the compiler cannot enter a cached property
+        return lambda x: F.cross_entropy(x, given)
+
+    return loss
+
+
 def _ours(targets: Callable[[Inputs], Tensor | SoftTargets], **options: Any) -> Callable[[Inputs], Callable]:
     """The library's loss on these targets, against the batch or against M candidates that begin with it."""
 
@@ -250,7 +258,7 @@ _EAGER = [
     Case(
         REFERENCE["soft"],
         "soft",
-        lambda i: lambda x: F.cross_entropy(x, i.probabilities),
+        _cross_entropy(lambda i: i.probabilities),
         lambda s: _logits(s, 3),
     ),
     Case("timm SoftTargetCrossEntropy", "soft", _timm, lambda s: _logits(s, 3), needs="timm"),
@@ -273,7 +281,7 @@ _EAGER = [
     Case(
         REFERENCE["labels"],
         "labels",
-        lambda i: lambda x: F.cross_entropy(x, i.labels),
+        _cross_entropy(lambda i: i.labels),
         lambda s: _logits(s, 2),
     ),
     Case("softnce, labels", "labels", _ours(lambda i: i.labels), lambda s: _logits(s, 2), is_ours=True),
