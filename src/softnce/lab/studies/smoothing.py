@@ -260,7 +260,14 @@ def section(rows: Sequence[Row]) -> "Section":
             for epsilon, of in found.rows[OURS].items()
             if epsilon in found.rows["twin"]
         )
-        less = "less than" if found.steadiness.low > 0 else "more than" if found.steadiness.high < 0 else "as much as"
+        is_told = found.steadiness.low * found.steadiness.high > 0
+        less = (
+            "less than"
+            if is_told and found.steadiness.mean > 0
+            else "more than"
+            if is_told
+            else "no less for sure than"
+        )
         summary = f"""Over ε, the accuracy of soft target InfoNCE varies {less} that of soft target cross-entropy
             (standard deviation of the means {deviation:.2f} against {deviation_ce:.2f} points; seed by seed the
             difference is {signed(found.steadiness)}). To soft target InfoNCE, ε is a temperature and nothing else."""
