@@ -258,7 +258,7 @@ def _draw_panel(ax: Any, panel: Panel, legend: dict[str, Any]) -> None:
                     c=[mark.colour] if one_colour else mark.colour,
                     marker=mark.marker,
                     alpha=mark.opacity,
-                    linewidths=0,
+                    linewidths=1.6 if mark.marker == "x" else 0,  # a cross is nothing but lines
                 )
                 handle = handle if one_colour else None
             case Level():

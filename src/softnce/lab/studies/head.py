@@ -184,7 +184,7 @@ def section(rows: Sequence[Row]) -> "Section":
     blocks: list[Any] = []
     panels = []
     for part in found:
-        for head, title in (LAYERS, "three layers"), (AUTHORS, "three layers, scores normalised"):
+        for head, title in (LAYERS, "three layers"), (AUTHORS, "and BatchNorm"):
             marks = []
             for place, loss in enumerate(LOSSES):
                 if part.has((loss, head), (loss, LINEAR)):
