@@ -9,6 +9,7 @@ import torch
 from softnce.lab import studies
 from softnce.lab.probe.training import reliability, scores
 from softnce.lab.report import charts
+from softnce.lab.results import Row
 from softnce.lab.studies import accuracy, noise_samples, smoothing
 
 ONE_RATE = ["--rates", "[0.003]", "--seeds", "2"]
@@ -162,3 +163,30 @@ def test_the_small_network_is_trained_on_images(tmp_path, monkeypatch):
     assert 0 <= result["test"]["top1"] <= 1
     assert set(result["held_out"]) >= {"top1", "top5", "ece"}
     assert json.loads(json.dumps(result)) == result
+
+
+def test_models_that_disagree_decide_nothing(monkeypatch):
+    def part(title: str, gains: dict[str, float]) -> accuracy.Part:
+        rows = {
+            loss: [
+                Row(
+                    "",
+                    {"seed": seed, "lr": 1e-3},
+                    {"test": {"top1": 0.5 + gains.get(loss, 0.0), "top5": 0.9}},
+                    1.0,
+                    "",
+                    {},
+                )
+                for seed in range(3)
+            ]
+            for loss in accuracy.LOSSES
+        }
+        return accuracy.Part(title, title, rows, {loss: {3e-4: 1.0, 1e-3: 2.0, 3e-3: 1.0} for loss in rows})
+
+    ahead, behind = {"soft-target-info-nce": 0.02, "nll": 0.01}, {"soft-target-info-nce": -0.02}
+    monkeypatch.setattr(accuracy, "parts", lambda rows: [part("a", ahead), part("b", behind)])
+    found = accuracy.claims([])
+    assert found["accuracy-nll"].verdict == "undecided"
+    assert found["accuracy-nll"].on == "a; b"
+    assert found["accuracy-soft-ce"].verdict == "not reproduced"  # both far from it, in either direction
+    assert found["accuracy-rates"].verdict == "reproduced"

@@ -165,6 +165,11 @@ class Part:
     tried: dict[str, dict[float, float]]  # held-out top-1 in per cent, by loss and learning rate
 
     @property
+    def is_complete(self) -> bool:
+        """Whether every loss has seeds enough to be compared."""
+        return not set(LOSSES) - set(self.chosen) and min(map(len, self.chosen.values())) > 1
+
+    @property
     def is_of_digits(self) -> bool:
         return any(row.config.get("data") == "digits" for rows in self.chosen.values() for row in rows)
 
@@ -320,42 +325,54 @@ def _reading(part: Part) -> str:
 
 
 def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
+    """What both models say; a verdict only where they agree."""
+    from softnce.lab.report.claims import Finding, Verdict
+
+    answers = [_part_claims(part) for part in parts(rows) if part.is_complete and not part.is_of_digits]
+    found: dict[str, Finding] = {}
+    for key in answers[0] if answers else ():
+        of_key = [answer[key] for answer in answers]
+        agree = len({finding.verdict for finding in of_key}) == 1
+        verdict: Verdict = of_key[0].verdict if agree else "undecided"
+        found[key] = Finding("; ".join(f.ours for f in of_key), "; ".join(f.on for f in of_key), verdict)
+    return found
+
+
+def _part_claims(part: Part) -> "dict[str, Finding]":
     from softnce.lab.report.claims import Finding, Verdict, on_par
     from softnce.lab.report.style import LOSSES as LOOKS
 
-    found: dict[str, Finding] = {}
-    for part in parts(rows)[:1]:  # the head on features has the most seeds and the longest search
-        if part.is_of_digits or set(LOSSES) - set(part.chosen) or min(map(len, part.chosen.values())) == 1:
-            continue
+    def beats(other: str) -> Finding:
+        gain = part.difference(other)
+        verdict: Verdict = "reproduced" if gain.low > 0 else "not reproduced" if gain.high < 0 else "undecided"
+        return Finding(f"{signed(gain)} points", part.on, verdict)
 
-        def beats(key: str, other: str, part: Part = part) -> None:
-            gain = part.difference(other)
-            verdict: Verdict = "reproduced" if gain.low > 0 else "not reproduced" if gain.high < 0 else "undecided"
-            found[key] = Finding(f"{signed(gain)} points", part.on, verdict)
-
-        par = part.difference("soft-ce")
-        found["accuracy-soft-ce"] = Finding(f"{signed(par)} points", part.on, on_par(par))
-        beats("accuracy-nll", "nll")
-        beats("accuracy-info-nce", "info-nce")
-        beats("accuracy-soft-distribution", "soft-dist-info-nce")
-        means = {name: mean(rows, TOP1).mean for name, rows in part.chosen.items()}
-        drawn = means.pop("soft-dist-info-nce")
-        lowest = min(means.values())
-        found["accuracy-worst"] = Finding(
+    par = part.difference("soft-ce")
+    means = {name: mean(rows, TOP1).mean for name, rows in part.chosen.items()}
+    drawn = means.pop("soft-dist-info-nce")
+    lowest = min(means.values())
+    fives = {name: mean(rows, percent("top5")).mean for name, rows in part.chosen.items()}
+    first = max(fives, key=fives.__getitem__)
+    rates = {name: part.chosen[name][0].config["lr"] for name in ("soft-ce", OURS)}
+    tried = sorted(set.union(*map(set, part.tried.values())))
+    is_inside = all(tried[0] < rate < tried[-1] for rate in rates.values())
+    same_rate = len(set(rates.values())) == 1
+    return {
+        "accuracy-soft-ce": Finding(f"{signed(par)} points", part.on, on_par(par)),
+        "accuracy-nll": beats("nll"),
+        "accuracy-info-nce": beats("info-nce"),
+        "accuracy-soft-distribution": beats("soft-dist-info-nce"),
+        "accuracy-worst": Finding(
             f"{drawn:.2f}, the next {lowest:.2f}", part.on, "reproduced" if drawn < lowest else "not reproduced"
-        )
-        fives = {name: mean(rows, percent("top5")).mean for name, rows in part.chosen.items()}
-        first = max(fives, key=fives.__getitem__)
-        found["accuracy-top-5"] = Finding(
-            f"{fives['soft-dist-info-nce']:.2f}; first is {LOOKS[first].name} with {fives[first]:.2f}",
+        ),
+        "accuracy-top-5": Finding(
+            f"{fives['soft-dist-info-nce']:.2f}, first is {LOOKS[first].name} with {fives[first]:.2f}",
             part.on,
             "reproduced" if first == "soft-dist-info-nce" else "not reproduced",
-        )
-        rates = {name: part.chosen[name][0].config["lr"] for name in ("soft-ce", OURS)}
-        tried = sorted(set.union(*map(set, part.tried.values())))
-        is_inside = all(tried[0] < rate < tried[-1] for rate in rates.values())
-        text = f"{rates['soft-ce']:g} and {rates[OURS]:g}, of {tried[0]:g} to {tried[-1]:g}"
-        same = len(set(rates.values())) == 1
-        verdict: Verdict = "not reproduced" if not same else "reproduced" if is_inside else "undecided"
-        found["accuracy-rates"] = Finding(text, part.on, verdict)
-    return found
+        ),
+        "accuracy-rates": Finding(
+            f"{rates['soft-ce']:g} and {rates[OURS]:g}, of {tried[0]:g} to {tried[-1]:g}",
+            part.on,
+            "not reproduced" if not same_rate else "reproduced" if is_inside else "undecided",
+        ),
+    }
