@@ -61,7 +61,7 @@ class Config(StudyConfig):
 
 
 PRESETS = {
-    "quick": Config(seeds=2, data="digits", epochs=5, batch=64, hidden=64, rates=(1e-3, 3e-3), image_epochs=0),
+    "quick": Config(seeds=2, data="digits", epochs=3, batch=64, hidden=64, rates=(1e-3, 3e-3), image_epochs=0),
     "paper": Config(),
 }
 

@@ -66,7 +66,7 @@ class Config(StudyConfig):
 
 
 PRESETS = {
-    "quick": Config(seeds=2, data=("digits",), epochs=(4,), batch=64, hidden=64, rates=(1e-3, 3e-3)),
+    "quick": Config(seeds=2, data=("digits",), epochs=(3,), batch=64, hidden=64, rates=(1e-3, 3e-3)),
     "paper": Config(),
 }
 

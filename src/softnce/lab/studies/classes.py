@@ -85,9 +85,9 @@ class Config(StudyConfig):
 
 PRESETS = {
     "quick": Config(
-        classes=(2_000, 20_000),
-        steps=400,
-        views=8,
+        classes=(2_000, 10_000),
+        steps=300,
+        views=6,
         batch=256,
         candidates=1024,
         negatives=256,

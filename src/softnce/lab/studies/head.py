@@ -75,7 +75,7 @@ class Config(StudyConfig):
 
 
 PRESETS = {
-    "quick": Config(compared_seeds=3, data=("digits",), epochs=(4,), batch=64, hidden=64, rates=(1e-3, 1e-2)),
+    "quick": Config(seeds=2, compared_seeds=2, data=("digits",), epochs=(3,), batch=64, hidden=64, rates=(1e-3, 1e-2)),
     "paper": Config(),
 }
 
