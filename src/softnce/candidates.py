@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softnce.targets import SoftTargets, class_edges, invert_edges
+from softnce.targets import SoftTargets, class_edges, invert_edges, same_number
 from softnce.validation import KeepsPrecision, check_distribution
 
 Groups = list[SoftTargets]
@@ -75,8 +75,7 @@ class ClassCandidates(Candidates):
             raise ValueError("ClassCandidates(smoothing=None) needs targets that share one smoothing; give a number")
         labels = torch.arange(batch.num_classes, device=batch.device)[:, None]
         vertices = SoftTargets(batch.num_classes, labels, None, smoothing, batch.smoothing_dist)
-        is_shared = isinstance(batch.smoothing, float) and batch.smoothing == smoothing
-        if batch.index is not None and batch.weight is None and is_shared:
+        if batch.index is not None and batch.weight is None and same_number(batch.smoothing, smoothing):
             return [vertices], batch.index[own, 0]  # a label's own target is its vertex
         return [vertices], None
 

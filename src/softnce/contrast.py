@@ -117,16 +117,14 @@ def _label_losses(
     counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add_(0, group.index[:, 0], ones)
     # The lowest number instead of −∞ for n = 0, so that gradients stay finite when all classes are empty.
     log_counts = counts.log_().clamp_(min=torch.finfo(dtype).min)
-    offset, own_offset, label = log_counts, None, targets.index[:, 0]
-    if log_noise is not None:
-        shift = sharpness * log_noise.to(dtype)
-        offset, own_offset = log_counts - shift, -shift[label]
+    shift = None if log_noise is None else sharpness * log_noise.to(dtype)
+    offset, label = log_counts if shift is None else log_counts - shift, targets.index[:, 0]
     if logits.numel() <= SMALL and group.mask is None and chunk_size is None:
         scores = torch.add(offset, logits.to(dtype), alpha=sharpness / temperature)
         return F.cross_entropy(scores, label, reduction="none") + log_counts[label]
     problem = Problem(
         scale=sharpness / temperature, index=None, weight=None, own_index=targets.index, own_weight=None,
-        offset=offset, own_offset=own_offset, directions=[], mask=None, block=chunk_size,
+        offset=offset, own_offset=None if shift is None else -shift[label], directions=[], mask=None, block=chunk_size,
     )  # fmt: skip
     return logsumexp(logits, problem)
 

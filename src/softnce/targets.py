@@ -326,7 +326,7 @@ class SoftTargets:
         dist = _common_dist(
             [(self.smoothing, self.smoothing_dist), (other.smoothing, other.smoothing_dist)], self.num_classes
         )
-        if _same_number(self.smoothing, other.smoothing):
+        if same_number(self.smoothing, other.smoothing):
             mass = self.smoothing
         else:
             mass = lam * self.smoothing + (1 - lam) * other.smoothing
@@ -395,7 +395,7 @@ class SoftTargets:
         dist = _common_dist([(part.smoothing, part.smoothing_dist) for part in parts], first.num_classes)
         mask = SoftTargets.joint_mask(parts)
         mass = first.smoothing
-        if not all(_same_number(part.smoothing, mass) for part in parts):
+        if not all(same_number(part.smoothing, mass) for part in parts):
             mass = torch.cat([part.background_mass() for part in parts])
         if any(part.index is None for part in parts):
             weight = torch.cat([part.foreground() for part in parts])
@@ -500,7 +500,7 @@ def _from_labels(
 
 def same_background(a: SoftTargets, b: SoftTargets) -> bool:
     """Whether every row of both has one and the same background, so that it cancels between their scores."""
-    return _same_number(a.smoothing, b.smoothing) and (is_zero(a.smoothing) or same_dist(a, b))
+    return same_number(a.smoothing, b.smoothing) and (is_zero(a.smoothing) or same_dist(a, b))
 
 
 def same_dist(a: SoftTargets, b: SoftTargets) -> bool:
@@ -512,7 +512,8 @@ def is_zero(mass: float | Tensor) -> bool:
     return isinstance(mass, float) and mass == 0.0
 
 
-def _same_number(a: float | Tensor, b: float | Tensor) -> bool:
+def same_number(a: float | Tensor, b: float | Tensor) -> bool:
+    """Whether both are one number for all rows, and the same."""
     return isinstance(a, float) and isinstance(b, float) and a == b
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from softnce.lab.graphs import metrics
 from softnce.lab.graphs.layout import CLASS_NAMES, EMBRYO_SAC
 from softnce.lab.report.charts import Figure, Heat, Line, Mark, Panel, Points
-from softnce.lab.report.claims import Finding, Verdict
+from softnce.lab.report.claims import Finding, Verdict, ahead
 from softnce.lab.report.page import Section, Table, counted, prose
 from softnce.lab.report.statistics import Estimate, estimate, signed
 from softnce.lab.report.style import LOSSES
@@ -335,10 +335,10 @@ class Folds:
         c = self.config
         folds = f"{self.folds} folds" + (f" × {self.seeds} seeds" if self.seeds > 1 else "")
         on = f"generated tissue, not CellTypeGraph; DeeperGCN of {c['layers']} layers, {folds}"
-        ahead = self.difference("soft-ce", OURS)
+        lead = self.difference("soft-ce", OURS)
         hard = [self.difference(OURS, loss) for loss in ("nll", "info-nce")]
-        assert ahead is not None
-        found = {"nodes-soft-ce": Finding(f"{signed(ahead)} points", on, _sign(ahead) if self.decides else "undecided")}
+        assert lead is not None
+        found = {"nodes-soft-ce": Finding(f"{signed(lead)} points", on, ahead(lead) if self.decides else "undecided")}
         if all(e is not None for e in hard):
             nll, info = (e for e in hard if e is not None)
             on_par = all(e.low >= -1 and e.high <= 1 for e in (nll, info))
@@ -355,7 +355,7 @@ class Folds:
         found["nodes-soft-distribution"] = Finding(
             f"{text}{self.mean(rival):.2f}; {signed(behind)} points between them",
             on,
-            _sign(behind) if self.decides else "undecided",
+            ahead(behind) if self.decides else "undecided",
         )
         return found
 
@@ -492,11 +492,6 @@ def _spread(values: Sequence[float]) -> str:
 
 def _range(e: Estimate) -> str:
     return f"95 % interval {e.low:.2f} to {e.high:.2f}"
-
-
-def _sign(e: Estimate) -> Verdict:
-    """Of a claim that something is ahead by ``e``."""
-    return "reproduced" if e.low > 0 else "not reproduced" if e.high < 0 else "undecided"
 
 
 def _paper_range() -> float:

@@ -21,7 +21,7 @@ def mean(rows: Sequence[Row], value: Value) -> Estimate:
 
 def difference(a: Sequence[Row], b: Sequence[Row], value: Value) -> Estimate:
     """``value`` of a minus that of b, paired: seeds that only one of them has do not count."""
-    ours, theirs = _by_seed(a, value), _by_seed(b, value)
+    ours, theirs = by_seed(a, value), by_seed(b, value)
     return estimate([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
 
 
@@ -29,10 +29,11 @@ def difference_of_differences(
     a: Sequence[Row], b: Sequence[Row], c: Sequence[Row], d: Sequence[Row], value: Value
 ) -> Estimate:
     """(a − b) − (c − d), paired over the seeds all four have."""
-    first, second, third, fourth = (_by_seed(rows, value) for rows in (a, b, c, d))
+    first, second, third, fourth = (by_seed(rows, value) for rows in (a, b, c, d))
     seeds = sorted(first.keys() & second.keys() & third.keys() & fourth.keys())
     return estimate([first[seed] - second[seed] - third[seed] + fourth[seed] for seed in seeds])
 
 
-def _by_seed(rows: Sequence[Row], value: Value) -> dict[int, float]:
+def by_seed(rows: Sequence[Row], value: Value) -> dict[int, float]:
+    """``value`` of each run, by its seed."""
     return {row.config["seed"]: value(row) for row in rows}

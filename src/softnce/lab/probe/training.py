@@ -51,10 +51,10 @@ def targets_for(loss: str, soft: Targets = MIXED) -> Targets:
     return HARD if loss in HARD_LOSSES else soft
 
 
-def train(probe: Probe) -> dict[str, Any]:
-    """Train a head; returns :func:`measurements` of the epoch that is best on the held-out part."""
+def train(probe: Probe, candidates: Targets | None = None) -> dict[str, Any]:
+    """Train a head (see ``trained``); returns :func:`measurements` of the epoch that is best on the held-out part."""
     data = load(probe.data)
-    return trained(probe, data).measurements(data)
+    return trained(probe, data, candidates).measurements(data)
 
 
 def trained(probe: Probe, data: Features, candidates: Targets | None = None) -> "BestEpoch":

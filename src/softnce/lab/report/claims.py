@@ -333,6 +333,11 @@ NOTES = (
 )
 
 
+def ahead(gap: Estimate) -> Verdict:
+    """Of a claim that something is ahead by ``gap``: the whole interval is above 0, or below it."""
+    return "reproduced" if gap.low > 0 else "not reproduced" if gap.high < 0 else "undecided"
+
+
 def on_par(gap: Estimate) -> Verdict:
     """Of a claim that two losses are on par: their gap lies within the margin, or is real and larger than that."""
     if gap.count > 1 and gap.low > -MARGIN and gap.high < MARGIN:

@@ -339,13 +339,12 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
 
 
 def _part_claims(part: Part) -> "dict[str, Finding]":
-    from softnce.lab.report.claims import Finding, Verdict, on_par
+    from softnce.lab.report.claims import Finding, ahead, on_par
     from softnce.lab.report.style import LOSSES as LOOKS
 
     def beats(other: str) -> Finding:
         gain = part.difference(other)
-        verdict: Verdict = "reproduced" if gain.low > 0 else "not reproduced" if gain.high < 0 else "undecided"
-        return Finding(f"{signed(gain)} points", part.on, verdict)
+        return Finding(f"{signed(gain)} points", part.on, ahead(gain))
 
     par = part.difference("soft-ce")
     means = {name: mean(rows, TOP1).mean for name, rows in part.chosen.items()}

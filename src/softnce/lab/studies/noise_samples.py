@@ -166,9 +166,7 @@ def execute(todo: Sequence[Probe], progress: "Progress") -> Iterator[Outcome]:
 
 
 def perform(run: Probe) -> dict[str, Any]:
-    features = data.load(run.data)
-    candidates = replace(run.targets, mixup=run.candidate_mixup) if isinstance(run, Sharper) else None
-    return training.trained(run, features, candidates).measurements(features)
+    return training.train(run, replace(run.targets, mixup=run.candidate_mixup) if isinstance(run, Sharper) else None)
 
 
 # ------------------------------------------------------------------------------------------------------------- page
@@ -185,7 +183,7 @@ class Found:
 
     def of(self, method: str, batch: int, number: int | None = None) -> list[Row]:
         number = self.num_candidates if number is None else number
-        return self.rows.get((method, batch, number * (method in COUNTED)), [])
+        return self.rows.get((method, batch, number if method in COUNTED else 0), [])
 
     @property
     def batches(self) -> list[int]:
@@ -211,8 +209,8 @@ def find(rows: Sequence[Row]) -> Found:
     for found in _at_best_rates(group):
         config = found[0].config
         method = "soft-ce" if config["loss"]["name"] == "soft-ce" else config["loss"]["candidates"]
-        number = config["loss"]["num_candidates"] if method in ("sampled", "queue") else 0
         method = SHARPER if "candidate_mixup" in config else method
+        number = config["loss"]["num_candidates"] if method in COUNTED else 0
         chosen[method, config["batch"], number] = found
     queued: Counter[int] = Counter()
     for (method, _, number), found in chosen.items():
@@ -287,7 +285,7 @@ def section(rows: Sequence[Row]) -> "Section":
                 str(len(of)),
             ]
             for method in [*METHODS, SHARPER]
-            for number in (found.numbers if method == "sampled" else [found.num_candidates * (method in COUNTED)])
+            for number in (found.numbers if method == "sampled" else [found.num_candidates if method in COUNTED else 0])
             if (of := found.of(method, batch, number))
         ],
         prose(f"""Batch size {batch}. Gap: mean and 95 % interval, paired by seed. p: two one-sided tests; below 0.05

@@ -23,7 +23,7 @@ from softnce import SoftTargets, functional
 from softnce.lab.configuration import option
 from softnce.lab.parallel import one_per_core
 from softnce.lab.probe import data, search, training
-from softnce.lab.probe.compare import mean, percent
+from softnce.lab.probe.compare import by_seed, mean, percent
 from softnce.lab.probe.data import NAMES, Source
 from softnce.lab.probe.training import HARD, Probe
 from softnce.lab.recipes.recipe import Head, Loss, LossName, Targets
@@ -180,14 +180,12 @@ class Found:
     @property
     def steadiness(self) -> Estimate:
         """Standard deviation over ε of soft target cross-entropy's accuracy minus soft target InfoNCE's, by seed."""
-        by_seed = {
-            loss: [{row.config["seed"]: TOP1(row) for row in rows} for rows in self.rows[loss].values()]
-            for loss in (CE, OURS)
-        }
-        seeds = set.intersection(*(set(of) for every in by_seed.values() for of in every))
-        of_ce, of_ours = ([statistics.stdev(of[seed] for of in by_seed[loss]) for seed in sorted(seeds)]
-                          for loss in (CE, OURS))  # fmt: skip
-        return estimate([ce - ours for ce, ours in zip(of_ce, of_ours, strict=True)])
+        ce, ours = ([by_seed(rows, TOP1) for rows in self.rows[loss].values()] for loss in (CE, OURS))
+        seeds = set.intersection(*map(set, [*ce, *ours]))
+        return estimate([
+            statistics.stdev(of[seed] for of in ce) - statistics.stdev(of[seed] for of in ours)
+            for seed in sorted(seeds)
+        ])  # fmt: skip
 
     @property
     def identity(self) -> tuple[float, float]:
@@ -229,6 +227,7 @@ def _key(config: Any) -> Any:
 
 def section(rows: Sequence[Row]) -> "Section":
     from softnce.lab.report.charts import Figure, Line, Panel
+    from softnce.lab.report.claims import ahead
     from softnce.lab.report.page import Section, Table, prose
     from softnce.lab.report.style import LOSSES
 
@@ -260,14 +259,10 @@ def section(rows: Sequence[Row]) -> "Section":
             for epsilon, of in found.rows[OURS].items()
             if epsilon in found.rows["twin"]
         )
-        is_told = found.steadiness.low * found.steadiness.high > 0
-        less = (
-            "less than"
-            if is_told and found.steadiness.mean > 0
-            else "more than"
-            if is_told
-            else "no less for sure than"
-        )
+        varies: dict[str, str] = {
+            "reproduced": "less than", "not reproduced": "more than", "undecided": "no less for sure than",
+        }  # fmt: skip
+        less = varies[ahead(found.steadiness)]
         summary = f"""Over ε, the accuracy of soft target InfoNCE varies {less} that of soft target cross-entropy
             (standard deviation of the means {deviation:.2f} against {deviation_ce:.2f} points; seed by seed the
             difference is {signed(found.steadiness)}). To soft target InfoNCE, ε is a temperature and nothing else."""
@@ -311,7 +306,7 @@ def section(rows: Sequence[Row]) -> "Section":
 
 
 def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
-    from softnce.lab.report.claims import Finding
+    from softnce.lab.report.claims import Finding, ahead
     from softnce.lab.report.page import counted
 
     found = find(rows)
@@ -327,10 +322,11 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
         )
     }
     if found.data != "digits":
+        verdict = ahead(found.steadiness)
         answers["smoothing-sensitivity"] = Finding(
             f"largest deviation {most:.2f} against {most_ce:.2f}, standard deviation {deviation:.2f} against "
             f"{deviation_ce:.2f}; by seed the second is larger by {signed(found.steadiness)}",
             on,
-            "explained" if found.steadiness.low > 0 else "not reproduced" if found.steadiness.high < 0 else "undecided",
+            "explained" if verdict == "reproduced" else verdict,
         )
     return answers
