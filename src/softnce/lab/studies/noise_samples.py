@@ -89,7 +89,8 @@ class Config(StudyConfig):
         if self.tested_batch not in self.batches:
             raise ValueError(f"tested_batch: got {self.tested_batch}, need one of the batches {list(self.batches)}")
         search.check_rates(self.rates)
-        search.check_rates((*self.rates, *self.large_rates), "large_rates")
+        if self.large_rates:
+            search.check_rates(self.large_rates, "large_rates")
         if not self.sharper > 0:
             raise ValueError(f"sharper: got {self.sharper:g}, need a positive number")
         for name, number in (("num_candidates", self.num_candidates), ("epochs", self.epochs), ("hidden", self.hidden),
