@@ -107,7 +107,8 @@ def test_bad_settings_are_named():
 @pytest.mark.slow
 def test_from_command_to_page(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(head, "one_per_core", lambda perform, todo: map(perform, todo))
-    command = ["head", "--out", str(tmp_path), "--epochs", "[1]", "--rates", "[0.01]", "--seeds", "2"]
+    command = ["head", "--out", str(tmp_path), "--epochs", "[1]", "--rates", "[0.01]"]
+    command += ["--seeds", "2", "--compared_seeds", "3"]
     for _ in range(2):
         studies.main(command)
     assert capsys.readouterr().out.count(": 0 runs to do") == 2
