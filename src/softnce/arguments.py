@@ -23,7 +23,9 @@ def rows_of_logits(logits: Tensor, allow_empty: bool = False) -> tuple[Tensor, t
         raise ValueError("logits have no classes: shape (N, K) with K ≥ 1 is needed")
     if logits.numel() == 0 and not allow_empty:
         raise ValueError(f"the batch is empty: logits have shape {tuple(logits.shape)}")
-    rows = logits if logits.dim() == 2 else logits.movedim(1, -1)
+    if logits.dim() == 2:
+        return logits, logits.shape[:1]
+    rows = logits.movedim(1, -1)
     return rows.reshape(-1, logits.shape[1]), rows.shape[:-1]
 
 
@@ -35,7 +37,7 @@ def rows_of_targets(
     if isinstance(targets, Tensor):
         spatial = tuple(shape[1:])
         if targets.shape == shape and (len(shape) > 1 or not targets.is_floating_point()):
-            targets = targets.reshape(-1)
+            targets = targets if len(shape) == 1 else targets.reshape(-1)
         elif targets.shape == (shape[0], num_classes, *spatial):
             targets = targets.movedim(1, -1).reshape(-1, num_classes)
         else:

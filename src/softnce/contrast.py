@@ -113,12 +113,13 @@ def _label_losses(
     assert isinstance(targets.smoothing, float)
     dtype = torch.promote_types(logits.dtype, torch.float32)
     sharpness = 1 - targets.smoothing
-    ones = torch.ones_like(group.index[:, 0], dtype=dtype) if group.mask is None else group.mask.to(dtype)
-    counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add_(0, group.index[:, 0], ones)
+    label, labels = targets.index[:, 0], group.index[:, 0]
+    ones = torch.ones_like(labels, dtype=dtype) if group.mask is None else group.mask.to(dtype)
+    counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add_(0, labels, ones)
     # The lowest number instead of −∞ for n = 0, so that gradients stay finite when all classes are empty.
     log_counts = counts.log_().clamp_(min=torch.finfo(dtype).min)
     shift = None if log_noise is None else sharpness * log_noise.to(dtype)
-    offset, label = log_counts if shift is None else log_counts - shift, targets.index[:, 0]
+    offset = log_counts if shift is None else log_counts - shift
     if logits.numel() <= SMALL and group.mask is None and chunk_size is None:
         scores = torch.add(offset, logits.to(dtype), alpha=sharpness / temperature)
         return F.cross_entropy(scores, label, reduction="none") + log_counts[label]

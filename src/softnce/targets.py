@@ -369,6 +369,8 @@ class SoftTargets:
         return self.to("cpu")
 
     def detach(self) -> SoftTargets:
+        if self.weight is None and isinstance(self.smoothing, float):
+            return self  # labels have no gradient
         return self._map(lambda x: x.detach())
 
     def clone(self) -> SoftTargets:

@@ -17,6 +17,7 @@ OPTIONS = {
     "accuracy": ["--epochs", "1", *ONE_RATE],
     "noise-samples": [
         *("--batches", "[16, 64]", "--tested_batch", "16", "--tested_seeds", "3", "--numbers", "[8]"),
+        *("--confirming_seeds", "2"),
         *ONE_RATE,
     ],
     "smoothing": ["--epochs", "2", "--smoothing", "[0.0, 0.2]", *ONE_RATE],
@@ -71,6 +72,11 @@ def test_candidates_nearer_to_the_classes_are_another_training(tmp_path):
     assert not found.of(noise_samples.SHARPER, 64)
     as_targets, sharper = found.of("sampled", 16)[0], found.of(noise_samples.SHARPER, 16)[0]
     assert as_targets.result["test"]["nll"] != sharper.result["test"]["nll"]
+    for method in ("soft-ce", "sampled", noise_samples.SHARPER):
+        assert [row.config["seed"] for row in found.of(method, 16, further=True)] == [3, 4]
+    assert not found.of("batch", 16, further=True)
+    assert found.gap("sampled", 16).count == 3
+    assert found.gap("sampled", 16, further=True).count == 2
 
 
 def test_the_identity_holds_to_rounding_at_any_scale():

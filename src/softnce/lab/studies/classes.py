@@ -51,12 +51,12 @@ class Config(StudyConfig):
     seeds: int = option(1, "number of seeds; a seed fixes the problem, the batches and the first weights")
     classes: tuple[int, ...] = option((10_000, 100_000, 1_000_000), "K")
     steps: int = option(2000, "training steps, at least")
-    views: int = option(6, "times every class is seen, at least; a million classes then need more steps")
-    seconds: float = option(400.0, "time after which a run stops where it is")
+    views: int = option(20, "times every class is seen, at least; a million classes then need more steps")
     batch: int = option(1024, "N, rows of a batch")
     candidates: int = option(2048, "M of the run with more candidates than its batch has")
     negatives: int = option(2048, "classes drawn for sampled softmax")
     softmax_classes: int = option(100_000, "K up to which the full softmax is run")
+    softmax_seconds: float = option(400.0, "time after which the full softmax stops where it is")
     lrs: tuple[float, ...] = option((0.3,), "learning rates of the table, each tried")
     network_lr: float = option(3e-3, "learning rate of the network")
     mix_alpha: float = option(0.2, "parameter of MixUp's Beta distribution")
@@ -71,7 +71,7 @@ class Config(StudyConfig):
         for name in ("steps", "views", "batch", "candidates", "negatives", "latent", "dim", "hidden", "tests"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, need at least 1")
-        for name in ("seconds", "network_lr", "mix_alpha", "noise"):
+        for name in ("softmax_seconds", "network_lr", "mix_alpha", "noise"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: got {getattr(self, name):g}, need a positive number")
         if self.candidates <= self.batch:
@@ -109,7 +109,7 @@ class Run:
     lr: float
     seed: int
     steps: int
-    seconds: float
+    seconds: float | None  # after which it stops where it is
     batch: int
     others: int  # candidates beside the batch's, or negatives
     network_lr: float
@@ -135,7 +135,7 @@ def runs(config: Config) -> list[Run]:
             lr,
             seed,
             max(config.steps, math.ceil(config.views * classes / config.batch)),
-            config.seconds,
+            config.softmax_seconds if method == "softmax" else None,
             config.batch,
             others[method],
             config.network_lr,
@@ -305,7 +305,7 @@ def train(run: Run, on_step: Callable[[], None] = lambda: None) -> dict[str, Any
         wall += time.perf_counter() - started
         processor += time.process_time() - used
         on_step()
-        is_over = wall > run.seconds
+        is_over = run.seconds is not None and wall > run.seconds
         if done in looks or is_over:
             for name, value in (
                 ("step", done),
@@ -358,7 +358,7 @@ Found = dict[tuple[int, Method], list[Row]]
 
 def _best_of(rows: Sequence[Row]) -> Found:
     """By classes and method, the runs of the commonest protocol with the learning rate that ended best."""
-    varied = {"method", "classes", "lr", "seed", "steps", "others"}
+    varied = {"method", "classes", "lr", "seed", "steps", "seconds", "others"}
     protocols: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
         protocols[tuple((key, row.config[key]) for key in sorted(row.config) if key not in varied)].append(row)

@@ -9,6 +9,7 @@ sizes 4 to 1024 with soft target cross-entropy and with soft target InfoNCE whos
 
 The learning rate of each is searched at every batch size on held-out data. One batch size gets many seeds and a test of
 equivalence (two one-sided tests); there the number of sampled candidates is varied, and how strongly they are mixed.
+How strongly was settled on those seeds, so the test is made again on seeds that had no part in it.
 
 The paper preset needs CIFAR-100 in the folder that the environment variable SOFTNCE_DATA names; the quick one uses
 scikit-learn's digits.
@@ -59,6 +60,8 @@ LOOKS = {
     "queue": ("#56B4E9", "o"),
     "batch+classes": ("#CC79A7", "v"),
 }
+CONFIRMED: tuple[Method, ...] = ("soft-ce", "sampled")
+"""What is trained with further seeds, besides the sharper candidates: two that are compared and their measure."""
 TOP1 = percent("top1")
 
 
@@ -75,6 +78,7 @@ class Config(StudyConfig):
     tested_batch: int = option(8, "batch size of the test of equivalence; also among the batch sizes")
     tested_seeds: int = option(20, "number of seeds there")
     tested: tuple[Method, ...] = option(("soft-ce", "batch", "sampled"), "what gets so many seeds")
+    confirming_seeds: int = option(20, "further seeds there, on which the test is made again")
     numbers: tuple[int, ...] = option((32, 512, 16384), "other M tried there, sampled")
     sharper: float = option(0.2, "MixUp parameter of M sampled candidates nearer to the classes, tried there too")
     epochs: int = option(1, "passes over the training set")
@@ -93,6 +97,8 @@ class Config(StudyConfig):
             search.check_rates(self.large_rates, "large_rates")
         if not self.sharper > 0:
             raise ValueError(f"sharper: got {self.sharper:g}, need a positive number")
+        if self.confirming_seeds < 0:
+            raise ValueError(f"confirming_seeds: got {self.confirming_seeds}, need 0 or more")
         for name, number in (("num_candidates", self.num_candidates), ("epochs", self.epochs), ("hidden", self.hidden),
                              ("tested_seeds", self.tested_seeds), *(("numbers", n) for n in self.numbers)):  # fmt: skip
             if number < 1:
@@ -106,6 +112,7 @@ PRESETS = {
         batches=(8, 64),
         num_candidates=128,
         tested_seeds=3,
+        confirming_seeds=0,
         numbers=(32,),
         hidden=64,
         rates=(1e-3, 3e-3),
@@ -158,6 +165,9 @@ def runs(config: Config) -> list[Probe]:
 def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
     tested = [*(setting(config, method, config.tested_batch) for method in config.tested), sharper(config)]
     wanted = [(probe, config.seeds) for probe in settings(config)] + [(probe, config.tested_seeds) for probe in tested]
+    confirmed = [setting(config, method, config.tested_batch) for method in CONFIRMED] + [sharper(config)]
+    if config.confirming_seeds:
+        wanted += [(probe, config.tested_seeds + config.confirming_seeds) for probe in confirmed]
     return [run for probe, seeds in wanted for run in search.tuned([probe], rows, rates(config, probe.batch), seeds)]
 
 
@@ -178,13 +188,15 @@ class Found:
     """Trainings at their chosen rates, those of the data set and head with the most of them."""
 
     rows: dict[tuple[str, int, int], list[Row]]  # by method, batch size, number of candidates
+    further: dict[tuple[str, int, int], list[Row]]  # with seeds beyond those that all tested methods have
     data: str
     num_candidates: int  # of the comparison over batch sizes
     tested_batch: int  # with the most seeds
 
-    def of(self, method: str, batch: int, number: int | None = None) -> list[Row]:
+    def of(self, method: str, batch: int, number: int | None = None, further: bool = False) -> list[Row]:
         number = self.num_candidates if number is None else number
-        return self.rows.get((method, batch, number if method in COUNTED else 0), [])
+        rows = self.further if further else self.rows
+        return rows.get((method, batch, number if method in COUNTED else 0), [])
 
     @property
     def batches(self) -> list[int]:
@@ -194,9 +206,9 @@ class Found:
     def numbers(self) -> list[int]:
         return sorted(n for method, batch, n in self.rows if method == "sampled" and batch == self.tested_batch)
 
-    def gap(self, method: str, batch: int, number: int | None = None) -> "Estimate | None":
+    def gap(self, method: str, batch: int, number: int | None = None, further: bool = False) -> "Estimate | None":
         """Points of top-1 over soft target cross-entropy, paired by seed."""
-        ours, theirs = self.of(method, batch, number), self.of("soft-ce", batch)
+        ours, theirs = self.of(method, batch, number, further), self.of("soft-ce", batch, further=further)
         return difference(ours, theirs, TOP1) if ours and theirs else None
 
 
@@ -216,8 +228,14 @@ def find(rows: Sequence[Row]) -> Found:
     queued: Counter[int] = Counter()
     for (method, _, number), found in chosen.items():
         queued[number] += len(found) if method == "queue" else 0
-    most = max(chosen, key=lambda key: (len(chosen[key]), -key[1]), default=("", 0, 0))
-    return Found(chosen, group[0].config["data"], max(queued, key=queued.__getitem__, default=0), most[1])
+    most = max(chosen, key=lambda key: (len(chosen[key]), -key[1]), default=("", 0, 0))[1]
+    # Candidates from the batch get no further seeds, so theirs are those of the first test.
+    tested = len(chosen.get(("batch", most, 0), [])) or len(rows)
+    first, further = {}, {}
+    for key, runs in chosen.items():
+        first[key] = [run for run in runs if run.config["seed"] < tested]
+        further[key] = [run for run in runs if run.config["seed"] >= tested]
+    return Found(first, further, group[0].config["data"], max(queued, key=queued.__getitem__, default=0), most)
 
 
 def _at_best_rates(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -275,22 +293,34 @@ def section(rows: Sequence[Row]) -> "Section":
     )  # fmt: skip
     batch = found.tested_batch
     tested = Table(
-        ["candidates", "top-1 (%)", "gap to cross-entropy (points)", f"p, gap ≥ {MARGIN:g}", "learning rate", "seeds"],
+        [
+            "candidates",
+            "top-1 (%)",
+            "gap to cross-entropy (points)",
+            f"p, gap ≥ {MARGIN:g}",
+            "on further seeds",
+            "learning rate",
+            "seeds",
+        ],
         [
             [
                 name_of(method) + (f", M = {number}" if number else ""),
                 mean(of, TOP1).spread(2),
                 signed(gap) if (gap := found.gap(method, batch, number)) and method != "soft-ce" else "–",
                 f"{equivalence(gap):.2g}" if gap and gap.count > 1 and method != "soft-ce" else "–",
+                f"{signed(again)}, p {equivalence(again):.2g}"
+                if (again := found.gap(method, batch, number, further=True)) and method != "soft-ce"
+                else "–",
                 f"{of[0].config['lr']:g}",
-                str(len(of)),
+                str(len(of)) + (f" + {len(more)}" if (more := found.of(method, batch, number, further=True)) else ""),
             ]
             for method in [*METHODS, SHARPER]
             for number in (found.numbers if method == "sampled" else [found.num_candidates if method in COUNTED else 0])
             if (of := found.of(method, batch, number))
         ],
         prose(f"""Batch size {batch}. Gap: mean and 95 % interval, paired by seed. p: two one-sided tests; below 0.05
-            the loss is equivalent to soft target cross-entropy within {MARGIN:g} points."""),
+            the loss is equivalent to soft target cross-entropy within {MARGIN:g} points. Further seeds had no part in
+            deciding what to train."""),
     )
     sampled = [(n, found.gap("sampled", batch, n)) for n in found.numbers]
     kept = [(n, gap) for n, gap in sampled if gap is not None]
@@ -361,7 +391,9 @@ def _reading(found: Found) -> str:
         verdict = f"equivalent within {MARGIN:g} points" if equal else "not shown to be equivalent"
         if gap.high < -MARGIN:
             verdict = f"behind by more than {MARGIN:g} points"
-        said.append(f"{name_of(method)}: {signed(gap)} ({verdict})")
+        again = found.gap(method, batch, further=True)
+        more = f"; on {again.count} further seeds {signed(again)}, p = {equivalence(again):.2g}" if again else ""
+        said.append(f"{name_of(method)}: {signed(gap)} ({verdict}{more})")
     largest = max(found.batches)
     text = f"Gap to soft target cross-entropy at batch size {batch}: {'; '.join(said)}."
     gap = found.gap("batch", largest)
@@ -404,6 +436,8 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
             for way, gap in ways.items()
             if gap is not None
         ]
+        if (again := found.gap(SHARPER, batch, further=True)) is not None and again.count > 1:
+            said[-1] += f", on {again.count} further seeds {signed(again)} (p = {equivalence(again):.2g})"
         answers["small-batch-mended"] = Finding(
             f"{'; '.join(said)}; p of a gap of {MARGIN:g} or more", on(batch), "beyond"
         )
