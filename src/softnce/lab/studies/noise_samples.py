@@ -61,7 +61,9 @@ LOOKS = {
     "batch+classes": ("#CC79A7", "v"),
 }
 CONFIRMED: tuple[Method, ...] = ("soft-ce", "sampled")
-"""What is trained with further seeds, besides the sharper candidates: two that are compared and their measure."""
+"""What is trained with further seeds, besides the sharper candidates."""
+FURTHER = 1000
+"""Where further seeds begin: those below had a part in deciding what to train."""
 TOP1 = percent("top1")
 
 
@@ -165,10 +167,10 @@ def runs(config: Config) -> list[Probe]:
 def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
     tested = [*(setting(config, method, config.tested_batch) for method in config.tested), sharper(config)]
     wanted = [(probe, config.seeds) for probe in settings(config)] + [(probe, config.tested_seeds) for probe in tested]
-    confirmed = [setting(config, method, config.tested_batch) for method in CONFIRMED] + [sharper(config)]
-    if config.confirming_seeds:
-        wanted += [(probe, config.tested_seeds + config.confirming_seeds) for probe in confirmed]
-    return [run for probe, seeds in wanted for run in search.tuned([probe], rows, rates(config, probe.batch), seeds)]
+    todo = [run for probe, seeds in wanted for run in search.tuned([probe], rows, rates(config, probe.batch), seeds)]
+    confirmed = [*(setting(config, method, config.tested_batch) for method in CONFIRMED), sharper(config)]
+    again = search.tuned(confirmed, rows, rates(config, config.tested_batch), config.confirming_seeds)
+    return [*todo, *(replace(run, seed=FURTHER + run.seed) for run in again)]
 
 
 def execute(todo: Sequence[Probe], progress: "Progress") -> Iterator[Outcome]:
@@ -188,7 +190,7 @@ class Found:
     """Trainings at their chosen rates, those of the data set and head with the most of them."""
 
     rows: dict[tuple[str, int, int], list[Row]]  # by method, batch size, number of candidates
-    further: dict[tuple[str, int, int], list[Row]]  # with seeds beyond those that all tested methods have
+    further: dict[tuple[str, int, int], list[Row]]  # the same with further seeds
     data: str
     num_candidates: int  # of the comparison over batch sizes
     tested_batch: int  # with the most seeds
@@ -224,17 +226,17 @@ def find(rows: Sequence[Row]) -> Found:
         method = "soft-ce" if config["loss"]["name"] == "soft-ce" else config["loss"]["candidates"]
         method = SHARPER if "candidate_mixup" in config else method
         number = config["loss"]["num_candidates"] if method in COUNTED else 0
-        chosen[method, config["batch"], number] = found
+        key = method, config["batch"], number
+        chosen[key] = max(chosen.get(key, []), found, key=len)  # of several mixings the one most often trained
     queued: Counter[int] = Counter()
     for (method, _, number), found in chosen.items():
-        queued[number] += len(found) if method == "queue" else 0
+        if method == "queue":
+            queued[number] += len(found)
     most = max(chosen, key=lambda key: (len(chosen[key]), -key[1]), default=("", 0, 0))[1]
-    # Candidates from the batch get no further seeds, so theirs are those of the first test.
-    tested = len(chosen.get(("batch", most, 0), [])) or len(rows)
     first, further = {}, {}
     for key, runs in chosen.items():
-        first[key] = [run for run in runs if run.config["seed"] < tested]
-        further[key] = [run for run in runs if run.config["seed"] >= tested]
+        first[key] = [run for run in runs if run.config["seed"] < FURTHER]
+        further[key] = [run for run in runs if run.config["seed"] >= FURTHER]
     return Found(first, further, group[0].config["data"], max(queued, key=queued.__getitem__, default=0), most)
 
 
@@ -391,9 +393,7 @@ def _reading(found: Found) -> str:
         verdict = f"equivalent within {MARGIN:g} points" if equal else "not shown to be equivalent"
         if gap.high < -MARGIN:
             verdict = f"behind by more than {MARGIN:g} points"
-        again = found.gap(method, batch, further=True)
-        more = f"; on {again.count} further seeds {signed(again)}, p = {equivalence(again):.2g}" if again else ""
-        said.append(f"{name_of(method)}: {signed(gap)} ({verdict}{more})")
+        said.append(f"{name_of(method)}: {signed(gap)} ({verdict}{_again(found.gap(method, batch, further=True))})")
     largest = max(found.batches)
     text = f"Gap to soft target cross-entropy at batch size {batch}: {'; '.join(said)}."
     gap = found.gap("batch", largest)
@@ -405,6 +405,11 @@ def _reading(found: Found) -> str:
         text += f""" Of sampled ones there can be too few: with {worst[0]} the gap is {signed(worst[1])}, with
             {best[0]} it is {signed(best[1])}."""
     return text
+
+
+def _again(gap: "Estimate | None") -> str:
+    """The test on further seeds, where it was made."""
+    return "" if gap is None else f"; on {gap.count} further seeds {signed(gap)}, p = {equivalence(gap):.2g}"
 
 
 def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
@@ -429,15 +434,15 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
     if par is not None:
         answers["large-batch-par"] = Finding(f"{signed(par)} points", on(largest), on_par(par))
     if mended is not None and mended.count > 1:
-        near = found.gap(SHARPER, batch)
-        ways = {"as targets are made": mended, "nearer to the classes": near}
+        ways = {
+            way: (found.gap(method, batch), found.gap(method, batch, further=True))
+            for way, method in (("as targets are made", "sampled"), ("nearer to the classes", SHARPER))
+        }
         said = [
-            f"{signed(gap)} points with {found.num_candidates} sampled {way} (p = {equivalence(gap):.2g})"
-            for way, gap in ways.items()
+            f"{signed(gap)} points with {found.num_candidates} sampled {way} (p = {equivalence(gap):.2g}{_again(again)})"
+            for way, (gap, again) in ways.items()
             if gap is not None
         ]
-        if (again := found.gap(SHARPER, batch, further=True)) is not None and again.count > 1:
-            said[-1] += f", on {again.count} further seeds {signed(again)} (p = {equivalence(again):.2g})"
         answers["small-batch-mended"] = Finding(
             f"{'; '.join(said)}; p of a gap of {MARGIN:g} or more", on(batch), "beyond"
         )
