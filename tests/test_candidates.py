@@ -92,6 +92,13 @@ def test_a_queue_remembers_an_accumulated_batch_once_and_last(order: list[int]) 
     assert len(loss.candidates.terms[1]) == 6
 
 
+def test_own_must_name_the_rows_labels_in_the_batch() -> None:
+    loss, whole = SoftTargetInfoNCE(label_smoothing=0.1), SoftTargets.from_labels(torch.tensor([2, 2, 0]), K)
+    loss(torch.randn(1, K), torch.tensor([0]), batch=whole, own=torch.tensor([2]))
+    with pytest.raises(ValueError, match="own says that candidate 1 is row 0's own target, but it has label 2"):
+        loss(torch.randn(1, K), torch.tensor([0]), batch=whole, own=torch.tensor([1]))
+
+
 def test_a_smaller_queue_keeps_the_latest_of_a_saved_one() -> None:
     large, small = QueueCandidates(20), QueueCandidates(3)
     large.remember(batch(0, n=5))

@@ -25,6 +25,7 @@ from softnce.arguments import (
     check_chunk_size,
     check_class_weight,
     check_hard,
+    check_own,
     check_reduction,
     check_temperature,
     divide,
@@ -303,6 +304,7 @@ class SoftTargetInfoNCE(ClassifierLoss):
                 raise ValueError("batch needs own, the positions of the rows in it, and allows neither draw nor weight")
             check_candidates(batch, own, len(soft), soft.num_classes)
             whole, position = batch.smooth(self.label_smoothing).detach(), own
+            check_own(whole, own, soft)
             self.rows_seen += len(own)
             is_last = self.rows_seen >= len(batch)
             self.rows_seen = 0 if is_last else self.rows_seen

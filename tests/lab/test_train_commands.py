@@ -141,6 +141,11 @@ def test_a_broken_image_is_one_line(tmp_path, workers):
     ]
     with pytest.raises(SystemExit, match=r"^softnce train: cannot read \S*2\.png: [^\n]*--data\.corrupt skip[^\n]*$"):
         train.main(["laptop/digits", *options])
+    broken.write_bytes((tmp_path / "train" / "b" / "2.png").read_bytes())
+    train.main(["laptop/digits", *options[:-1], str(tmp_path / "whole"), "--schedule.max_steps", "2"])
+    (tmp_path / "val" / "b" / "1.png").write_bytes(b"")
+    with pytest.raises(SystemExit, match=r"^softnce evaluate: cannot read \S*1\.png: [^\n]*$"):
+        evaluate.main([str(tmp_path / "whole"), "--data.workers", workers, "--progress", "false"])
 
 
 @pytest.mark.parametrize(

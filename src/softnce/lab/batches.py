@@ -24,6 +24,11 @@ from softnce.lab.classifier import Batch
 class CorruptImage(RuntimeError):
     """An input that cannot be read."""
 
+    @property
+    def words(self) -> str:
+        """The message alone: from another process it comes behind that one's traceback."""
+        return str(self).strip().splitlines()[-1].rpartition("CorruptImage: ")[2]
+
 
 @dataclass(frozen=True)
 class Share:

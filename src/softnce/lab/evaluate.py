@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from softnce.calibration import ReliabilityCurve, fit_temperature
 from softnce.lab import recipes
-from softnce.lab.batches import EvaluationBatches, Loader
+from softnce.lab.batches import CorruptImage, EvaluationBatches, Loader
 from softnce.lab.classifier import Batch
 from softnce.lab.configuration import from_args, option
 from softnce.lab.recipes.recipe import GraphRecipe, Recipe
@@ -235,6 +235,8 @@ def main(argv: list[str]) -> None:
         )
     except ValueError as error:
         sys.exit(f"softnce evaluate: {error}")
+    except CorruptImage as error:
+        sys.exit(f"softnce evaluate: {error.words}")
     described: dict[str, Any] = {"checkpoint": str(checkpoint), "split": options.split, **evaluation.results}
     (options.out / "evaluation.json").write_text(json.dumps(described, indent=2))
     picture = options.out / "reliability.png"

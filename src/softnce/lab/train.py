@@ -580,8 +580,8 @@ def main(argv: list[str]) -> None:
         results = prepared.run()
     except (Diverged, NotSaved, Unreadable, Occupied) as error:
         sys.exit(f"softnce train: {error}")
-    except CorruptImage as error:  # from another process it brings that one's traceback, its own words last
-        sys.exit(f"softnce train: {str(error).strip().splitlines()[-1].rpartition('CorruptImage: ')[2]}")
+    except CorruptImage as error:
+        sys.exit(f"softnce train: {error.words}")
     except Interrupted:
         if is_first_process():
             print(f"stopped; `softnce train --resume {out}` goes on", file=sys.stderr)

@@ -18,6 +18,7 @@ def test_the_table_as_text():
     [
         ([-0.1, 0.1, 0.0, 0.05], "reproduced"),
         ([-0.8, -0.9, -0.7, -0.8], "not reproduced"),
+        ([-0.8, -1.1, -0.4, -0.8], "undecided"),  # real, but maybe small
         ([-0.2, -0.21, -0.2, -0.19], "reproduced"),  # real, but small
         ([-0.8, 0.9, -0.7, 0.8], "undecided"),
         ([-3.0], "undecided"),
@@ -25,3 +26,13 @@ def test_the_table_as_text():
 )
 def test_on_par_is_within_half_a_point(gaps, verdict):
     assert claims.on_par(estimate(gaps)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict"),
+    [([0.1, 0.2], "undecided"), ([0.1, 0.11], "reproduced"), ([-0.1, -0.11], "not reproduced"), ([3.0], "undecided")],
+)
+def test_a_lead_needs_an_interval(gaps, verdict):
+    assert claims.ahead(estimate(gaps)) == verdict
+    opposite = {"reproduced": "not reproduced", "not reproduced": "reproduced"}
+    assert claims.ahead(-estimate(gaps)) == opposite.get(verdict, verdict)

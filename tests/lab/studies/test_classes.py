@@ -175,6 +175,34 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
     assert cells["accuracy (%)"] == f"{100 * best:.1f}"
 
 
+def test_runs_of_other_lengths_are_no_further_seeds(finished):
+    rows = studies.load("classes").results(finished).rows()
+    shorter = [replace(row, config=row.config | {"steps": 10}, result=row.result | {"accuracy": 0.0}) for row in rows]
+    assert classes._table(classes._best_of(rows + shorter)).rows == classes._table(classes._best_of(rows)).rows
+
+
+def test_the_claim_has_the_numbers_at_one_time(finished):
+    def row(method, accuracy, seconds):
+        config = next(r.config for r in rows if (r.config["method"], r.config["classes"]) == (method, 200))
+        course = {"step": [1, 2, 3], "seconds": seconds, "accuracy": accuracy}
+        return replace(
+            rows[0], config=config | {"classes": 100_000}, result={"accuracy": accuracy[-1], "course": course}
+        )
+
+    rows = studies.load("classes").results(finished).rows()
+    found = classes.claims([
+        row("info-nce", [0.1, 0.2, 0.3], [1, 2, 3]),
+        row("info-nce-more", [0.1, 0.2, 0.4], [10, 20, 30]),
+        row("sampled-softmax", [0.11, 0.35, 0.5], [10, 29, 45]),
+        row("softmax", [0.01, 0.02, 0.9], [20, 31, 400]),
+    ])["many-classes"]  # fmt: skip
+    assert found.ours.replace("\N{NO-BREAK SPACE}", " ") == (
+        "40.0 % at the end of training, after 30 s; by then full softmax cross-entropy, on its way, has 1.0 %, sampled "
+        "softmax 35.0 % (50.0 % at its end after 45 s)"
+    )
+    assert found.verdict == "beyond"
+
+
 def test_a_page_of_what_there_is_while_the_rest_still_runs(finished):
     rows = studies.load("classes").results(finished).rows()
     for some in (rows[:1], rows[:3], rows[-1:]):

@@ -10,7 +10,7 @@ from torch import Tensor
 from softnce.lab.graphs import metrics
 from softnce.lab.graphs.layout import CLASS_NAMES, EMBRYO_SAC
 from softnce.lab.report.charts import Figure, Heat, Line, Mark, Panel, Points
-from softnce.lab.report.claims import Finding, Verdict, ahead
+from softnce.lab.report.claims import Finding, Verdict, ahead, on_par
 from softnce.lab.report.page import Section, Table, counted, prose
 from softnce.lab.report.statistics import Estimate, estimate, signed
 from softnce.lab.report.style import LOSSES
@@ -341,9 +341,9 @@ class Folds:
         found = {"nodes-soft-ce": Finding(f"{signed(lead)} points", on, ahead(lead) if self.decides else "undecided")}
         if all(e is not None for e in hard):
             nll, info = (e for e in hard if e is not None)
-            on_par = all(e.low >= -1 and e.high <= 1 for e in (nll, info))
-            apart = any(e.low > 0 or e.high < 0 for e in (nll, info))
-            verdict: Verdict = "not reproduced" if apart else "reproduced" if on_par else "undecided"
+            verdicts = {on_par(nll), on_par(info)}
+            verdict: Verdict = "not reproduced" if "not reproduced" in verdicts else "undecided"
+            verdict = "reproduced" if verdicts == {"reproduced"} else verdict
             text = f"{signed(nll)} points over NLL, {signed(info)} over InfoNCE"
             found["nodes-hard"] = Finding(text, on, verdict if self.decides else "undecided")
         worst = min(self.rows, key=self.mean)

@@ -335,14 +335,18 @@ NOTES = (
 
 def ahead(gap: Estimate) -> Verdict:
     """Of a claim that something is ahead by ``gap``: the whole interval is above 0, or below it."""
+    if gap.count < 2:
+        return "undecided"
     return "reproduced" if gap.low > 0 else "not reproduced" if gap.high < 0 else "undecided"
 
 
 def on_par(gap: Estimate) -> Verdict:
-    """Of a claim that two losses are on par: their gap lies within the margin, or is real and larger than that."""
-    if gap.count > 1 and gap.low > -MARGIN and gap.high < MARGIN:
+    """Of a claim that two losses are on par: the whole interval of their gap lies within the margin, or beyond it."""
+    if gap.count < 2:
+        return "undecided"
+    if gap.low > -MARGIN and gap.high < MARGIN:
         return "reproduced"
-    return "not reproduced" if gap.low * gap.high > 0 and abs(gap.mean) > MARGIN and gap.count > 1 else "undecided"
+    return "not reproduced" if gap.low > MARGIN or gap.high < -MARGIN else "undecided"
 
 
 def checked(study: str, findings: Mapping[str, Finding]) -> dict[str, Finding]:

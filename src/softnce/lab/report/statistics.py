@@ -14,6 +14,9 @@ class Estimate:
     high: float
     count: int
 
+    def __neg__(self) -> "Estimate":
+        return Estimate(-self.mean, -self.high, -self.low, self.count)
+
     def __str__(self) -> str:
         return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
 

@@ -413,7 +413,7 @@ def _again(gap: "Estimate | None") -> str:
 
 
 def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
-    from softnce.lab.report.claims import Finding, Verdict, on_par
+    from softnce.lab.report.claims import Finding, ahead, on_par
     from softnce.lab.report.page import counted
 
     found = find(rows)
@@ -428,9 +428,7 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
 
     drop, par, mended = found.gap("batch", batch), found.gap("batch", largest), found.gap("sampled", batch)
     if drop is not None:
-        verdict: Verdict = "reproduced" if drop.high < 0 else "not reproduced" if drop.low > 0 else "undecided"
-        verdict = verdict if drop.count > 1 else "undecided"
-        answers["small-batch-drop"] = Finding(f"{signed(drop)} points", on(batch), verdict)
+        answers["small-batch-drop"] = Finding(f"{signed(drop)} points", on(batch), ahead(-drop))
     if par is not None:
         answers["large-batch-par"] = Finding(f"{signed(par)} points", on(largest), on_par(par))
     if mended is not None and mended.count > 1:
@@ -439,7 +437,8 @@ def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
             for way, method in (("as targets are made", "sampled"), ("nearer to the classes", SHARPER))
         }
         said = [
-            f"{signed(gap)} points with {found.num_candidates} sampled {way} (p = {equivalence(gap):.2g}{_again(again)})"
+            f"{signed(gap)} points with {found.num_candidates} sampled {way} "
+            f"(p = {equivalence(gap):.2g}{_again(again)})"
             for way, (gap, again) in ways.items()
             if gap is not None
         ]

@@ -45,7 +45,7 @@ class ImageRows(Dataset):
             return error, 0
         if not self.skip:
             raise CorruptImage(
-                f"cannot read {self.images.name(row)}: {error}; --data.corrupt skip takes another of its class"
+                f"cannot read {self.images.name(row)}: {error}; trained with --data.corrupt skip, another is taken"
             ) from error
         if row not in self.named:
             self.named.add(row)
