@@ -1,6 +1,8 @@
+import pytest
 import torch
 from torch import nn
 
+import softnce
 from softnce import heads
 
 
@@ -29,3 +31,11 @@ def test_cosine_head_sees_directions_only() -> None:
     assert "log_temperature" in dict(head.named_parameters())
     fixed = heads.CosineHead(8, 5, learn_temperature=False)
     assert "log_temperature" in dict(fixed.named_buffers())
+
+
+def test_a_label_table_says_what_it_needs() -> None:
+    with pytest.raises(ValueError, match="at least 1, got 3 and 0"):
+        heads.LabelEmbeddingHead(3, 0)
+    head = heads.LabelEmbeddingHead(3, 5)
+    with pytest.raises(TypeError, match=r"criterion must be .* got NLL, which needs the logits"):
+        head.loss(torch.randn(2, 3), torch.tensor([0, 1]), softnce.NLL())  # type: ignore[arg-type]

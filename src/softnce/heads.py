@@ -93,6 +93,8 @@ class LabelEmbeddingHead(nn.Module):
 
     def __init__(self, dim: int, num_classes: int, sparse: bool = True, cosine: bool = False) -> None:
         super().__init__()
+        if dim < 1 or num_classes < 1:
+            raise ValueError(f"dim and num_classes must be at least 1, got {dim} and {num_classes}")
         self.weight = nn.Parameter(torch.randn(num_classes, dim) / math.sqrt(dim))
         self.sparse = sparse
         self.cosine = cosine
@@ -111,6 +113,11 @@ class LabelEmbeddingHead(nn.Module):
         self, features: Tensor, targets: Tensor | SoftTargets, criterion: SoftTargetInfoNCE, **options: Any
     ) -> Tensor:
         """``criterion(self(features), targets)`` without the logits; options are those of ``criterion.linear``."""
+        if not isinstance(criterion, SoftTargetInfoNCE):
+            raise TypeError(
+                f"criterion must be a SoftTargetInfoNCE or InfoNCE, got {type(criterion).__name__}, which needs the "
+                "logits: criterion(head(features), targets)"
+            )
         return criterion.linear(features, self.weight, targets, sparse=self.sparse, cosine=self.cosine, **options)
 
     @torch.no_grad()

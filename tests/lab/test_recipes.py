@@ -98,6 +98,7 @@ def test_exponents_without_a_dot_are_numbers(tmp_path):
         ("inherit: r.yaml", "inherits itself"),
         ("- 1", "must hold a mapping"),
         ("a: [", "is not YAML"),
+        ("", r"r\.yaml is empty"),
     ],
 )
 def test_mistakes_are_named(text, message, tmp_path):
@@ -105,6 +106,14 @@ def test_mistakes_are_named(text, message, tmp_path):
     file.write_text(text)
     with pytest.raises(ValueError, match=message):
         recipes.load(str(file))
+
+
+def test_a_file_that_is_not_there_is_no_misspelt_recipe(tmp_path):
+    with pytest.raises(ValueError, match=r"^no file \S*none\.yaml$"):
+        recipes.load(str(tmp_path / "none.yaml"))
+    (tmp_path / "bytes.yaml").write_bytes(b"\x8f\xff")
+    with pytest.raises(ValueError, match=r"bytes\.yaml is not YAML"):
+        recipes.load(str(tmp_path / "bytes.yaml"))
 
 
 def test_unknown_recipe_names_the_nearest(capsys):

@@ -125,6 +125,31 @@ def test_steps_that_end_within_an_epoch_claim_no_score(tmp_path, capsys):
     )
 
 
+def test_more_steps_can_be_asked_for_later(tmp_path):
+    options = ["--optimiser.batch", "512", "--data.workers", "0", "--compute.progress", "false"]
+    options += ["--schedule.epochs", "2", "--schedule.warmup_epochs", "1"]  # of 2 steps each
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train.main(["laptop/digits", *options, "--out", str(whole)])
+    train.main(["laptop/digits", *options, "--out", str(parts), "--schedule.max_steps", "3"])
+    train.main(["--resume", str(parts), "--schedule.max_steps", "-1"])
+    assert (whole / "results.json").read_text() == (parts / "results.json").read_text()
+    a, b = (torch.load(folder / "last.ckpt", weights_only=True)["state_dict"] for folder in (whole, parts))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_that_cannot_go_on_says_so(tmp_path, capsys):
+    options = ["--optimiser.batch", "512", "--data.workers", "0", "--compute.progress", "false"]
+    train.main(["laptop/digits", *options, "--schedule.max_steps", "1", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"no checkpoint \S*best\.ckpt; there is \S*last\.ckpt"):
+        evaluate.main([str(tmp_path)])
+    (tmp_path / "last.ckpt").write_bytes(b"")
+    with pytest.raises(SystemExit, match=r"last\.ckpt is damaged \(it ends too early\)"):
+        train.main(["--resume", str(tmp_path)])
+    (tmp_path / "last.ckpt").unlink()
+    train.main(["--resume", str(tmp_path)])
+    assert "the run starts from the beginning" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_broken_image_is_one_line(tmp_path, workers):
     for part in ("train", "val"):

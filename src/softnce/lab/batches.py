@@ -8,7 +8,10 @@ MixUp and CutMix pair position i with position N − 1 − i. Shares are dealt i
 is mixing of the whole batch, and one process or many train on the same inputs.
 """
 
+import os
 import random
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,7 +158,7 @@ class Loader(DataLoader):
             num_workers=workers,
             collate_fn=_as_it_is,  # type: ignore[arg-type]
             pin_memory=torch.cuda.is_available(),
-            worker_init_fn=_quiet_worker if workers else None,
+            worker_init_fn=_start_worker if workers else None,
         )
         self.batches = batches
         self.taken = 0
@@ -210,5 +213,15 @@ def _as_it_is(batch: Batch) -> Batch:
     return batch
 
 
-def _quiet_worker(_: int) -> None:
+def _start_worker(_: int) -> None:
     torch.set_num_threads(1)
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_when_told_by, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_when_told_by(parent: int) -> None:
+    """SIGTERM for a whole process group is the parent's to heed: it still needs batches to end its update."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)

@@ -84,15 +84,16 @@ def load_trained(path: Path, data_dir: str = "") -> Trained:
     """
     path = path / "best.ckpt" if path.is_dir() else path
     if not path.is_file():
-        raise ValueError(f"no checkpoint {path}")
+        last = path.with_name("last.ckpt")
+        raise ValueError(f"no checkpoint {path}" + (f"; there is {last}" if last.is_file() else ""))
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
         about = stored["about"]
         classes = about["classes"]
         recipe = recipes.from_plain(about["recipe"], source=f"{path}, recipe")
     except (KeyError, TypeError, RuntimeError, EOFError, OSError, UnpicklingError) as error:
-        reason = " ".join(repr(error).split())[:120]
-        raise ValueError(f"{path} is not a checkpoint of softnce train: {reason}") from error
+        reason = f"{type(error).__name__}: {str(error).partition('. ')[0]}".removesuffix(": ")
+        raise ValueError(f"{path} is not a checkpoint of softnce train: {' '.join(reason.split())}") from error
     weights = {k.removeprefix("model."): v for k, v in stored["state_dict"].items() if k.startswith("model.")}
     network: nn.Module
     if isinstance(recipe, Recipe):

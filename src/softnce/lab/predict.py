@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 import torch
-from PIL import Image
 
 from softnce.lab.evaluate import load_trained
 from softnce.lab.recipes.recipe import Recipe
+from softnce.lab.vision.data import read_image
 from softnce.lab.vision.transforms import evaluation_transform
 
 HELP = """usage: softnce predict CKPT IMAGE [IMAGE ...]
@@ -26,9 +26,8 @@ def predict(checkpoint: Path, images: list[Path], top: int = 5) -> list[list[tup
     answers = []
     for path in images:
         try:
-            with Image.open(path) as file:
-                image = file.convert("RGB")
-        except (OSError, SyntaxError) as error:
+            image = read_image(path)
+        except (OSError, SyntaxError, ValueError) as error:
             raise ValueError(f"cannot read {path}: {error}") from error
         probabilities = trained.logits(transform(image)[None])[0].softmax(0)
         best = torch.topk(probabilities, min(top, len(trained.classes)))

@@ -162,8 +162,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return torch.load(path, map_location="cpu", weights_only=True)
         except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
             raise Unreadable(
-                f"{path} is damaged ({error}): copy best.ckpt over it to go on from the best epoch, or delete it to "
-                "start from the beginning"
+                f"{path} is damaged ({str(error) or 'it ends too early'}): copy best.ckpt over it to go on from the best "
+                "epoch, or delete it to start from the beginning"
             ) from error
 
 
@@ -222,7 +222,10 @@ class Checkpoints(Checkpoint):
             return
         self._updates = trainer.global_step
         stop = self._asked_to_stop(trainer)
-        if stop or trainer.global_step % self.every == 0:
+        is_last = trainer.global_step == trainer.max_steps
+        if is_last:
+            self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step}
+        if stop or is_last or trainer.global_step % self.every == 0:
             self._save(trainer)
         if stop:
             raise Interrupted
@@ -232,6 +235,8 @@ class Checkpoints(Checkpoint):
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._updates = trainer.global_step
+        if not trainer.is_last_batch:  # max_steps ended it; the state saved then can go on, that of now could not
+            return
         measured = {}
         if self._measured_step == trainer.global_step:  # not so where max_steps ends an epoch before its validation
             measured = {
@@ -321,6 +326,8 @@ def fit(
             num_sanity_val_steps=0,
         )
         start = str(out / "last.ckpt") if resume and (out / "last.ckpt").is_file() else None
+        if resume and start is None and is_first_process():
+            print(f"no last.ckpt in {out}: the run starts from the beginning", file=sys.stderr)
         try:
             trainer.fit(classifier, datamodule=data, ckpt_path=start, weights_only=True)
         except Diverged as error:
@@ -487,7 +494,8 @@ def _claim(out: Path, recipe: Recipe | GraphRecipe, resume: bool) -> None:
                 f"{out} holds a run already: `softnce train --resume {out}` goes on with it, or choose another --out"
             )
         before, now = to_mapping(recipes.load(str(kept))), to_mapping(recipe)
-        free = {("data", "dir"), ("data", "workers"), ("data", "cache"), ("compute", "progress"), ("compute", "wandb")}
+        free = {("data", "dir"), ("data", "workers"), ("data", "cache"), ("compute", "progress"), ("compute", "wandb"),
+                ("schedule", "max_steps")}  # fmt: skip
         changed = [
             f"{group}.{name} was {before[group].get(name)}, is {value}"
             for group, values in now.items()

@@ -8,7 +8,7 @@ from PIL import Image
 
 from softnce.lab.batches import borrowed_generators, start_generators
 from softnce.lab.recipes.recipe import Data, Model
-from softnce.lab.vision.data import open_images, stratified
+from softnce.lab.vision.data import open_images, read_image, stratified
 from softnce.lab.vision.transforms import (
     STATISTICS,
     evaluation_transform,
@@ -19,6 +19,14 @@ from softnce.lab.vision.transforms import (
 def picture(path, colour=0):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (10, 8), (colour, 0, 0)).save(path)
+
+
+GREY = np.zeros((2, 3, 3), np.uint8)
+
+
+def saved(folder, **test):
+    np.savez(folder / "train.npz", x=GREY, y=np.arange(2))
+    np.savez(folder / "test.npz", **test)
 
 
 def exported(name):
@@ -100,6 +108,15 @@ def test_arrays(tmp_path):
     assert held.image(0).mode == "RGB"
 
 
+def test_sixteen_bits_are_scaled_and_floats_refused(tmp_path):
+    fine = np.arange(256, dtype=np.uint16).reshape(16, 16) * 257
+    for name, pixels in (("8.png", fine >> 8), ("16.png", fine), ("float.tif", fine.astype(np.float32))):
+        Image.fromarray(pixels.astype(np.uint8) if name == "8.png" else pixels).save(tmp_path / name)
+    assert np.array_equal(np.asarray(read_image(tmp_path / "16.png")), np.asarray(read_image(tmp_path / "8.png")))
+    with pytest.raises(ValueError, match="8 or 16 bits are needed"):
+        read_image(tmp_path / "float.tif")
+
+
 def test_holdout_is_a_fixed_part_of_every_class():
     data = Data("digits", holdout=0.25)
     train, held = open_images(data, "train"), open_images(data, "evaluation")
@@ -123,7 +140,14 @@ def test_holdout_is_a_fixed_part_of_every_class():
         ("folder", lambda d: (d / "train" / "a").mkdir(parents=True), "holds no images"),
         ("tiny-imagenet", lambda d: None, "no wnids.txt"),
         ("arrays", lambda d: None, "no train.npz"),
-        ("arrays", lambda d: np.savez(d / "train.npz", x=np.zeros(3)), "has no y; it holds x"),
+        ("arrays", lambda d: np.savez(d / "train.npz", x=np.zeros(3)), "has no y; x, uint8 images, and y"),
+        ("arrays", lambda d: (d / "train.npz").write_bytes(b""), r"train\.npz is damaged or no \.npz file"),
+        ("arrays", lambda d: (d / "train.npz").write_bytes(b"PK\x03\x04 cut"), r"train\.npz is damaged"),
+        ("arrays", lambda d: (d / "train.npz").write_text("text"), r"train\.npz is damaged"),
+        ("arrays", lambda d: np.savez(d / "train.npz", x=GREY, y=np.array(["a", "b"])), "y must hold integer labels"),
+        ("arrays", lambda d: np.savez(d / "train.npz", x=GREY[:0], y=np.zeros(0, int), classes=["a"]), "no images"),
+        ("arrays", lambda d: saved(d, x=GREY[:0], y=np.zeros(0, int)), r"test\.npz holds no images"),
+        ("arrays", lambda d: saved(d, x=GREY, y=np.arange(2), classes=["1", "0"]), "in the same order"),
         ("arrays", lambda d: np.savez(d / "train.npz", x=np.zeros((3, 2, 2)), y=np.zeros(3, int)), "x must be uint8"),
         (
             "arrays",

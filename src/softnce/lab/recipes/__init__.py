@@ -36,6 +36,8 @@ def load(name: str) -> Recipe | GraphRecipe:
     """The recipe of this name, or in this YAML file."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
     if not path.is_file():
+        if path == Path(name):
+            raise ValueError(f"no file {name}")
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0)
         raise ValueError(f"no recipe {name!r}; did you mean {near[0]!r}? `softnce recipes` lists them")
     return from_plain(read(path), source=str(name))
@@ -58,11 +60,13 @@ def read(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path in heirs:
         raise ValueError(f"{path.name} inherits itself: {' → '.join(p.name for p in (*heirs, path))}")
     try:
-        mapping = yaml.safe_load(path.read_text()) or {}
+        mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"cannot read {path}, inherited by {heirs[-1].name}: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if mapping is None:
+        raise ValueError(f"{path} is empty")
     if not isinstance(mapping, dict):
         raise ValueError(f"{path} must hold a mapping of fields, got {type(mapping).__name__}")
     parent = mapping.pop("inherit", None)

@@ -15,7 +15,16 @@ def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int)
         return NLL(config.temperature), None
     if config.name == "soft-ce":
         return SoftTargetCrossEntropy(config.temperature), None
-    eta = None if config.noise == "uniform" else noise.from_labels(labels, num_classes)
+    eta = None
+    if config.noise != "uniform":
+        missing = sorted(set(range(num_classes)) - set(labels.unique().tolist()))
+        if missing:
+            raise ValueError(
+                f"{len(missing)} of {num_classes} classes have no training sample ({', '.join(map(str, missing[:5]))}"
+                f"{', …' if len(missing) > 5 else ''}), and −log η is infinite there; --loss.noise uniform does "
+                "without η"
+            )
+        eta = noise.from_labels(labels, num_classes)
     if config.name == "info-nce":
         return InfoNCE(eta, config.temperature), None
     if config.name == "soft-dist-info-nce":

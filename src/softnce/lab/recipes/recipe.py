@@ -133,7 +133,10 @@ class Schedule:
     epochs: int = option(100, "passes over the training set")
     warmup_epochs: float = option(5.0, "epochs of the rise from zero")
     min_lr: float = option(1e-6, "learning rate at the end")
-    max_steps: int = option(-1, "stop after so many updates, -1 for no limit; the schedule stays that of all epochs")
+    max_steps: int = option(
+        -1,
+        "stop after so many updates, -1 for no limit; the schedule stays that of all epochs, and --resume may raise it",
+    )
 
 
 @dataclass(frozen=True)

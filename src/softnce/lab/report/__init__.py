@@ -55,6 +55,9 @@ def build_report(directory: Path) -> Path:
     A study whose results cannot be shown does not keep the others from their page: it is left out, and named in a
     ValueError when the page is there.
     """
+    from rich.console import Console
+    from rich.progress import track
+
     from softnce.lab import studies
     from softnce.lab.report import claims, page
 
@@ -62,12 +65,13 @@ def build_report(directory: Path) -> Path:
         raise ValueError(f"{directory} is not a directory; softnce study density --out {directory} would make it")
     parts: list[page.Part] = []
     failures = []
-    for name in studies.names():
-        if not (directory / f"{name}.jsonl").is_file():
-            continue
+    there = [name for name in studies.names() if (directory / f"{name}.jsonl").is_file()]
+    console = Console(stderr=True)
+    for name in track(there, "drawing", console=console, transient=True, disable=not console.is_terminal):
         study = studies.load(name)
         rows = study.results(directory).rows()
         if not rows:
+            failures.append(f"{name}: {name}.jsonl holds no run that can be read")
             continue
         try:
             parts.append(_part(study, rows, directory / "figures"))

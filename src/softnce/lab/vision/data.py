@@ -1,6 +1,7 @@
 """Image collections: where the images lie, what their labels are, and one way to read them."""
 
 import csv
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
@@ -36,11 +37,21 @@ class ImageFiles:
         self.classes = classes
 
     def image(self, index: int) -> Image.Image:
-        with Image.open(str(self.paths[index])) as file:
-            return file.convert("RGB")
+        return read_image(str(self.paths[index]))
 
     def name(self, index: int) -> str:
         return str(self.paths[index])
+
+
+def read_image(path: str | Path) -> Image.Image:
+    """An image file as RGB of 8 bits."""
+    with Image.open(path) as file:
+        if file.mode == "F":
+            raise ValueError("its pixels are floating point numbers; 8 or 16 bits are needed")
+        if file.mode.startswith("I"):  # 16 bits; Pillow would cut off at 255
+            high = np.asarray(file).astype(np.int64).clip(0, 65535) >> 8
+            return Image.fromarray(high.astype(np.uint8)).convert("RGB")
+        return file.convert("RGB")
 
 
 class ImageArray:
@@ -55,9 +66,11 @@ class ImageArray:
             raise ValueError(
                 f"{source}: x must be uint8 (N, H, W, 3), (N, H, W, 1) or (N, H, W), got {pixels.dtype} {pixels.shape}"
             )
+        if len(pixels) == 0:
+            raise ValueError(f"{source} holds no images")
         if labels.shape != (len(pixels),) or not np.issubdtype(labels.dtype, np.integer):
             raise ValueError(f"{source}: y must be {len(pixels)} integer labels, got {labels.dtype} {labels.shape}")
-        if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
+        if not 0 <= labels.min() <= labels.max() < len(classes):
             raise ValueError(f"{source}: labels are in 0 … {len(classes) - 1}, got {labels.min()} … {labels.max()}")
         self.pixels = pixels.squeeze(3) if pixels.ndim == 4 and pixels.shape[3] == 1 else pixels
         self.labels = torch.from_numpy(labels.astype(np.int64))
@@ -192,19 +205,39 @@ def arrays(folder: Path, split: Split) -> ImageArray:
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
         raise ValueError(f"data.dir {folder} has no {' or '.join(names)}")
-    with np.load(path, allow_pickle=False) as stored:
-        missing = {"x", "y"} - set(stored.files)
-        if missing:
-            raise ValueError(f"{path} has no {' and no '.join(sorted(missing))}; it holds {', '.join(stored.files)}")
-        pixels, labels = stored["x"], stored["y"]
-        names_given = stored["classes"] if "classes" in stored.files else None
-    if names_given is not None:
-        classes = [str(name) for name in names_given]
-    elif split == "train":
-        classes = [str(k) for k in range(int(labels.max()) + 1)]
+    pixels, labels, named = _stored(path, "x", "y", "classes")
+    if pixels is None or labels is None:
+        raise ValueError(f"{path} has no {'x' if pixels is None else 'y'}; x, uint8 images, and y, labels, are needed")
+    training = folder / "train.npz"
+    if named is None or (split != "train" and training.is_file()):
+        classes = _class_names(training)
+        if named is not None and classes != [str(name) for name in named]:
+            raise ValueError(f"{path}: classes must be those of {training}, in the same order")
     else:
-        classes = arrays(folder, "train").classes
+        classes = [str(name) for name in named]
     return ImageArray(pixels, labels, classes, str(path))
+
+
+def _class_names(path: Path) -> list[str]:
+    """The classes that an .npz file names, or the numbers up to its highest label."""
+    named, labels = _stored(path, "classes", "y")
+    if named is not None:
+        return [str(name) for name in named]
+    if labels is None or not np.issubdtype(labels.dtype, np.integer) or not len(labels):
+        got = "none" if labels is None else f"{labels.dtype} {labels.shape}"
+        raise ValueError(f"{path}: y must hold integer labels, got {got}")
+    return [str(k) for k in range(int(labels.max()) + 1)]
+
+
+def _stored(path: Path, *names: str) -> list[np.ndarray | None]:
+    """Arrays of an .npz file, None for those it does not have; only these are read."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return [stored[name] if name in stored.files else None for name in names]
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        if isinstance(error, FileNotFoundError):
+            raise ValueError(f"{path} is missing: it says what the classes are") from None
+        raise ValueError(f"{path} is damaged or no .npz file of plain arrays") from error
 
 
 def cifar(kind: str, folder: Path, split: Split, download: bool) -> ImageArray:
