@@ -162,8 +162,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return torch.load(path, map_location="cpu", weights_only=True)
         except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
             raise Unreadable(
-                f"{path} is damaged ({str(error) or 'it ends too early'}): copy best.ckpt over it to go on from the best "
-                "epoch, or delete it to start from the beginning"
+                f"{path} is damaged ({str(error) or 'it ends too early'}): copy best.ckpt over it to go on from the "
+                "best epoch, or delete it to start from the beginning"
             ) from error
 
 
