@@ -29,7 +29,7 @@ def one_per_core(perform: Callable[[Run], Result], runs: Iterable[Run]) -> Itera
     todo = list(runs)
     if not todo:
         return
-    pool = ProcessPoolExecutor(min(cores(), len(todo)), get_context("spawn"), _start_worker)
+    pool = ProcessPoolExecutor(min(cores(), len(todo)), get_context("spawn"), _start_worker, (os.getpid(),))
     try:
         for future in as_completed([pool.submit(perform, run) for run in todo]):
             yield future.result()
@@ -37,10 +37,10 @@ def one_per_core(perform: Callable[[Run], Result], runs: Iterable[Run]) -> Itera
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _start_worker() -> None:
+def _start_worker(parent: int) -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the work
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
