@@ -94,7 +94,7 @@ train.main(sys.argv[3:])
 def run_until(sent, call, *argv):
     """A process group of its own that gets a signal, loaders too, in its ``call``-th training step."""
     command = [sys.executable, "-c", SABOTAGE, str(int(sent)), str(call), *argv]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums round by their order
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, start_new_session=True)
 
 
@@ -194,7 +194,7 @@ def test_two_processes_learn_what_one_does(images, tmp_path, loss, targets):
         "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
         "-m", "softnce", "train", file, "--out", str(tmp_path / "two"),
     ]  # fmt: skip
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums round by their order
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
