@@ -213,8 +213,9 @@ def find(rows: Sequence[Row]) -> Found:
         config = setting[0].config
         found[config["loss"]["name"]][config["targets"]["smoothing"]] = setting
         same |= {(_key(row.config), row.config["targets"]["smoothing"]) for row in setting}
-    for row in rows:
-        if "probe" in row.config and (_key(row.config["probe"]), row.config["smoothing"]) in same:
+    twins = [row for row in rows if "probe" in row.config]
+    for row in sorted(twins, key=lambda row: row.config["probe"]["seed"]):  # as the runs they are compared with
+        if (_key(row.config["probe"]), row.config["smoothing"]) in same:
             found["twin"][row.config["smoothing"]].append(row)
     return Found(
         group[0].config["data"] if group else "", {name: dict(sorted(of.items())) for name, of in found.items()}
