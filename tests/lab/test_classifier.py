@@ -214,6 +214,6 @@ def test_noise_comes_from_the_training_labels():
     loss, _ = build_loss(Loss(), Targets(), labels, 2)
     torch.testing.assert_close(loss.log_noise.exp(), torch.tensor([0.75, 0.25]))
     assert build_loss(Loss(noise="uniform"), Targets(), labels, 2)[0].log_noise is None
-    with pytest.raises(ValueError, match=r"1 of 3 classes have no training sample \(2\).*--loss.noise uniform"):
+    with pytest.raises(ValueError, match=r"1 of 3 classes have no count \(2\).*--loss.noise uniform"):
         build_loss(Loss(), Targets(), labels, 3)
     assert isinstance(build_loss(Loss("soft-ce"), Targets(), labels, 3)[0], SoftTargetCrossEntropy)

@@ -180,7 +180,6 @@ class Checkpoints(Checkpoint):
         self.last: dict[str, float] = {}
         self.saved_step = -1
         self._updates = -1
-        self._measured_step = -1
         self._signalled = False
         self._handlers: dict[int, Any] = {}
 
@@ -230,20 +229,15 @@ class Checkpoints(Checkpoint):
         if stop:
             raise Interrupted
 
-    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._measured_step = trainer.global_step
-
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._updates = trainer.global_step
         if not trainer.is_last_batch:  # max_steps ended it; the state saved then can go on, that of now could not
             return
-        measured = {}
-        if self._measured_step == trainer.global_step:  # not so where max_steps ends an epoch before its validation
-            measured = {
-                name.removeprefix("val/"): float(value)
-                for name, value in trainer.callback_metrics.items()
-                if name.startswith("val/")
-            }
+        measured = {
+            name.removeprefix("val/"): float(value)
+            for name, value in trainer.callback_metrics.items()
+            if name.startswith("val/")
+        }
         self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step, **measured}
         better = "top1" in measured and measured["top1"] > self.best.get("top1", -1.0)
         if better:

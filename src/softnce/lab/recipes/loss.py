@@ -15,16 +15,10 @@ def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int)
         return NLL(config.temperature), None
     if config.name == "soft-ce":
         return SoftTargetCrossEntropy(config.temperature), None
-    eta = None
-    if config.noise != "uniform":
-        missing = sorted(set(range(num_classes)) - set(labels.unique().tolist()))
-        if missing:
-            raise ValueError(
-                f"{len(missing)} of {num_classes} classes have no training sample ({', '.join(map(str, missing[:5]))}"
-                f"{', …' if len(missing) > 5 else ''}), and −log η is infinite there; --loss.noise uniform does "
-                "without η"
-            )
-        eta = noise.from_labels(labels, num_classes)
+    try:
+        eta = None if config.noise == "uniform" else noise.from_labels(labels, num_classes)
+    except ValueError as error:  # what is wrong, and what a recipe can do about it
+        raise ValueError(f"{str(error).partition(';')[0]}; --loss.noise uniform does without η") from None
     if config.name == "info-nce":
         return InfoNCE(eta, config.temperature), None
     if config.name == "soft-dist-info-nce":

@@ -208,19 +208,17 @@ def arrays(folder: Path, split: Split) -> ImageArray:
     pixels, labels, named = _stored(path, "x", "y", "classes")
     if pixels is None or labels is None:
         raise ValueError(f"{path} has no {'x' if pixels is None else 'y'}; x, uint8 images, and y, labels, are needed")
-    training = folder / "train.npz"
-    if named is None or (split != "train" and training.is_file()):
-        classes = _class_names(training)
-        if named is not None and classes != [str(name) for name in named]:
-            raise ValueError(f"{path}: classes must be those of {training}, in the same order")
-    else:
-        classes = [str(name) for name in named]
+    training, names_said, labels_said = folder / "train.npz", named, labels
+    if split != "train" and (named is None or training.is_file()):
+        names_said, labels_said = _stored(training, "classes", "y")  # type: ignore[assignment]
+    classes = _class_names(names_said, labels_said, training)
+    if named is not None and classes != [str(name) for name in named]:
+        raise ValueError(f"{path}: classes must be those of {training}, in the same order")
     return ImageArray(pixels, labels, classes, str(path))
 
 
-def _class_names(path: Path) -> list[str]:
-    """The classes that an .npz file names, or the numbers up to its highest label."""
-    named, labels = _stored(path, "classes", "y")
+def _class_names(named: np.ndarray | None, labels: np.ndarray | None, path: Path) -> list[str]:
+    """The classes that the .npz file at ``path`` names, or the numbers up to its highest label."""
     if named is not None:
         return [str(name) for name in named]
     if labels is None or not np.issubdtype(labels.dtype, np.integer) or not len(labels):
