@@ -43,6 +43,14 @@ def option(default: Config, help: str) -> Config:
     return dataclasses.field(default=default, metadata={"help": help})
 
 
+def later(default: Config, help: str) -> Config:
+    """An :func:`option` that a dataclass got after runs described by it were saved.
+
+    While it has its default, :func:`to_mapping` leaves it out: those runs keep their configuration, hence their id.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "later": True})
+
+
 def required(help: str) -> Any:
     """A dataclass field without default: leaving it out is an error that names it."""
     return dataclasses.field(metadata={"help": help})
@@ -113,7 +121,11 @@ def to_mapping(config: Any) -> dict[str, Any]:
 
     def plain(value: Any) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+            return {
+                f.name: plain(getattr(value, f.name))
+                for f in dataclasses.fields(value)
+                if f.init and not (f.metadata.get("later") and getattr(value, f.name) == f.default)
+            }
         if isinstance(value, Mapping):
             return {str(key): plain(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
