@@ -239,7 +239,7 @@ def test_running_noise_follows_the_stream() -> None:
 
 
 def test_mixup_of_timm_and_torchvision_pass_unchanged() -> None:
-    from softnce.lab import torchvision_operators  # noqa: F401
+    from softnce.lab.models import torchvision_operators  # noqa: F401
 
     timm_data = pytest.importorskip("timm.data")
     from torchvision.transforms import v2

@@ -1,6 +1,6 @@
 """An independent series for the integral of exp(ω·x) over the simplex at large K, and parameters to try.
 
-Exact arithmetic and the original authors' method, which a figure shows too, are in softnce.lab.exact_loss.original.
+Exact arithmetic and the original authors' method are in softnce.lab.studies.exact_loss.original: a figure shows both.
 """
 
 import math

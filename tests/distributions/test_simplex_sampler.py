@@ -14,7 +14,7 @@ import torch
 
 from softnce.distributions.simplex_integral import SimplexIntegral
 from softnce.distributions.simplex_sampler import best_proposal, draw
-from softnce.lab.exact_loss.original import ordered_rejection, ordered_rejection_log_acceptance
+from softnce.lab.studies.exact_loss.original import ordered_rejection, ordered_rejection_log_acceptance
 
 ALARM = 1e-4
 

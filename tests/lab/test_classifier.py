@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from softnce import NLL, SoftTargetCrossEntropy, SoftTargetInfoNCE, SoftTargets
-from softnce.lab.classifier import Batch, Classifier
-from softnce.lab.mixing import draw_mix, mix_inputs
-from softnce.lab.recipes.loss import build_loss
+from softnce.lab.data.mixing import draw_mix, mix_inputs
+from softnce.lab.losses import build_loss
 from softnce.lab.recipes.recipe import Loss, Optimiser, Schedule, Targets
-from softnce.lab.scores import IGNORED, Scores
+from softnce.lab.train.classifier import Batch, Classifier
+from softnce.lab.train.scores import IGNORED, Scores
 
 import lightning as L  # isort: skip
 from timm.data.mixup import Mixup  # isort: skip
@@ -109,7 +109,7 @@ def losses():
 
 
 def shares_of(inputs, labels, count, step):
-    from softnce.lab.batches import deal
+    from softnce.lab.data.batches import deal
 
     parts = deal(len(labels), count, in_pairs=True)
     return [Batch(inputs[own], labels[own], labels, own, step) for own in parts]

@@ -18,9 +18,9 @@ import pytest
 
 from softnce.lab import studies
 from softnce.lab.configuration import later, option, to_mapping
+from softnce.lab.experiment.results import run_id
 from softnce.lab.report import charts
 from softnce.lab.report.page import Table
-from softnce.lab.results import run_id
 
 PAPER = Path(__file__).parents[2] / "results" / "paper"
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -57,8 +57,8 @@ def rows(study: str):
 
 def computed(study: str) -> dict[str, object]:
     """The numbers of a study's claims, tables and figures."""
-    found, module = studies.load(study), studies.load(study).module
-    section = module.section(rows(study))
+    found = studies.load(study)
+    section = found.page.section(rows(study))
     return {
         "runs": len(rows(study)),
         "claims": {

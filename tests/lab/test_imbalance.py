@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from softnce.lab.imbalance import exponential_counts, thinned, thirds
+from softnce.lab.data.imbalance import exponential_counts, thinned, thirds
 
 
 def test_the_first_class_keeps_all_and_the_last_its_share():

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from softnce.lab.parallel import one_per_core
+from softnce.lab.experiment.parallel import one_per_core
 
 
 def threads_and_square(number: int) -> tuple[int, int]:
@@ -35,7 +35,7 @@ def test_a_killed_parent_leaves_no_workers(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
         "import os, time\n"
-        "from softnce.lab.parallel import one_per_core\n"
+        "from softnce.lab.experiment.parallel import one_per_core\n"
         "def wait(path):\n"
         "    with open(f'{path}/{os.getpid()}', 'w'):\n"
         "        time.sleep(100)\n"

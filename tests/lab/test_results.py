@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from softnce.lab.results import Results, run_id
+from softnce.lab.experiment.results import Results, run_id
 
 
 def config(seed: int) -> dict:

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from softnce.lab import recipes, train
-from softnce.lab.classifier import Classifier, Diverged
+from softnce.lab import recipes
 from softnce.lab.recipes.recipe import Compute, Data, Head, Loss, Model, Optimiser, Recipe, Schedule, Targets
+from softnce.lab.train import run as train
+from softnce.lab.train.classifier import Classifier, Diverged
 
 HARD = Targets()
 SOFT = Targets(smoothing=0.1, mixup=0.8, cutmix=1.0)
@@ -77,8 +78,8 @@ def load(path):
 
 SABOTAGE = """
 import subprocess, sys
-from softnce.lab import train
-from softnce.lab.classifier import Classifier
+from softnce.lab.train import run as train
+from softnce.lab.train.classifier import Classifier
 step, calls = Classifier.training_step, 0
 def sabotaged(self, batch, index):
     global calls
@@ -151,7 +152,7 @@ def test_results_and_best_checkpoint(uninterrupted):
     assert results["best"]["top1"] >= results["last"]["top1"]
     assert load(out / "best.ckpt")["epoch"] == results["best"]["epoch"]
     assert recipes.load(str(out / "recipe.yaml")) == recipe
-    from softnce.lab.evaluate import evaluate
+    from softnce.lab.train.evaluate import evaluate
 
     measured = evaluate(out, progress=False, workers=0).results  # in a process, a loader and a network of its own
     for name in ("top1", "nll", "ece", "brier"):

@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from softnce.lab import evaluate, predict, train
 from softnce.lab.recipes.recipe import Compute, Data, Head, Loss, Model, Optimiser, Recipe, Schedule
+from softnce.lab.train import evaluate, predict
+from softnce.lab.train import run as train
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 import softnce
-from softnce.lab.density.fits import Gradient, Stopping, Variant, fit
-from softnce.lab.density.maximum_likelihood import maximum_likelihood
-from softnce.lab.density.mixture import sample_mixtures
-from softnce.lab.density.plain import fit_one
+from softnce.lab.studies.density.fits import Gradient, Stopping, Variant, fit
+from softnce.lab.studies.density.maximum_likelihood import maximum_likelihood
+from softnce.lab.studies.density.mixture import sample_mixtures
+from softnce.lab.studies.density.plain import fit_one
 
 VARIANTS = [
     Variant("nll"),

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from softnce.lab.density.mixture import sample_mixtures, spherical_modes
+from softnce.lab.studies.density.mixture import sample_mixtures, spherical_modes
 
 
 def test_orthogonal_modes_are_the_axes():

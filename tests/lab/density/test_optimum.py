@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from softnce.lab.density.error import kl_divergence, parameter_error, statistical_limit
-from softnce.lab.density.fits import Gradient, Variant, fit
-from softnce.lab.density.gradient_noise import measure
-from softnce.lab.density.maximum_likelihood import hessian, maximum_likelihood
-from softnce.lab.density.mixture import sample_mixtures
+from softnce.lab.studies.density.error import kl_divergence, parameter_error, statistical_limit
+from softnce.lab.studies.density.fits import Gradient, Variant, fit
+from softnce.lab.studies.density.gradient_noise import measure
+from softnce.lab.studies.density.maximum_likelihood import hessian, maximum_likelihood
+from softnce.lab.studies.density.mixture import sample_mixtures
 
 
 def test_gradient_vanishes_at_the_maximum():

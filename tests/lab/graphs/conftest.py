@@ -15,14 +15,14 @@ if not collect_ignore_glob:
 @pytest.fixture(scope="session")
 def tissue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Root of ten small specimens of two stages, for tests that only read."""
-    from softnce.lab.graphs.tissue import TissueConfig, write_tissue
+    from softnce.lab.data.tissue import TissueConfig, write_tissue
 
     return write_tissue(TissueConfig(tmp_path_factory.mktemp("tissue"), specimens=10, stages=2, cells=(90, 140)))
 
 
 @pytest.fixture(scope="session")
 def graphs(tissue: Path) -> list:
-    from softnce.lab.graphs.celltypegraph import find_specimens, read_specimen
+    from softnce.lab.data.celltypegraph import find_specimens, read_specimen
 
     return [read_specimen(specimen.path) for specimen in find_specimens(tissue)]
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from softnce.lab.graphs import augment, layout
-from softnce.lab.graphs.augment import (
+from softnce.lab.data import graph_augment as augment
+from softnce.lab.data import layout
+from softnce.lab.data.celltypegraph import find_specimens, read_specimen
+from softnce.lab.data.graph_augment import (
     AddEdges,
     AddNoise,
     DropEdges,
@@ -20,7 +22,6 @@ from softnce.lab.graphs.augment import (
     paper_augmentations,
     random_rotation,
 )
-from softnce.lab.graphs.celltypegraph import find_specimens, read_specimen
 
 EVERY = [DropEdges(0.3), AddEdges(0.3), DropFeatures(0.3), MaskFeatures(0.3), AddNoise(0.3), RandomBasis()]
 EVERY_AND_ALL = [*EVERY, paper_augmentations()]

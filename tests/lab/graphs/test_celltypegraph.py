@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from softnce import SoftTargets
-from softnce.lab.graphs import celltypegraph, layout
-from softnce.lab.graphs.celltypegraph import SpecimenError, find_specimens, load_specimen, read_specimen
+from softnce.lab.data import celltypegraph, layout
+from softnce.lab.data.celltypegraph import SpecimenError, find_specimens, load_specimen, read_specimen
 
 
 def first(root: Path) -> Path:

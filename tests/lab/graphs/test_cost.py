@@ -1,6 +1,6 @@
 import pytest
 
-from softnce.lab.graphs.cost import CostConfig, _measure, main, measure
+from softnce.lab.bench.graph_cost import CostConfig, _measure, main, measure
 
 SMALL = CostConfig(cells=100, layers=12, hidden=32, repeats=1)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softnce.lab.graphs.celltypegraph import Specimen
-from softnce.lab.graphs.folds import honest_folds, published_folds
+from softnce.lab.data.celltypegraph import Specimen
+from softnce.lab.data.folds import honest_folds, published_folds
 
 
 def specimens(**stages: int) -> list[Specimen]:

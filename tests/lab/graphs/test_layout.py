@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from softnce.lab.graphs import layout
-from softnce.lab.graphs.layout import absolute_z_score, one_hot_hops, orientation, unit_sum, z_score
+from softnce.lab.data import layout
+from softnce.lab.data.layout import absolute_z_score, one_hot_hops, orientation, unit_sum, z_score
 
 
 def test_published_widths_and_order():

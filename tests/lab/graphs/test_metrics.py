@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softnce.lab.graphs import layout
-from softnce.lab.graphs.figures import confusion_figure
-from softnce.lab.graphs.metrics import (
+from softnce.lab.data import layout
+from softnce.lab.studies.nodes.figures import confusion_figure
+from softnce.lab.train.graph_metrics import (
     choose_epoch,
     class_accuracy,
     class_average,

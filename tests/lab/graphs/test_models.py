@@ -7,7 +7,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import DeepGCNLayer, GENConv
 
 from softnce.heads import MLPHead
-from softnce.lab.graphs.models import GCN, DeeperGCN
+from softnce.lab.models.graphs import GCN, DeeperGCN
 
 
 def double(graph: Data) -> Data:

@@ -5,9 +5,9 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
-from softnce.lab.graphs.augment import paper_augmentations
-from softnce.lab.graphs.celltypegraph import find_specimens
-from softnce.lab.graphs.tasks import celltypegraph_task, node_task, planetoid_task
+from softnce.lab.data.celltypegraph import find_specimens
+from softnce.lab.data.graph_augment import paper_augmentations
+from softnce.lab.data.tasks import celltypegraph_task, node_task, planetoid_task
 
 
 def names(graphs) -> set[str]:

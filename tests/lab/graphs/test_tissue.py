@@ -9,9 +9,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components, shortest_path
 from scipy.spatial import ConvexHull
 
-from softnce.lab.graphs import layout, tissue
-from softnce.lab.graphs.celltypegraph import find_specimens, read_specimen
-from softnce.lab.graphs.tissue import TissueConfig, grow, main, write_specimen, write_tissue
+from softnce.lab.data import layout, tissue
+from softnce.lab.data.celltypegraph import find_specimens, read_specimen
+from softnce.lab.data.tissue import TissueConfig, grow, main, write_specimen, write_tissue
 
 EXACT = {"noise": 0.0, "disagreement": 0.0}
 

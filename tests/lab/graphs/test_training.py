@@ -10,14 +10,10 @@ import torch
 from lab.test_train import run_until, same
 
 from softnce import SoftTargets
-from softnce.lab import evaluate, predict, recipes, train
-from softnce.lab.batches import Share
-from softnce.lab.classifier import IGNORED, soft_targets
-from softnce.lab.graphs.course import follow
-from softnce.lab.graphs.datamodule import GraphRows, NodeData, open_task
-from softnce.lab.graphs.metrics import score, specimen_confusions
-from softnce.lab.graphs.models import build_network, parameter_groups
-from softnce.lab.graphs.scores import NodeScores
+from softnce.lab import recipes
+from softnce.lab.data.batches import Share
+from softnce.lab.data.graph_module import GraphRows, NodeData, open_task
+from softnce.lab.models.graphs import build_network, parameter_groups
 from softnce.lab.recipes.recipe import (
     Compute,
     GraphData,
@@ -29,6 +25,12 @@ from softnce.lab.recipes.recipe import (
     Schedule,
     Targets,
 )
+from softnce.lab.train import evaluate, predict
+from softnce.lab.train import run as train
+from softnce.lab.train.classifier import IGNORED, soft_targets
+from softnce.lab.train.graph_course import follow
+from softnce.lab.train.graph_metrics import score, specimen_confusions
+from softnce.lab.train.graph_scores import NodeScores
 
 
 def small(tissue: Path, **changes) -> GraphRecipe:
@@ -183,7 +185,7 @@ def test_votes_become_soft_targets_and_unlabelled_nodes_do_not_count():
 
 
 def test_tissue_is_grown_where_it_is_not_there(tmp_path, monkeypatch):
-    from softnce.lab.graphs import tissue as grower
+    from softnce.lab.data import tissue as grower
 
     grown = []
     write = grower.write_tissue

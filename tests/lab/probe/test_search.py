@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from softnce.lab.configuration import to_mapping
-from softnce.lab.probe import search
-from softnce.lab.probe.compare import difference, percent
-from softnce.lab.probe.training import Probe
+from softnce.lab.experiment import search
+from softnce.lab.experiment.comparison import difference, percent
+from softnce.lab.experiment.probe import Probe
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.statistics import signed
 from softnce.lab.recipes.recipe import Loss
-from softnce.lab.report.statistics import signed
-from softnce.lab.results import Row
 
 RATES = (1e-4, 1e-3)
 A, B = Probe(loss=Loss("soft-ce")), Probe(loss=Loss("soft-target-info-nce"))

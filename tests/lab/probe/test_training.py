@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from softnce.lab.probe import data
-from softnce.lab.probe.data import Part, load, split
-from softnce.lab.probe.training import HARD, MIXED, BestEpoch, Probe, build_head, fit, scores, targets_for, train
+from softnce.lab.data import features as data
+from softnce.lab.data.features import Part, load, split
+from softnce.lab.experiment.probe import HARD, MIXED, BestEpoch, Probe, build_head, fit, scores, targets_for, train
+from softnce.lab.losses import build_loss
 from softnce.lab.recipes import LOSSES
-from softnce.lab.recipes.loss import build_loss
 from softnce.lab.recipes.recipe import Head, Loss
 from softnce.targets import SoftTargets
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from softnce.lab.report import claims
-from softnce.lab.report.statistics import estimate
+from softnce.lab.experiment import claims
+from softnce.lab.experiment.statistics import estimate
 
 
 def test_the_table_as_text():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from softnce.lab import studies
-from softnce.lab.report import claims
+from softnce.lab.experiment import claims
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results" / "paper"

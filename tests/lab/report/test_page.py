@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from softnce.lab.experiment.claims import CLAIMS, NOTES, Finding
 from softnce.lab.report import charts
 from softnce.lab.report.charts import Figure, Heat, Level, Line, Panel, Points
-from softnce.lab.report.claims import CLAIMS, NOTES, Finding
 from softnce.lab.report.page import Part, Section, Table, build
 
 COLUMN = ["9.5 ± 0.1", "62.1 ± 0.3", "–", "+7 [−2, +9]", "−3.0", "1,024", "1e-05"]

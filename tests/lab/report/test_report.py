@@ -7,18 +7,18 @@ import textwrap
 import pytest
 
 from softnce.lab import studies
-from softnce.lab.report import main as report
-from softnce.lab.report.claims import CLAIMS, Finding, checked
+from softnce.lab.commands.report import main as report
+from softnce.lab.commands.study import main as study
+from softnce.lab.experiment.claims import CLAIMS, Finding, checked
 from softnce.lab.report.page import Section
-from softnce.lab.studies import main as study
 
 TOY = '''
 """A study for tests."""
 from dataclasses import dataclass
 
-from softnce.lab.report.claims import Finding
+from softnce.lab.experiment.claims import Finding
 from softnce.lab.report.page import Section
-from softnce.lab.studies import Outcome, StudyConfig
+from softnce.lab.experiment.study import Outcome, StudyConfig
 
 ORDER = 5
 VERSION = 1
@@ -56,11 +56,14 @@ def toys(tmp_path, monkeypatch):
     package = tmp_path / "more"
     package.mkdir()
     for name in ("one", "two"):
-        (package / f"{name}.py").write_text(textwrap.dedent(TOY).replace("NAME", f"Study {name}"))
+        (package / name).mkdir()
+        (package / name / "__init__.py").touch()
+        (package / name / "run.py").write_text(textwrap.dedent(TOY).replace("NAME", f"Study {name}"))
     monkeypatch.setattr(studies, "__path__", [*studies.__path__, str(package)])
     yield {name: studies.load(name).module for name in ("one", "two")}
     for name in ("one", "two"):
         sys.modules.pop(f"softnce.lab.studies.{name}", None)
+        sys.modules.pop(f"softnce.lab.studies.{name}.run", None)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from softnce.lab.report.statistics import estimate
+from softnce.lab.experiment.statistics import estimate
 
 
 def test_interval_of_known_numbers():

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from softnce.lab import studies
-from softnce.lab.results import Row
+from softnce.lab.experiment.results import Row
 
 numbers = itertools.count()
 

@@ -12,7 +12,7 @@ from softnce.lab.configuration import from_args
 from softnce.lab.report import charts
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.page import Table
-from softnce.lab.studies import classes
+from softnce.lab.studies.classes import run as classes
 
 TINY = [
     *("--classes", "[200, 300]", "--steps", "150", "--batch", "64", "--candidates", "128", "--negatives", "64"),
@@ -157,7 +157,7 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
     rows = study.results(finished).rows()
     assert len(rows) == len(classes.runs(configuration())) == 2 * (4 + 3)
     before = (finished / "classes.jsonl").read_bytes()
-    study.run(configuration("--out", str(finished)))
+    study.make(configuration("--out", str(finished)))
     assert (finished / "classes.jsonl").read_bytes() == before
 
     section = classes.section(rows)

@@ -6,11 +6,11 @@ from rich.progress import Progress
 
 from softnce.lab import studies
 from softnce.lab.configuration import from_args, to_mapping
+from softnce.lab.experiment.results import run_id
 from softnce.lab.report import charts
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.page import Table
-from softnce.lab.results import run_id
-from softnce.lab.studies import density
+from softnce.lab.studies.density import run as density
 
 TINY = [
     *("--seeds", "2", "--alignments", "[0, 30, 60]", "--epochs", "12", "--patience", "5", "--batch_size", "128"),
@@ -57,7 +57,7 @@ def test_every_run_has_a_row_and_none_is_done_twice(finished):
             assert row.result["parameter_error"] > 0
             assert 1 <= row.result["epochs"] <= row.config["epochs"]
     before = (finished / "density.jsonl").read_bytes()
-    study.run(configuration("--out", str(finished)))
+    study.make(configuration("--out", str(finished)))
     assert (finished / "density.jsonl").read_bytes() == before
 
 
@@ -117,9 +117,9 @@ def test_a_page_of_what_there_is_while_the_rest_still_runs(tmp_path, finished, p
 def test_both_losses_reach_the_statistical_limit():
     # The claim of the study's first figure at one alignment, four seeds; 2n·KL is about chi-square with 380 degrees
     # of freedom, so the mean over 4 seeds has a standard error of 3.6 %: 15 % is four of them.
-    from softnce.lab.density.error import kl_divergence, statistical_limit
-    from softnce.lab.density.fits import Stopping, Variant, fit
-    from softnce.lab.density.mixture import sample_mixtures
+    from softnce.lab.studies.density.error import kl_divergence, statistical_limit
+    from softnce.lab.studies.density.fits import Stopping, Variant, fit
+    from softnce.lab.studies.density.mixture import sample_mixtures
 
     seeds = [0, 1, 2, 3]
     data = sample_mixtures([60] * 4, seeds)

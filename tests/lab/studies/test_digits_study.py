@@ -1,6 +1,6 @@
 from softnce.lab import studies
 from softnce.lab.report import charts
-from softnce.lab.studies import digits
+from softnce.lab.studies.digits import run as digits
 
 
 def test_losses_learn_and_seeds_reproduce():
@@ -20,7 +20,7 @@ def test_only_soft_losses_are_smoothed():
 
 def test_section(tmp_path):
     study = studies.load("digits")
-    study.run(digits.Config(seeds=2, epochs=2, out=str(tmp_path)))
+    study.make(digits.Config(seeds=2, epochs=2, out=str(tmp_path)))
     section = digits.section(study.results(tmp_path).rows())
     figure, table = section.blocks[:2]
     assert charts.png(figure, dpi=40).startswith(b"\x89PNG")

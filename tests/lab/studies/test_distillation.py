@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from softnce.lab import distillation, studies
+from softnce.lab import studies
+from softnce.lab.commands import study as study_command
 from softnce.lab.configuration import to_mapping
-from softnce.lab.distillation import Student, Teacher
-from softnce.lab.probe.data import load
+from softnce.lab.data.features import load
+from softnce.lab.experiment.results import Row
 from softnce.lab.report import charts
-from softnce.lab.results import Row
-from softnce.lab.studies import distillation as study
+from softnce.lab.studies.distillation import run as study
+from softnce.lab.studies.distillation import training as distillation
+from softnce.lab.studies.distillation.training import Student, Teacher
 
 TEACHER = Teacher("digits", members=2, hidden=32, batch=64, epochs=4, lr=3e-3)
 STUDENT = Student(TEACHER, "nll", None, features=24, batch=32, epochs=3, lr=3e-2)
@@ -161,7 +163,7 @@ def test_from_command_to_page(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(study, "one_per_core", lambda perform, todo: map(perform, todo))
     command = ["distillation", "--out", str(tmp_path), "--epochs", "1", "--teacher_epochs", "1", "--seeds", "2"]
     for _ in range(2):
-        studies.main(command)
+        study_command.main(command)
     assert capsys.readouterr().out.count(": 0 runs to do") == 2
     rows = studies.load("distillation").results(tmp_path).rows()
     assert len(rows) == 1 + 2 * len(study.settings(study.PRESETS["quick"]))

@@ -3,9 +3,10 @@
 import pytest
 
 from softnce.lab import studies
+from softnce.lab.commands import study as study_command
 from softnce.lab.report import charts
-from softnce.lab.studies import dynamics
-from softnce.lab.studies.dynamics import Run, curves
+from softnce.lab.studies.dynamics import run as dynamics
+from softnce.lab.studies.dynamics.run import Run, curves
 
 
 def test_weak_targets_are_silent_and_strong_ones_are_not():
@@ -41,10 +42,10 @@ def test_the_penalty_is_larger_on_the_true_class():
 
 
 def test_the_page(tmp_path):
-    studies.main(["dynamics", "--out", str(tmp_path)])
+    study_command.main(["dynamics", "--out", str(tmp_path)])
     section = dynamics.section(studies.load("dynamics").results(tmp_path).rows())
     for block in section.blocks:
         if isinstance(block, charts.Figure):
             charts.save(block, tmp_path)
     with pytest.raises(SystemExit):
-        studies.main(["dynamics", "--out", str(tmp_path), "--classes", "2"])
+        study_command.main(["dynamics", "--out", str(tmp_path), "--classes", "2"])

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from softnce.lab import studies
+from softnce.lab.commands import study as study_command
 from softnce.lab.configuration import to_mapping
-from softnce.lab.exact_loss import distribution, training
-from softnce.lab.exact_loss.training import Method
+from softnce.lab.experiment.results import Row
 from softnce.lab.report import charts
-from softnce.lab.results import Row
-from softnce.lab.studies import exact_loss
+from softnce.lab.studies.exact_loss import distribution, training
+from softnce.lab.studies.exact_loss import run as exact_loss
+from softnce.lab.studies.exact_loss.training import Method
 
 LABEL = 0.91 * math.log(9.1) + 0.09 * math.log(0.1)  # KL of a label smoothed by 0.1 among 10 to the uniform
 
@@ -91,7 +92,7 @@ def test_the_study_from_the_command_line(tmp_path, capsys):
     options += ["--labels", "[2]", "--concentrations", "[3]", "--classes", "[2, 30]", "--cost_classes", "[5]"]
     name = "exact-loss"
     for _ in range(2):
-        studies.main([name, "--out", str(tmp_path), *options])
+        study_command.main([name, "--out", str(tmp_path), *options])
     assert "0 runs to do" in capsys.readouterr().out
     section = exact_loss.section(studies.load(name).results(tmp_path).rows())
     figures = [block for block in section.blocks if isinstance(block, charts.Figure)]

@@ -5,11 +5,12 @@ import random
 import pytest
 
 from softnce.lab import studies
+from softnce.lab.commands import study as study_command
 from softnce.lab.configuration import to_mapping
+from softnce.lab.experiment.results import Row
 from softnce.lab.recipes import LOSSES
 from softnce.lab.report import charts
-from softnce.lab.results import Row
-from softnce.lab.studies import head
+from softnce.lab.studies.head import run as head
 
 CE, OURS = "soft-ce", "soft-target-info-nce"
 
@@ -110,7 +111,7 @@ def test_from_command_to_page(tmp_path, capsys, monkeypatch):
     command = ["head", "--out", str(tmp_path), "--epochs", "[1]", "--rates", "[0.01]"]
     command += ["--seeds", "2", "--compared_seeds", "3"]
     for _ in range(2):
-        studies.main(command)
+        study_command.main(command)
     assert capsys.readouterr().out.count(": 0 runs to do") == 2
     rows = studies.load("head").results(tmp_path).rows()
     assert len(rows) == 5 * 4 * 2 + 2 * 2  # a third seed for the two losses that are compared, with both plain heads

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from softnce.lab import studies
+from softnce.lab.commands import study as study_command
 from softnce.lab.configuration import to_mapping
-from softnce.lab.human_labels import votes
-from softnce.lab.human_labels.training import Run, agreement, train
+from softnce.lab.data import votes
+from softnce.lab.experiment.results import Row
 from softnce.lab.report import charts
-from softnce.lab.results import Row
-from softnce.lab.studies import human_labels
+from softnce.lab.studies.human_labels import run as human_labels
+from softnce.lab.studies.human_labels.training import Run, agreement, train
 
 VOTES = torch.tensor([[3, 0, 2], [1, 0, 0], [20, 20, 20]])
 SMALL = Run("simulated", "soft-ce", 0, 1, hidden=32, batch=64, epochs=2, lr=3e-3)
@@ -98,7 +99,7 @@ def test_a_seed_repeats_a_run_and_another_draws_other_votes():
 def test_a_missing_or_wrong_file_is_said_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("SOFTNCE_DATA", raising=False)
     with pytest.raises(SystemExit) as error:
-        studies.main(["human-labels", "--preset", "paper", "--out", str(tmp_path / "out")])
+        study_command.main(["human-labels", "--preset", "paper", "--out", str(tmp_path / "out")])
     assert error.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
     (tmp_path / "cifar10h").mkdir()
@@ -172,7 +173,7 @@ def test_from_command_to_page(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(human_labels, "one_per_core", lambda perform, todo: map(perform, todo))
     command = ["human-labels", "--out", str(tmp_path), "--epochs", "1", "--seeds", "2"]
     for _ in range(2):
-        studies.main(command)
+        study_command.main(command)
     assert capsys.readouterr().out.count(": 0 runs to do") == 2
     rows = studies.load("human-labels").results(tmp_path).rows()
     assert len(rows) == 5 * 3 * 2

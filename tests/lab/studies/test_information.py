@@ -6,9 +6,9 @@ import torch
 
 from softnce import SoftTargets, functional
 from softnce.information import mutual_information, smoothed_joint
-from softnce.lab import studies
-from softnce.lab.report import build_report
-from softnce.lab.studies import information
+from softnce.lab.commands import study as study_command
+from softnce.lab.commands.report import build_report
+from softnce.lab.studies.information import run as information
 
 TABLE = information.Table(states=6, classes=5)
 SMALL = ["--table.states", "6", "--table.classes", "5", "--batch_size", "1024", "--steps", "40"]
@@ -84,8 +84,8 @@ def test_a_run_is_determined_by_its_settings():
 @pytest.mark.slow
 def test_the_study_from_the_command_line(tmp_path, capsys):
     options = ["information", "--out", str(tmp_path), *SMALL]
-    studies.main(options)
-    studies.main(options)
+    study_command.main(options)
+    study_command.main(options)
     assert "0 runs to do" in capsys.readouterr().out
     page = build_report(tmp_path).read_text(encoding="utf-8")
     assert "What the losses bound" in page
@@ -104,7 +104,7 @@ def test_the_study_from_the_command_line(tmp_path, capsys):
 )
 def test_misuse_is_one_line(options, message, capsys):
     with pytest.raises(SystemExit) as exit:
-        studies.main(["information", *options])
+        study_command.main(["information", *options])
     assert exit.value.code == 2
     error = capsys.readouterr().err
     assert message in error

@@ -8,13 +8,14 @@ import torch
 
 from softnce import InfoNCE, SoftTargets
 from softnce.lab import studies
+from softnce.lab.commands import study as study_command
 from softnce.lab.configuration import to_mapping
-from softnce.lab.probe.training import fit
+from softnce.lab.experiment.probe import fit
+from softnce.lab.experiment.results import Row
 from softnce.lab.recipes.recipe import Loss
 from softnce.lab.report import charts
 from softnce.lab.report.page import Table
-from softnce.lab.results import Row
-from softnce.lab.studies import long_tail
+from softnce.lab.studies.long_tail import run as long_tail
 from softnce.losses import NLL
 
 PRIOR = torch.tensor([0.6, 0.25, 0.1, 0.05])
@@ -155,7 +156,7 @@ def test_from_command_to_page(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(long_tail, "one_per_core", lambda perform, todo: map(perform, todo))
     command = ["long-tail", "--out", str(tmp_path), "--epochs", "1", "--rates", "[0.01]", "--seeds", "2"]
     for _ in range(2):
-        studies.main(command)
+        study_command.main(command)
     assert capsys.readouterr().out.count(": 0 runs to do") == 2
     rows = studies.load("long-tail").results(tmp_path).rows()
     assert len(rows) == 8 * 2

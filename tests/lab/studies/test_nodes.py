@@ -14,12 +14,12 @@ if not (find_spec("torch_geometric") and find_spec("h5py")):
 
 from softnce.lab import studies
 from softnce.lab.configuration import to_mapping
+from softnce.lab.experiment.claims import checked
+from softnce.lab.experiment.results import Row
 from softnce.lab.recipes.recipe import GraphRecipe
 from softnce.lab.report import charts
-from softnce.lab.report.claims import checked
 from softnce.lab.report.page import Table
-from softnce.lab.results import Row
-from softnce.lab.studies import nodes
+from softnce.lab.studies.nodes import run as nodes
 
 TINY = nodes.Config(
     seeds=1, deeper_seeds=0, specimens=10, stages=2, cells=(90, 140), layers=1, hidden=8, epochs=2, citation=()

@@ -7,10 +7,13 @@ import pytest
 import torch
 
 from softnce.lab import studies
-from softnce.lab.probe.training import reliability, scores
+from softnce.lab.commands import study as study_command
+from softnce.lab.experiment.probe import reliability, scores
+from softnce.lab.experiment.results import Row
 from softnce.lab.report import charts
-from softnce.lab.results import Row
-from softnce.lab.studies import accuracy, noise_samples, smoothing
+from softnce.lab.studies.accuracy import run as accuracy
+from softnce.lab.studies.noise_samples import run as noise_samples
+from softnce.lab.studies.smoothing import run as smoothing
 
 ONE_RATE = ["--rates", "[0.003]", "--seeds", "2"]
 OPTIONS = {
@@ -29,7 +32,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_from_command_to_page(name, tmp_path, capsys):
     for _ in range(2):
-        studies.main([name, "--out", str(tmp_path), *OPTIONS[name]])
+        study_command.main([name, "--out", str(tmp_path), *OPTIONS[name]])
     assert capsys.readouterr().out.count("0 runs to do") == 2  # both stages are finished the second time
     study = studies.load(name)
     rows = study.results(tmp_path).rows()
@@ -46,7 +49,7 @@ def test_from_command_to_page(name, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_smoothing_is_a_temperature(tmp_path):
-    studies.main(["smoothing", "--out", str(tmp_path), *OPTIONS["smoothing"]])
+    study_command.main(["smoothing", "--out", str(tmp_path), *OPTIONS["smoothing"]])
     found = smoothing.find(studies.load("smoothing").results(tmp_path).rows())
     assert max(found.identity) < 1e-12
     spreads = {
@@ -66,7 +69,7 @@ def test_smoothing_is_a_temperature(tmp_path):
 
 @pytest.mark.slow
 def test_candidates_nearer_to_the_classes_are_another_training(tmp_path):
-    studies.main(["noise-samples", "--out", str(tmp_path), *OPTIONS["noise-samples"]])
+    study_command.main(["noise-samples", "--out", str(tmp_path), *OPTIONS["noise-samples"]])
     found = noise_samples.find(studies.load("noise-samples").results(tmp_path).rows())
     assert len(found.of(noise_samples.SHARPER, 16)) == 3  # as many seeds as are tested
     assert not found.of(noise_samples.SHARPER, 64)
@@ -89,7 +92,7 @@ def test_the_identity_holds_to_rounding_at_any_scale():
 def test_equivalence_is_two_one_sided_tests():
     from scipy.stats import ttest_1samp
 
-    from softnce.lab.report.statistics import estimate
+    from softnce.lab.experiment.statistics import estimate
 
     gaps = [0.3, -0.1, 0.2, 0.05, 0.12]
     below = ttest_1samp(gaps, 0.5, alternative="less").pvalue
@@ -142,7 +145,7 @@ def test_calibration_equals_a_brute_force_count():
 )
 def test_bad_settings_are_named(name, options, message, tmp_path, capsys):
     with pytest.raises(SystemExit):
-        studies.main([name, "--out", str(tmp_path), *options])
+        study_command.main([name, "--out", str(tmp_path), *options])
     assert message in capsys.readouterr().err
 
 
@@ -150,7 +153,7 @@ def test_missing_data_is_said_before_any_work(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("SOFTNCE_DATA", raising=False)
     for name in OPTIONS:
         with pytest.raises(SystemExit):
-            studies.main([name, "--preset", "paper", "--out", str(tmp_path)])
+            study_command.main([name, "--preset", "paper", "--out", str(tmp_path)])
         assert "SOFTNCE_DATA" in capsys.readouterr().err
 
 

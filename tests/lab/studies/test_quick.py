@@ -6,13 +6,15 @@ import math
 import pytest
 
 from softnce.lab import studies
-from softnce.lab.report import build_report, claims
+from softnce.lab.commands import study as study_command
+from softnce.lab.commands.report import build_report
+from softnce.lab.experiment import claims
 
 
 @pytest.mark.slow
 def test_all_studies_make_their_page(tmp_path, monkeypatch):
     monkeypatch.delenv("SOFTNCE_DATA", raising=False)
-    studies.main(["all", "--preset", "quick", "--out", str(tmp_path)])
+    study_command.main(["all", "--preset", "quick", "--out", str(tmp_path)])
     written = build_report(tmp_path)  # fails if a study's results cannot be shown
     page = html.unescape(written.read_text(encoding="utf-8"))
     found = {}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from softnce.lab import studies
-from softnce.lab.report import main as report
-from softnce.lab.studies import main
+from softnce.lab.commands.report import main as report
+from softnce.lab.commands.study import main
 
 TOY = '''
 """How large are squares? A study for tests.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from softnce.lab.configuration import option
 from softnce.lab.report.charts import Figure, Level, Line, Panel
 from softnce.lab.report.page import Section, Table
-from softnce.lab.studies import Outcome, StudyConfig
+from softnce.lab.experiment.study import Outcome, StudyConfig
 
 ORDER = 5
 VERSION = 1
@@ -71,10 +71,13 @@ def toy(tmp_path, monkeypatch):
     """A study named ``toy`` beside the real ones: one more module on the package's path, nothing registered."""
     package = tmp_path / "more"
     package.mkdir()
-    (package / "toy.py").write_text(textwrap.dedent(TOY))
+    (package / "toy").mkdir()
+    (package / "toy" / "__init__.py").touch()
+    (package / "toy" / "run.py").write_text(textwrap.dedent(TOY))
     monkeypatch.setattr(studies, "__path__", [*studies.__path__, str(package)])
     yield studies.load("toy").module
-    sys.modules.pop("softnce.lab.studies.toy", None)
+    for part in ("toy", "toy.run"):
+        sys.modules.pop(f"softnce.lab.studies.{part}", None)
 
 
 def lines(out: Path) -> list[str]:

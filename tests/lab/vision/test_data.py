@@ -6,14 +6,14 @@ import pytest
 import torch
 from PIL import Image
 
-from softnce.lab.batches import borrowed_generators, start_generators
-from softnce.lab.recipes.recipe import Data, Model
-from softnce.lab.vision.data import open_images, read_image, stratified
-from softnce.lab.vision.transforms import (
+from softnce.lab.data.batches import borrowed_generators, start_generators
+from softnce.lab.data.images import open_images, read_image, stratified
+from softnce.lab.data.transforms import (
     STATISTICS,
     evaluation_transform,
     training_transform,
 )
+from softnce.lab.recipes.recipe import Data, Model
 
 
 def picture(path, colour=0):

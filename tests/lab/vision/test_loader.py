@@ -2,9 +2,9 @@ import pytest
 import torch
 from PIL import Image
 
-from softnce.lab.batches import EvaluationBatches, Loader, TrainingBatches, deal
-from softnce.lab.vision.data import ImageFiles
-from softnce.lab.vision.loader import FeatureRows, ImageRows
+from softnce.lab.data.batches import EvaluationBatches, Loader, TrainingBatches, deal
+from softnce.lab.data.image_loader import FeatureRows, ImageRows
+from softnce.lab.data.images import ImageFiles
 
 
 @pytest.mark.parametrize("in_pairs", [False, True])

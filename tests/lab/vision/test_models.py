@@ -2,13 +2,13 @@ import pytest
 import torch
 
 from softnce.heads import CosineHead, MLPHead
-from softnce.lab.recipes.recipe import Head, Model
-from softnce.lab.vision.models import (
+from softnce.lab.models.images import (
     build_backbone,
     build_network,
     load_mae,
     parameter_groups,
 )
+from softnce.lab.recipes.recipe import Head, Model
 
 import timm  # isort: skip
 
@@ -110,7 +110,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(pretrained, change, message):
 def test_layer_decay_is_maes():
     """facebookresearch/mae's util/lr_decay.py: layers 0 … L, layer L+1 is the head; scale 0.65^(L + 1 − layer)."""
     backbone = timm.create_model("vit_tiny_patch16_224", num_classes=0, global_pool="avg", embed_dim=24, num_heads=2)
-    from softnce.lab.vision.models import Network
+    from softnce.lab.models.images import Network
 
     network = Network(backbone, MLPHead(24, 7, 16), 24)
     scale, decay = {}, {}

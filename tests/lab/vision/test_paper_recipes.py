@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from softnce.lab import recipes
-from softnce.lab.train import prepare
+from softnce.lab.train.run import prepare
 
 import lightning as L  # isort: skip
 import timm  # isort: skip

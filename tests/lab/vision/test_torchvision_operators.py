@@ -19,7 +19,7 @@ def test_torchvision_imports_after_it():
 def test_operators_are_declared_only_when_missing():
     # With declared operators torchvision must say that it has none; with loaded ones we must not declare any.
     code = (
-        "from softnce.lab.torchvision_operators import library; import torchvision.extension as e;"
+        "from softnce.lab.models.torchvision_operators import library; import torchvision.extension as e;"
         "assert (library is None) == e._has_ops(), (library, e._has_ops())"
     )
     result = run(code)

@@ -168,7 +168,7 @@ REFERENCE: dict[Family, str] = {
 
 
 def _timm(inputs: Inputs) -> Callable[[Tensor], Tensor]:
-    from softnce.lab import torchvision_operators  # noqa: F401
+    from softnce.lab.models import torchvision_operators  # noqa: F401
     from timm.loss import SoftTargetCrossEntropy  # isort: skip
 
     loss = SoftTargetCrossEntropy()

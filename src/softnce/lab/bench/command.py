@@ -20,7 +20,7 @@ from softnce.lab.bench.memory import OwnProcess
 from softnce.lab.bench.scaling import Sweeps, exponents
 from softnce.lab.bench.timing import Clock
 from softnce.lab.configuration import from_args, option
-from softnce.lab.results import Results, versions
+from softnce.lab.experiment.results import Results, versions
 
 DESCRIPTION = """Time and memory of the losses beside their peers, forward and backward, in one table.
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from softnce.lab.experiment.claims import CLAIMS, MEANING, NOT_YET_RUN, NOTES, Claim, Finding
 from softnce.lab.report import charts
 from softnce.lab.report.charts import Figure
-from softnce.lab.report.claims import CLAIMS, MEANING, NOT_YET_RUN, NOTES, Claim, Finding
 from softnce.lab.report.style import FONT, LOSSES
 
 

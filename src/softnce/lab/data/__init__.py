@@ -1,0 +1,1 @@
+"""Data sets: images, graphs, votes, features of a frozen network; how batches are formed and mixed."""

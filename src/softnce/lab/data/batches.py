@@ -1,0 +1,227 @@
+"""Batches whose order, content and augmentation are functions of (seed, epoch, step), on any number of devices.
+
+A training batch is one draw of the epoch's permutation, dealt out in shares: one share for each device and each
+accumulated micro-batch. Since labels are known without reading inputs, every share comes with the labels of the whole
+batch, so each device contrasts its rows with all of them and nothing has to be gathered.
+
+MixUp and CutMix pair position i with position N − 1 − i. Shares are dealt in such pairs, so that mixing within a share
+is mixing of the whole batch, and one process or many train on the same inputs.
+"""
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from softnce.lab.train.classifier import Batch
+
+
+class CorruptImage(RuntimeError):
+    """An input that cannot be read."""
+
+    @property
+    def words(self) -> str:
+        """The message alone: from another process it comes behind that one's traceback."""
+        return str(self).strip().splitlines()[-1].rpartition("CorruptImage: ")[2]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which samples a device loads next."""
+
+    rows: list[int]  # samples of this share
+    epoch: int
+    step: int = 0  # update of the run they belong to
+    batch: Tensor | None = None  # samples of the whole batch, in order
+    own: Tensor | None = None  # where in it the rows are; fewer than rows if some only fill up
+
+
+def deal(size: int, shares: int, in_pairs: bool) -> list[Tensor]:
+    """Positions 0 … size − 1 in ``shares`` parts as even as can be.
+
+    In pairs, part by part (j, size − 1 − j), each part in ascending order, so that reversing a part is reversing the
+    whole; a middle position is its own partner.
+    """
+    if not in_pairs:
+        return list(torch.arange(size).tensor_split(shares))
+    parts = torch.arange((size + 1) // 2).tensor_split(shares)
+    return [torch.cat([part, (size - 1 - part).flip(0)]).unique() for part in parts]
+
+
+class TrainingBatches:
+    """The shares of one device, epoch by epoch. Iterates over the epoch last set, from share ``start`` on.
+
+    Args:
+        size: number of training samples.
+        batch: rows an update sees.
+        micro_batch: rows a device takes at once; ``batch`` must be a multiple of ``micro_batch·world``.
+        rank, world: this device and how many there are.
+        in_pairs: deal positions with their mixing partners.
+        drop_last: leave out the rows beyond the last whole batch.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        batch: int,
+        micro_batch: int,
+        rank: int = 0,
+        world: int = 1,
+        seed: int = 0,
+        in_pairs: bool = False,
+        drop_last: bool = True,
+    ) -> None:
+        if batch % (micro_batch * world):
+            raise ValueError(
+                f"optimiser.batch {batch} must be a multiple of compute.micro_batch × devices = {micro_batch} × {world}"
+            )
+        if drop_last and size < batch:
+            raise ValueError(f"optimiser.batch {batch} exceeds the {size} training samples")
+        self.size, self.batch, self.micro_batch = size, batch, micro_batch
+        self.rank, self.world, self.seed = rank, world, seed
+        self.in_pairs = in_pairs
+        self.rest = 0 if drop_last else size % batch
+        self.epoch = self.start = 0
+
+    @property
+    def sampler(self) -> "TrainingBatches":
+        """Where Lightning looks for ``set_epoch``."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch, self.start = epoch, 0
+
+    @property
+    def accumulate(self) -> int:
+        """Shares a device takes for an update."""
+        return self.batch // (self.micro_batch * self.world)
+
+    @property
+    def steps(self) -> int:
+        """Updates an epoch."""
+        return self.size // self.batch + (self.rest > 0)
+
+    def __len__(self) -> int:
+        """Shares of an epoch."""
+        return self.size // self.batch * self.accumulate + -(-self.rest // (self.micro_batch * self.world))
+
+    def __iter__(self) -> Iterator[Share]:
+        generator = torch.Generator().manual_seed(word(self.seed, self.epoch))
+        order = torch.randperm(self.size, generator=generator)
+        order = order[: self.size // self.batch * self.batch + self.rest]
+        position = 0
+        for step, batch in enumerate(order.split(self.batch)):
+            count = -(-len(batch) // (self.micro_batch * self.world))
+            shares = deal(len(batch), count * self.world, self.in_pairs)
+            for own in shares[self.rank :: self.world]:
+                position += 1
+                if position > self.start:
+                    # A device without rows of its own loads one that counts for nothing, to take part in the update.
+                    rows = batch[own] if len(own) else batch[:1]
+                    yield Share(rows.tolist(), self.epoch, self.epoch * self.steps + step, batch, own)
+
+
+class EvaluationBatches:
+    """Every sample once, every ``world``-th on this device, in order."""
+
+    def __init__(self, size: int, batch: int, rank: int = 0, world: int = 1) -> None:
+        self.rows = range(rank, size, world)
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return -(-len(self.rows) // self.batch)
+
+    def __iter__(self) -> Iterator[Share]:
+        for start in range(0, len(self.rows), self.batch):
+            yield Share(list(self.rows[start : start + self.batch]), 0)
+
+
+class Loader(DataLoader):
+    """A DataLoader that can be saved in the middle of an epoch and goes on with the very next share.
+
+    ``rows`` turns a share into a :class:`~softnce.lab.train.classifier.Batch` by its ``__getitems__``.
+    """
+
+    def __init__(self, rows: Dataset, batches: TrainingBatches | EvaluationBatches, workers: int = 0) -> None:
+        super().__init__(
+            rows,
+            batch_sampler=batches,  # type: ignore[arg-type]
+            num_workers=workers,
+            collate_fn=_as_it_is,  # type: ignore[arg-type]
+            pin_memory=torch.cuda.is_available(),
+            worker_init_fn=_start_worker if workers else None,
+        )
+        self.batches = batches
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        self.taken = getattr(self.batches, "start", 0)
+        for batch in super().__iter__():
+            self.taken += 1
+            yield batch
+        if isinstance(self.batches, TrainingBatches):
+            self.batches.start = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": getattr(self.batches, "epoch", 0), "taken": self.taken}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        if isinstance(self.batches, TrainingBatches):
+            finished = state["taken"] >= len(self.batches)
+            self.batches.epoch = state["epoch"] + finished
+            self.batches.start = 0 if finished else state["taken"]
+
+
+@contextmanager
+def borrowed_generators() -> Iterator[None]:
+    """The global random generators, which transforms draw from, put back as they were afterwards."""
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(state[0])
+        np.random.set_state(state[1])  # noqa: NPY002
+        torch.set_rng_state(state[2])
+
+
+def start_generators(*key: int) -> None:
+    """Start the global random generators from ``key``.
+
+    An augmented input is then a function of (seed, epoch, sample), whichever process makes it and whenever.
+    """
+    start = word(*key)
+    random.seed(start)
+    np.random.seed(start)  # noqa: NPY002
+    torch.default_generator.manual_seed(start)
+
+
+def word(*key: int) -> int:
+    """32 random bits that depend on all of ``key``."""
+    return int(np.random.SeedSequence(key).generate_state(1)[0])
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
+def _start_worker(_: int) -> None:
+    torch.set_num_threads(1)
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_when_told_by, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_when_told_by(parent: int) -> None:
+    """SIGTERM for a whole process group is the parent's to heed: it still needs batches to end its update."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)

@@ -1,0 +1,118 @@
+"""The graphs of a recipe, and batches of them for the classifier."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from torch_geometric.data import Batch as GraphBatch
+from torch_geometric.data import Data
+
+from softnce.lab.data.batches import (
+    EvaluationBatches,
+    Loader,
+    Share,
+    TrainingBatches,
+    borrowed_generators,
+    start_generators,
+)
+from softnce.lab.data.graph_augment import paper_augmentations
+from softnce.lab.data.tasks import NodeTask, celltypegraph_task, planetoid_task
+from softnce.lab.recipes.recipe import GraphData, GraphRecipe
+from softnce.lab.train.classifier import Batch
+
+import lightning as L  # isort: skip
+
+PLANETOID = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed"}
+
+
+def open_task(data: GraphData) -> NodeTask:
+    """The task a recipe names; a ValueError says what is missing. ``tissue`` is grown where it is not there yet."""
+    folder = data.dir.expanduser()
+    transform = paper_augmentations() if data.augment == "paper" else None
+    try:
+        if data.kind in PLANETOID:
+            if transform is not None:
+                raise ValueError(f"data.augment paper is for cells in space, got data.kind {data.kind}: set it to none")
+            return planetoid_task(folder, PLANETOID[data.kind])  # type: ignore[arg-type]
+        if data.kind == "tissue":
+            from softnce.lab.data.tissue import TissueConfig, write_tissue
+
+            if not (folder / "tissue.json").exists():  # tissue grown by hand, with other settings, is taken as it is
+                write_tissue(TissueConfig(out=folder))
+        return celltypegraph_task(folder, data.fold, data.protocol, transform)
+    except FileNotFoundError as error:
+        raise ValueError(f"data.dir {folder}: {error} (see docs/graphs.md)") from None
+
+
+class GraphRows(Dataset):
+    """Turns a share into one graph of many parts, and the labels of its nodes.
+
+    An augmented graph is a function of (seed, epoch, graph). Every share comes with the labels, or votes, of all nodes
+    of the whole batch, which are known without it.
+    """
+
+    def __init__(self, graphs: Dataset[Data], untouched: Sequence[Data], votes: bool = False, seed: int = 0) -> None:
+        self.graphs, self.untouched, self.votes, self.seed = graphs, untouched, votes, seed
+
+    def __len__(self) -> int:
+        return len(self.untouched)
+
+    def __getitems__(self, share: Share) -> Batch:
+        graphs = []
+        with borrowed_generators():
+            for row in share.rows:
+                start_generators(self.seed, share.epoch, row)
+                graphs.append(self.graphs[row])
+        inputs = GraphBatch.from_data_list(graphs)
+        if share.batch is None:
+            return Batch(inputs, inputs.y)
+        assert share.own is not None
+        whole = [self.untouched[row] for row in share.batch.tolist()]
+        labels = torch.cat([graph.y for graph in whole])
+        votes = torch.cat([graph.votes for graph in whole]) if self.votes else None
+        own = _nodes(share.own, torch.tensor([len(graph.y) for graph in whole]))
+        return Batch(inputs, labels[own], labels, own, share.step, votes=votes)
+
+
+def _nodes(graphs: Tensor, sizes: Tensor) -> Tensor:
+    """Places of the nodes of some ``graphs`` among those of all graphs, which have ``sizes``."""
+    ends = sizes.cumsum(0)
+    places = [torch.arange(int(ends[i] - sizes[i]), int(ends[i])) for i in graphs.tolist()]
+    return torch.cat(places) if places else torch.empty(0, dtype=torch.long)
+
+
+class NodeData(L.LightningDataModule):
+    """Training and evaluation loaders of a recipe: evaluation is on the graphs that choose the epoch."""
+
+    def __init__(self, recipe: GraphRecipe, world: int = 1) -> None:
+        super().__init__()
+        self.recipe, self.world = recipe, world
+        self.task = open_task(recipe.data)
+        if recipe.data.votes and self.task.train.graphs[0].get("votes") is None:
+            raise ValueError(f"data.votes: {self.task.name} holds no votes, only labels")
+
+    @property
+    def labels(self) -> Tensor:
+        """Of all training nodes, IGNORED among them."""
+        return torch.cat([graph.y for graph in self.task.train.graphs])
+
+    def batches(self, rank: int) -> TrainingBatches:
+        batch, seed = self.recipe.optimiser.batch, self.recipe.seed
+        micro_batch = self.recipe.compute.micro_batch or max(1, batch // self.world)
+        return TrainingBatches(len(self.task.train), batch, micro_batch, rank, self.world, seed, drop_last=False)
+
+    def train_dataloader(self) -> Loader:
+        rank = 0 if self.trainer is None else self.trainer.global_rank
+        train = self.task.train
+        return Loader(GraphRows(train, train.graphs, self.recipe.data.votes, self.recipe.seed), self.batches(rank))
+
+    def val_dataloader(self) -> Loader:
+        rank = 0 if self.trainer is None else self.trainer.global_rank
+        return self.evaluation_loader("validation", rank)
+
+    def evaluation_loader(self, split: str, rank: int = 0) -> Loader:
+        """Batches of the graphs that are scored (``test``) or choose the epoch (``validation``)."""
+        graphs = self.task.test if split == "test" else self.task.selection
+        batches = EvaluationBatches(len(graphs), self.recipe.compute.eval_batch, rank, self.world)
+        return Loader(GraphRows(graphs, graphs.graphs), batches)

@@ -1,0 +1,39 @@
+"""Runs compared over their seeds: means, and differences of runs that share a seed."""
+
+from collections.abc import Callable, Sequence
+
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.statistics import Estimate, estimate
+
+Value = Callable[[Row], float]
+"""What is compared, read off a run: percent, nats, …"""
+
+
+def percent(score: str, part: str = "test") -> Value:
+    """A score of a training, such as top1 or ece of its test part, in per cent."""
+    return lambda row: 100 * row.result[part][score]
+
+
+def mean(rows: Sequence[Row], value: Value) -> Estimate:
+    """Mean over seeds with its 95 % confidence interval."""
+    return estimate([value(row) for row in rows])
+
+
+def difference(a: Sequence[Row], b: Sequence[Row], value: Value) -> Estimate:
+    """``value`` of a minus that of b, paired: seeds that only one of them has do not count."""
+    ours, theirs = by_seed(a, value), by_seed(b, value)
+    return estimate([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
+
+
+def difference_of_differences(
+    a: Sequence[Row], b: Sequence[Row], c: Sequence[Row], d: Sequence[Row], value: Value
+) -> Estimate:
+    """(a − b) − (c − d), paired over the seeds all four have."""
+    first, second, third, fourth = (by_seed(rows, value) for rows in (a, b, c, d))
+    seeds = sorted(first.keys() & second.keys() & third.keys() & fourth.keys())
+    return estimate([first[seed] - second[seed] - third[seed] + fourth[seed] for seed in seeds])
+
+
+def by_seed(rows: Sequence[Row], value: Value) -> dict[int, float]:
+    """``value`` of each run, by its seed."""
+    return {row.config["seed"]: value(row) for row in rows}

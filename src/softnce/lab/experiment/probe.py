@@ -1,0 +1,191 @@
+"""One head, trained on fixed features with any loss, and what is measured of it."""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softnce import calibration
+from softnce.draws import Draw
+from softnce.heads import CosineHead, MLPHead
+from softnce.lab.data.features import Features, Part, Source, load
+from softnce.lab.data.mixing import draw_mix, mix_inputs
+from softnce.lab.losses import build_loss
+from softnce.lab.recipes.recipe import HARD_LOSSES, Head, Loss, Targets
+from softnce.lab.train.scores import Scores
+from softnce.losses import ClassifierLoss, SoftTargetInfoNCE
+from softnce.targets import SoftTargets
+
+WEIGHT_DECAY = 0.05
+HARD = Targets()
+SMOOTH = Targets(smoothing=0.1)
+MIXED = Targets(smoothing=0.1, mixup=0.8, mix_probability=1.0)
+"""The augmentation of targets that features allow: label smoothing and MixUp. CutMix needs images."""
+MLP = Head(hidden=256)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Everything that determines one training of a head and its scores."""
+
+    data: Source = "digits"
+    loss: Loss = field(default_factory=Loss)
+    targets: Targets = MIXED
+    head: Head = MLP
+    batch: int = 256
+    lr: float = 1e-3
+    epochs: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.loss.name in HARD_LOSSES and not self.targets.hard:
+            raise ValueError(f"{self.loss.name} takes hard labels, got {self.targets}")
+
+
+def targets_for(loss: str, soft: Targets = MIXED) -> Targets:
+    """What a loss of that name is trained on: ``soft``, unless it can only take labels."""
+    return HARD if loss in HARD_LOSSES else soft
+
+
+def train(probe: Probe, candidates: Targets | None = None) -> dict[str, Any]:
+    """Train a head (see ``trained``); returns :func:`measurements` of the epoch that is best on the held-out part."""
+    data = load(probe.data)
+    return trained(probe, data, candidates).measurements(data)
+
+
+def trained(probe: Probe, data: Features, candidates: Targets | None = None) -> "BestEpoch":
+    """The head that ``probe`` describes, trained on ``data``, which may be a part of the data set it names.
+
+    ``candidates`` is how sampled ones are made, where that is not how targets are.
+    """
+    loss, draw = build_loss(probe.loss, candidates or probe.targets, data.train.y, data.num_classes)
+    targets = SoftTargets.from_labels(data.train.y, data.num_classes, probe.targets.smoothing)
+    head = build_head(probe.head, data.dim, data.num_classes, probe.seed)
+    watch = BestEpoch(head, data.held_out, loss.temperature)
+    fit(
+        head, loss, data.train.x, targets,
+        batch=probe.batch, lr=probe.lr, epochs=probe.epochs, seed=probe.seed, mix=probe.targets, draw=draw, after=watch,
+    )  # fmt: skip
+    return watch
+
+
+def build_head(config: Head, dim: int, num_classes: int, seed: int) -> nn.Module:
+    """The head a recipe describes, its initial weights from the seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if config.kind == "mlp":
+            return MLPHead(dim, num_classes, config.hidden, config.output_norm)
+        top: nn.Module = nn.Linear(dim, num_classes, bias=False)
+        if config.kind == "cosine":
+            top = CosineHead(dim, num_classes)
+        return nn.Sequential(top, nn.BatchNorm1d(num_classes, affine=False)) if config.output_norm else top
+
+
+def fit(
+    head: nn.Module,
+    loss: ClassifierLoss,
+    x: Tensor,
+    targets: SoftTargets,
+    *,
+    batch: int,
+    lr: float,
+    epochs: int,
+    seed: int,
+    mix: Targets = HARD,
+    draw: Draw | None = None,
+    after: Callable[[int], None] = lambda epoch: None,
+) -> None:
+    """Minimise ``loss`` over features x (N, d) and their targets (N rows) by AdamW under a cosine, in place.
+
+    Every batch is whole: rows beyond the last one of an epoch are left out. Order of rows, mixing and draws follow
+    from the seed. ``after(epoch)`` is called when an epoch has ended, counted from 1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    matrices = [p for p in head.parameters() if p.dim() > 1]
+    others = [p for p in head.parameters() if p.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=lr, fused=True)
+    steps = len(x) // batch
+    if steps == 0:
+        raise ValueError(f"batch: got {batch}, but there are only {len(x)} rows to train on")
+    step = 0
+    for epoch in range(1, epochs + 1):
+        head.train()
+        order = torch.randperm(len(x), generator=generator)
+        for rows in order[: steps * batch].view(steps, batch):
+            for group in optimiser.param_groups:
+                group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / (epochs * steps)))
+            inputs, soft = x[rows], targets[rows]
+            mixed = draw_mix(mix, inputs.shape, seed, step) if mix.mixes else None
+            if mixed is not None:
+                inputs, soft = mix_inputs(inputs, mixed), soft.mix(soft.flip(0), mixed.share)
+            if draw is not None:
+                soft = draw.alpha(soft, generator)
+            scores = head(inputs)
+            drawing = {"generator": generator} if isinstance(loss, SoftTargetInfoNCE) else {}
+            value = loss(scores, soft, **drawing)
+            optimiser.zero_grad()
+            value.backward()
+            optimiser.step()
+            step += 1
+        head.eval()
+        after(epoch)
+
+
+class BestEpoch:
+    """Watches a head while it is trained and keeps the weights of the epoch that is best on the held-out part."""
+
+    def __init__(self, head: nn.Module, held_out: Part, temperature: float | Tensor = 1.0) -> None:
+        self.head, self.held_out, self.temperature = head, held_out, temperature
+        self.course: list[float] = []  # held-out top-1 after each epoch
+        self.weights: dict[str, Tensor] = {}
+
+    def __call__(self, epoch: int) -> None:
+        top1 = (self.logits(self.held_out.x).argmax(1) == self.held_out.y).double().mean().item()
+        if not self.course or top1 > max(self.course):
+            self.weights = copy.deepcopy(self.head.state_dict())
+        self.course.append(top1)
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        return self.head(x) / self.temperature
+
+    def measurements(self, data: Features) -> dict[str, Any]:
+        """Scores of the best epoch on both parts, and on the test part after temperature scaling.
+
+        The temperature is fitted on the held-out part. ``reliability`` are the bins of a reliability diagram of the
+        test part: how many samples, their mean confidence, their accuracy.
+        """
+        self.head.load_state_dict(self.weights)
+        held, test = self.logits(data.held_out.x), self.logits(data.test.x)
+        temperature = calibration.fit_temperature(held, data.held_out.y)
+        return {
+            "course": self.course,
+            "epoch": 1 + self.course.index(max(self.course)),
+            "held_out": scores(held, data.held_out.y),
+            "test": scores(test, data.test.y),
+            "temperature": temperature,
+            "scaled": scores(test / temperature, data.test.y),
+            "reliability": reliability(test, data.test.y),
+        }
+
+
+def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """What :class:`~softnce.lab.train.scores.Scores` reports of logits (N, K)."""
+    meter = Scores(logits.shape[1])
+    meter.update(logits, labels)
+    return meter.compute()
+
+
+def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> dict[str, Sequence[float | None]]:
+    """Bins of equal width: count, mean confidence and accuracy, None where a bin is empty."""
+    curve = calibration.reliability_curve(*calibration.top_label(logits.softmax(1), labels), bins=bins)
+
+    def plain(values: Tensor) -> list[float | None]:
+        return [None if math.isnan(value) else value for value in values.tolist()]
+
+    return {"count": plain(curve.count), "confidence": plain(curve.confidence), "accuracy": plain(curve.accuracy)}

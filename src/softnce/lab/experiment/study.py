@@ -1,0 +1,137 @@
+"""What a study is: a configuration, a list of runs, results saved as they come."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from softnce.lab.configuration import option, to_mapping
+from softnce.lab.experiment.parallel import one_per_core
+from softnce.lab.experiment.results import Results, Row
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from softnce.lab.experiment.claims import Finding
+
+DEFAULT_OUT = "results/reproduce"
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """What every study can be asked."""
+
+    seeds: int = option(3, "number of seeds; the runs of seeds 0, 1, … are made")
+    out: str = option(DEFAULT_OUT, "directory for results and figures; studies of one page share it")
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ValueError(f"seeds: got {self.seeds}, need at least 1")
+        if not self.out:
+            raise ValueError("out: got nothing, need a directory")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: the dataclass that described it, what was measured, and its wall time or share of it."""
+
+    run: Any
+    result: Mapping[str, Any]
+    seconds: float
+
+
+def timed(perform: Callable[[Any], Mapping[str, Any]], run: Any) -> Outcome:
+    """A run and what ``perform(run)`` measures, with its wall time."""
+    started = time.perf_counter()
+    return Outcome(run, perform(run), time.perf_counter() - started)
+
+
+class Study:
+    """A study by name: a folder of modules, each imported when it is asked for.
+
+    ``run`` (configuration and runs), ``findings`` (rows to numbers and verdicts), ``page`` (findings to figures and
+    text); see :mod:`softnce.lab.studies`.
+    """
+
+    def __init__(self, name: str, package: str) -> None:
+        self.name = name
+        self.package = package
+
+    def __repr__(self) -> str:
+        return f"Study({self.name!r})"
+
+    @property
+    def module(self) -> ModuleType:
+        """Configuration, presets, runs and how they are executed."""
+        return import_module(f"{self.package}.run")
+
+    def _has(self, part: str) -> ModuleType:
+        """The module of that name, or ``run`` where a study has not been divided."""
+        return import_module(f"{self.package}.{part}") if find_spec(f"{self.package}.{part}") else self.module
+
+    @property
+    def page(self) -> ModuleType:
+        found = self._has("page")
+        return found if hasattr(found, "section") else self.module
+
+    @property
+    def findings(self) -> ModuleType:
+        return self._has("findings")
+
+    def results(self, directory: str | Path) -> Results:
+        return Results(directory, self.name, self.module.VERSION)
+
+    def claims(self, rows: Sequence[Row]) -> "dict[str, Finding]":
+        """What the rows say about the paper's claims; nothing where ``findings`` has no ``claims``."""
+        from softnce.lab.experiment.claims import checked
+
+        answer = getattr(self.findings, "claims", None)
+        return checked(self.name, answer(rows)) if answer else {}
+
+    def make(self, config: StudyConfig) -> None:
+        """Do the runs that have no result yet; each is saved when it is finished."""
+        results = self.results(config.out)
+        self._run(config, list(dict.fromkeys(self.module.runs(config))), results)
+        follow_up = getattr(self.module, "follow_up", None)
+        if follow_up is not None:
+            self._run(config, list(dict.fromkeys(follow_up(config, results.rows()))), results)
+
+    def _run(self, config: StudyConfig, runs: list[Any], results: Results) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        todo = [run for run in runs if not results.finished(to_mapping(run))]
+        print(f"{self.name}: {len(todo)} runs to do, {len(runs) - len(todo)} already in {results.path}")
+        if not todo:
+            return
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        finished = 0
+        with Progress(*columns) as progress:
+            saved = progress.add_task("runs finished", total=len(todo))
+            try:
+                for outcome in self._execute(todo, progress):
+                    results.append(to_mapping(outcome.run), outcome.result, outcome.seconds)
+                    finished += 1
+                    progress.advance(saved)
+            except KeyboardInterrupt:
+                progress.stop()
+                print(
+                    f"softnce study {self.name}: interrupted; {finished} runs were finished and kept, the same command "
+                    "goes on with the others",
+                    file=sys.stderr,
+                )
+                raise SystemExit(130) from None
+
+    def _execute(self, todo: list[Any], progress: "Progress") -> Iterator[Outcome]:
+        """The study's own way to do its runs, or ``perform(run)`` for each, one per core, after ``prepare(todo)``."""
+        if hasattr(self.module, "execute"):
+            yield from self.module.execute(todo, progress)
+            return
+        if hasattr(self.module, "prepare"):
+            self.module.prepare(todo)
+        yield from one_per_core(partial(timed, self.module.perform), todo)

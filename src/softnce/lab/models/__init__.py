@@ -1,0 +1,1 @@
+"""Networks: for images (timm) and for graphs (PyTorch Geometric)."""

@@ -1,0 +1,145 @@
+"""Node classifiers: graph in, one row of class scores a node out."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from torch_geometric.data import Data
+from torch_geometric.nn import DeepGCNLayer, GCNConv, GENConv
+
+from softnce.heads import CosineHead, MLPHead
+from softnce.lab.recipes.recipe import GraphModel, GraphOptimiser, Head
+
+
+class DeeperGCN(nn.Module):
+    """DeeperGCN (Li et al., 2020) as the CellTypeGraph benchmark builds it.
+
+    Encode node (and edge) features linearly, then ``layers`` pre-activation residual layers: normalise, ReLU, dropout,
+    convolve, add. A convolution aggregates messages by a softmax with learnable inverse temperature and ends in a
+    two-layer perceptron. The first layer is its convolution alone; its normalisation closes the stack instead.
+
+    Args:
+        node_features: columns of ``graph.x``.
+        num_classes: scores a node; unused where ``head`` is given.
+        edge_features: columns of ``graph.edge_attr``, 0 to ignore it.
+        hidden: width of all layers.
+        layers: depth. The benchmark's best: 16 with edge features, 32 without.
+        dropout: within layers and before the head.
+        checkpointing: keep only each layer's input for the backward pass and compute the rest again: 25 to 50 %
+            more time for a ninth of the memory at 32 layers (``python -m softnce.lab.bench.graph_cost``).
+        head: any module (n, hidden) -> scores; a linear layer where None.
+    """
+
+    def __init__(
+        self,
+        node_features: int,
+        num_classes: int,
+        *,
+        edge_features: int = 0,
+        hidden: int = 128,
+        layers: int = 32,
+        dropout: float = 0.1,
+        checkpointing: bool = False,
+        head: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if layers < 1:
+            raise ValueError(f"layers: got {layers}, need at least 1")
+        self.dropout = dropout
+        self.checkpointing = checkpointing
+        self.node_encoder = nn.Linear(node_features, hidden)
+        self.edge_encoder = nn.Linear(edge_features, hidden) if edge_features else None
+        self.layers = nn.ModuleList(
+            DeepGCNLayer(
+                # bias: PyG's default when the benchmark was published
+                GENConv(hidden, hidden, aggr="softmax", t=1.0, learn_t=True, num_layers=2, norm="layer", bias=True),
+                nn.LayerNorm(hidden),
+                nn.ReLU(),
+                block="res+",
+                dropout=dropout,
+            )
+            for _ in range(layers)
+        )
+        self.head = nn.Linear(hidden, num_classes) if head is None else head
+
+    def embed(self, graph: Data) -> Tensor:
+        """(n, hidden) what the head sees."""
+        if self.edge_encoder is not None and graph.edge_attr is None:
+            raise ValueError("graph.edge_attr: got None, the model was built with edge_features")
+        edge = None if self.edge_encoder is None else self.edge_encoder(graph.edge_attr)
+        first: Any = self.layers[0]
+        x = first.conv(self.node_encoder(graph.x), graph.edge_index, edge)
+        for layer in self.layers[1:]:
+            if self.checkpointing and torch.is_grad_enabled():
+                x = checkpoint(layer, x, graph.edge_index, edge, use_reentrant=False)
+            else:
+                x = layer(x, graph.edge_index, edge)
+        x = first.act(first.norm(x))
+        return F.dropout(x, self.dropout, self.training)
+
+    def forward(self, graph: Data) -> Tensor:
+        return self.head(self.embed(graph))
+
+
+class GCN(nn.Module):
+    """The two-layer graph convolutional network of Kipf and Welling (2017), for citation graphs.
+
+    Their training: Adam, lr 0.01, weight decay 5e-4 on ``first`` alone, 200 epochs.
+    """
+
+    def __init__(self, node_features: int, num_classes: int, *, hidden: int = 16, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.first = GCNConv(node_features, hidden)
+        self.second = GCNConv(hidden, num_classes)
+
+    def forward(self, graph: Data) -> Tensor:
+        x = graph.x
+        if x.is_sparse:  # drop among the stored entries; the others are 0 anyway
+            x = x.coalesce()
+            kept = F.dropout(x.values(), self.dropout, self.training)
+            x = torch.sparse_coo_tensor(x.indices(), kept, x.shape, check_invariants=False, is_coalesced=True)
+        else:
+            x = F.dropout(x, self.dropout, self.training)
+        x = self.first(x, graph.edge_index).relu()
+        x = F.dropout(x, self.dropout, self.training)
+        return self.second(x, graph.edge_index)
+
+
+def build_network(
+    model: GraphModel, head: Head, node_features: int, edge_features: int, num_classes: int
+) -> DeeperGCN | GCN:
+    """The network a recipe describes, for a task's features and classes."""
+    if model.name == "gcn":
+        return GCN(node_features, num_classes, hidden=model.hidden, dropout=model.dropout)
+    top: nn.Module | None = None
+    if head.kind == "mlp":
+        top = MLPHead(model.hidden, num_classes, head.hidden, head.output_norm)
+    elif head.kind == "cosine":
+        top = CosineHead(model.hidden, num_classes)
+    return DeeperGCN(
+        node_features,
+        num_classes,
+        edge_features=edge_features if model.edge_features else 0,
+        hidden=model.hidden,
+        layers=model.layers,
+        dropout=model.dropout,
+        checkpointing=model.checkpointing,
+        head=top,
+    )
+
+
+def parameter_groups(network: nn.Module, optimiser: GraphOptimiser) -> list[dict[str, Any]]:
+    """What the optimiser gets: ``optimiser.decayed`` names the part that is decayed, all of it; empty: all matrices."""
+    if optimiser.decayed:
+        parts = dict(network.named_children())
+        if optimiser.decayed not in parts:
+            raise ValueError(f"optimiser.decayed: got {optimiser.decayed!r}, the network has {', '.join(parts)}")
+        decayed = list(parts[optimiser.decayed].parameters())
+    else:
+        decayed = [p for p in network.parameters() if p.dim() > 1]
+    among = {id(p) for p in decayed}
+    others = [p for p in network.parameters() if id(p) not in among]
+    return [{"params": decayed, "weight_decay": optimiser.weight_decay}, {"params": others, "weight_decay": 0.0}]

@@ -1,0 +1,1 @@
+"""Training: the classifier, its run folder with checkpoints, evaluation and prediction."""

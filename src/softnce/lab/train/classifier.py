@@ -1,0 +1,256 @@
+"""The one LightningModule: a model, a loss, how labels become targets, and what is measured.
+
+It knows nothing of images. A batch is a :class:`Batch`: whatever the model takes, and the labels of its rows, which may
+be fewer than what the model sees (``ignore_index`` marks rows that do not count, such as nodes outside a mask).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from softnce.candidates import Candidates
+from softnce.draws import Draw
+from softnce.lab.data.mixing import draw_mix, mix_inputs
+from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
+from softnce.lab.recipes.recipe import GraphOptimiser, Optimiser, Schedule, Targets
+from softnce.lab.train.scores import IGNORED, Scores
+from softnce.losses import ClassifierLoss, SoftTargetInfoNCE
+from softnce.targets import SoftTargets
+
+import lightning as L  # isort: skip
+
+
+class Batch(NamedTuple):
+    """What a training or evaluation step gets.
+
+    ``whole``, ``own`` and ``step`` are for training on a share of a larger batch, on several devices or by
+    accumulation: ``whole`` are the labels of that batch and ``own`` the places of this share's rows in it. Without them
+    the batch is whole, and under several devices the loss gathers what it needs.
+    """
+
+    inputs: Any  # what the model takes
+    labels: Tensor  # (n,) of the rows that the model scores, IGNORED where a row does not count
+    whole: Tensor | None = None  # (N,)
+    own: Tensor | None = None  # (n,)
+    step: int | None = None  # which update of the run this is; None: counted here
+    skipped: int = 0  # inputs that could not be read and were replaced
+    votes: Tensor | None = None  # (N, K) annotators by class, of the rows of whole (or labels); None: labels alone
+
+
+class Diverged(RuntimeError):
+    """The loss is no longer a number."""
+
+
+class Classifier(L.LightningModule):
+    """Trains ``model`` (inputs → class scores) with ``loss`` and evaluates it.
+
+    Args:
+        model: gives class scores (n, K) for ``batch.inputs``.
+        loss: one of :mod:`softnce.losses`, called with scores and soft targets.
+        num_classes: K.
+        targets: smoothing and mixing.
+        draw: turns each soft target into what is contrasted, such as one label drawn from it; None leaves it.
+        optimiser, schedule: how the weights move.
+        steps_per_epoch: updates an epoch, for the schedule.
+        parameter_groups: what the optimiser gets, with ``lr_scale`` and ``weight_decay`` a group; None: all that is
+            trainable, matrices decayed.
+        scores: what is measured; None: :class:`~softnce.lab.train.scores.Scores`.
+        seed: everything random in a step follows from it and the number of the step.
+        about: plain values kept in every checkpoint, from which the model can be built again.
+
+    Logged: ``train/loss`` (mean over the whole batch) and ``train/lr`` every update; after each epoch what
+    :class:`Scores` reports, as ``val/top1`` and so on. Classes are ranked by exp(z·y/τ), and a softmax makes that
+    probabilities for likelihood and calibration; the noise has no part in either.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: ClassifierLoss,
+        num_classes: int,
+        *,
+        targets: Targets | None = None,
+        draw: Draw | None = None,
+        optimiser: Optimiser | GraphOptimiser | None = None,
+        schedule: Schedule | None = None,
+        steps_per_epoch: int = 1,
+        parameter_groups: Callable[[], list[dict[str, Any]]] | None = None,
+        scores: Scores | None = None,
+        seed: int = 0,
+        about: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+        self.num_classes = num_classes
+        self.targets = targets or Targets()
+        self.draw = draw
+        self.optimiser: Optimiser | GraphOptimiser = optimiser or Optimiser()
+        self.schedule = schedule or Schedule()
+        self.steps_per_epoch = steps_per_epoch
+        self.parameter_groups = parameter_groups
+        self.seed = seed
+        self.about = about or {}
+        self.scores = scores or Scores(num_classes)
+        self.skipped = 0
+        # of the update under way: what its micro-batches add to the loss, and the targets of its whole batch
+        self._pending: list[Tensor] = []
+        self._remembered: SoftTargets | None = None
+
+    def forward(self, inputs: Any) -> Tensor:
+        return self.model(inputs)
+
+    # ---------------------------------------------------------------------------------------------- training
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        step = self.global_step if batch.step is None else batch.step
+        self.skipped += batch.skipped
+        value, soft = self.step_loss(batch, step, batch_idx, self.global_rank)
+        # Lightning divides by the number of accumulated micro-batches and DDP by that of the ranks
+        divided = self.trainer.accumulate_grad_batches * self.trainer.world_size
+        if batch.whole is None:
+            self._pending.append(value.detach() / divided)
+            return value
+        self._pending.append(value.detach())
+        self._remembered = soft
+        return value * divided  # the shares' losses already add up to the mean over the whole batch
+
+    def step_loss(self, batch: Batch, step: int, batch_idx: int = 0, rank: int = 0) -> tuple[Tensor, SoftTargets]:
+        """The loss of a batch, or its share of the whole batch's, and the targets it was contrasted with.
+
+        All that is random in it follows from the seed and these numbers; it needs no trainer.
+        """
+        torch.manual_seed(_seed(self.seed, step, batch_idx, rank))  # dropout and stochastic depth
+        # what all shares of a batch must draw alike comes from this one
+        shared = torch.Generator(batch.labels.device).manual_seed(_seed(self.seed, step))
+        labels = batch.labels if batch.whole is None else batch.whole
+        soft = soft_targets(labels, batch.votes, self.num_classes, self.targets.smoothing)
+        inputs = batch.inputs
+        if self.targets.mixes:
+            if not isinstance(inputs, Tensor):
+                raise ValueError(
+                    f"targets.mixup and cutmix need inputs that are one tensor, got {type(inputs).__name__}"
+                )
+            mix = draw_mix(self.targets, inputs.shape, self.seed, step)
+            if mix is not None:
+                inputs, soft = mix_inputs(inputs, mix), soft.mix(soft.flip(0), mix.share)
+        if self.draw is not None:
+            soft = self.draw.alpha(soft, shared)
+        scores = self(inputs)
+        if batch.whole is None:
+            return self._whole_loss(scores, soft, shared), soft
+        assert batch.own is not None
+        return self._share_loss(scores, soft, batch.own, shared), soft
+
+    def _whole_loss(self, scores: Tensor, soft: SoftTargets, generator: torch.Generator) -> Tensor:
+        if isinstance(self.loss, SoftTargetInfoNCE):
+            return self.loss(scores, soft, generator=generator)
+        return self.loss(scores, soft)
+
+    def _share_loss(self, scores: Tensor, whole: SoftTargets, own: Tensor, generator: torch.Generator) -> Tensor:
+        """This share's part of the mean over the whole batch."""
+        if len(own) == 0:
+            return 0.0 * scores.sum()
+        # The whole batch is at hand, so the loss need not ask other ranks, and remembers it once an update, not once a
+        # share: both are what it does in eval mode. Gradients flow as ever.
+        self.loss.eval()
+        if isinstance(self.loss, SoftTargetInfoNCE):
+            return self.loss(scores, whole[own], batch=whole, own=own, generator=generator)
+        mine = whole[own]
+        return self.loss(scores, mine) * (rows_that_count(mine) / max(1, rows_that_count(whole)))
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Once an update: show the loss of the whole batch, and stop if it is no number."""
+        total = torch.stack(self._pending).sum()
+        self._pending.clear()
+        candidates = getattr(self.loss, "candidates", None)
+        if self._remembered is not None and isinstance(candidates, Candidates):
+            candidates.remember(self._remembered)
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(total)
+        value, rate = total.item(), max(group["lr"] for group in optimizer.param_groups)
+        if not math.isfinite(value):
+            raise Diverged(
+                f"the loss is {value} at step {self.global_step} (epoch {self.current_epoch}, learning rate {rate:.3g})"
+            )
+        self.log("train/loss", value, prog_bar=True)
+        self.log("train/lr", rate)
+        if self.skipped:
+            self.log("train/skipped", float(self.skipped))
+
+    def configure_optimizers(self) -> Any:
+        groups = trainable(self) if self.parameter_groups is None else self.parameter_groups()
+        o = self.optimiser
+        for group in groups:
+            group["lr"] = o.lr * group.setdefault("lr_scale", 1.0)
+            group.setdefault("weight_decay", o.weight_decay)
+        update = build_optimiser(o, groups)
+        rate = torch.optim.lr_scheduler.LambdaLR(update, lambda step: self.rate(step) / o.lr)
+        return {"optimizer": update, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def rate(self, step: int) -> float:
+        """The learning rate of update ``step``, counted from 0: a line from 0, then a cosine down to ``min_lr``."""
+        o, s = self.optimiser, self.schedule
+        epoch = step / self.steps_per_epoch
+        if epoch < s.warmup_epochs:
+            return o.lr * epoch / s.warmup_epochs
+        share = min(1.0, (epoch - s.warmup_epochs) / max(s.epochs - s.warmup_epochs, 1e-9))
+        return s.min_lr + (o.lr - s.min_lr) * 0.5 * (1 + math.cos(math.pi * share))
+
+    # -------------------------------------------------------------------------------------------- evaluation
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.scores.update(self(batch.inputs).float() / self.loss.temperature, batch.labels, batch.inputs)
+
+    def on_validation_epoch_end(self) -> None:
+        self.scores.gather()
+        results = self.scores.compute()
+        self.scores.reset()
+        for name, value in results.items():  # the same on every rank; sync_dist only says so to Lightning
+            self.log(f"val/{name}", value, prog_bar=name in ("top1", "ece"), sync_dist=True)
+
+    # ------------------------------------------------------------------------------------------- checkpoints
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["about"] = self.about
+
+
+def soft_targets(labels: Tensor, votes: Tensor | None, num_classes: int, smoothing: float) -> SoftTargets:
+    """Labels (N,), or the shares of annotators' ``votes`` (N, K), smoothed; rows labelled IGNORED do not count."""
+    if votes is None:
+        return SoftTargets.from_labels(labels, num_classes, smoothing, ignore_index=IGNORED)
+    ignored = labels == IGNORED
+    votes = votes.masked_fill(ignored[:, None], 0)
+    votes[ignored, 0] = 1  # any class: the mask leaves the row out
+    soft = SoftTargets.from_votes(votes).smooth(smoothing)
+    mask = ~ignored if bool(ignored.any()) else None
+    return SoftTargets(num_classes, soft.index, soft.weight, soft.smoothing, soft.smoothing_dist, mask)
+
+
+def rows_that_count(targets: SoftTargets) -> int:
+    return len(targets) if targets.mask is None else int(targets.mask.sum())
+
+
+def build_optimiser(config: Optimiser | GraphOptimiser, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, momentum=config.momentum)
+    update = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+    return update(groups, betas=(0.9, config.beta2))
+
+
+def trainable(module: nn.Module) -> list[dict[str, Any]]:
+    """All parameters with a gradient in two groups: matrices, and what weight decay leaves alone (vectors, scalars)."""
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in parameters if p.dim() > 1]},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+
+
+def _seed(*key: int) -> int:
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))

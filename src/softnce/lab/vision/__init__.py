@@ -1,1 +1,0 @@
-"""Images: data sets, transforms, models. Needs ``softnce[vision]``."""
