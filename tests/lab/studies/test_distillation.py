@@ -142,12 +142,12 @@ def test_the_page_says_the_numbers_of_the_rows():
             charts.draw(block)
     assert study.section(rows[:1]).title
     assert study.section(rows[1:2]).title
-    assert study.claims(rows[:2]) == {}
+    assert study.judge(rows[:2]) == {}
 
 
 @pytest.mark.parametrize(("data", "verdict"), [("cifar100", "beyond"), ("digits", "undecided")])
 def test_verdict(data, verdict):
-    found = studies.load("distillation").claims(rows_with(TOP1, data))["distillation"]
+    found = studies.load("distillation").judge(rows_with(TOP1, data))["distillation"]
     assert found.verdict == verdict
     assert found.ours.startswith("+2.00 [+2.00, +2.00] points over NLL on labels")
 

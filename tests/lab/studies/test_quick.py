@@ -22,8 +22,8 @@ def test_all_studies_make_their_page(tmp_path, monkeypatch):
         rows = study.results(tmp_path).rows()
         assert rows, study.name
         assert all(math.isfinite(row.seconds) for row in rows)
-        assert study.module.section(rows).title in page
-        found |= study.claims(rows)
+        assert study.page.section(rows).title in page
+        found |= study.judge(rows)
     answered = {claim.key for claim in claims.CLAIMS if claim.key in found}
     assert len(answered) > len(claims.CLAIMS) / 2
     decided = {key for key in found if found[key].verdict != "undecided" and key.startswith(("accuracy", "head"))}
