@@ -63,7 +63,8 @@ class _Range:
         )
 
     def _words(self, is_list: bool) -> str:
-        low, high = (self.least if self.above is None else self.above), (self.most if self.below is None else self.below)
+        low = self.least if self.above is None else self.above
+        high = self.most if self.below is None else self.below
         if low is not None and high is not None:
             interval = f"{'[' if self.above is None else '('}{low:g}, {high:g}{']' if self.below is None else ')'}"
             return f"values in {interval}" if is_list else f"a value in {interval}"

@@ -8,6 +8,15 @@ from softnce.draws import Categorical, Draw
 from softnce.lab.recipes.recipe import Loss, Targets
 from softnce.losses import NLL, ClassifierLoss, InfoNCE, SoftTargetCrossEntropy, SoftTargetInfoNCE
 
+TITLES = {
+    "nll": "NLL",
+    "info-nce": "InfoNCE",
+    "soft-ce": "soft target cross-entropy",
+    "soft-dist-info-nce": "soft distribution InfoNCE",
+    "soft-target-info-nce": "soft target InfoNCE",
+}
+"""What a loss is called in sentences, tables and figures."""
+
 
 def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int) -> tuple[ClassifierLoss, Draw | None]:
     """The loss a recipe names and how its targets are drawn, with η from the training ``labels``."""

@@ -19,5 +19,5 @@ def test_the_claims_of_the_page_follow_from_the_committed_results(tmp_path):
         study = studies.load(path.stem)
         findings |= study.judge(study.results(tmp_path).rows())
     assert findings
-    table = claims.as_markdown(findings)
+    table = claims.as_markdown([claim for study in studies.in_order() for claim in study.claims], findings)
     assert table in (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")

@@ -142,7 +142,7 @@ def test_the_page_says_the_numbers_of_the_rows():
             charts.draw(block)
     assert study.section(rows[:1]).title
     assert study.section(rows[1:2]).title
-    assert study.judge(rows[:2]) == {}
+    assert study.claims(rows[:2]) == {}
 
 
 @pytest.mark.parametrize(("data", "verdict"), [("cifar100", "beyond"), ("digits", "undecided")])

@@ -27,11 +27,13 @@ DEFAULT_OUT = "results/reproduce"
 class StudyConfig:
     """What every study can be asked. Ranges are checked as the options declare them."""
 
-    seeds: int = option(3, "number of seeds; the runs of seeds 0, 1, … are made", least=1)
+    seeds: int = option(3, "number of seeds; the runs of seeds 0, 1, … are made")
     out: str = option(DEFAULT_OUT, "directory for results and figures; studies of one page share it")
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.seeds < 1:  # also where a study declares them anew
+            raise ValueError(f"seeds: got {self.seeds}, need at least 1")
         if not self.out:
             raise ValueError("out: got nothing, need a directory")
 
@@ -100,9 +102,7 @@ class Study:
     @property
     def claims(self) -> tuple[Claim, ...]:
         """The paper's claims that it tests."""
-        spec = find_spec(self.package)
-        assert spec is not None and spec.origin is not None
-        return read(Path(spec.origin).with_name("claims.toml"), self.name)
+        return read(Path(str(import_module(self.package).__file__)).with_name("claims.toml"), self.name)
 
     def _part(self, name: str) -> ModuleType:
         """The module of that name, or ``run`` where a study has not been divided."""

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from softnce.lab.experiment.claims import MEANING, NOT_YET_RUN, Claim, Finding
-from softnce.lab.experiment.text import counted, minus, prose  # noqa: F401
+from softnce.lab.experiment.text import counted, minus, prose
 from softnce.lab.report import charts
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.style import FONT, LOSSES
+
+__all__ = ["Answer", "Part", "Section", "Table", "build", "counted", "minus", "prose", "remarks"]
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,9 @@ class Section:
 
     def __post_init__(self) -> None:
         blocks = [prose(block) if isinstance(block, str) else block for block in self.blocks if block]
-        for name, value in (("summary", prose(self.summary)), ("blocks", blocks), ("method", [*map(prose, self.method)])):
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "summary", prose(self.summary))
+        object.__setattr__(self, "blocks", blocks)
+        object.__setattr__(self, "method", [prose(paragraph) for paragraph in self.method])
         names = Counter(block.name for block in self.blocks if isinstance(block, Figure))
         for name, count in names.items():
             if count > 1:

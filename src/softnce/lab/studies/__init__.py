@@ -5,12 +5,12 @@
     softnce study all --preset quick
     softnce report results/mine
 
-A study is a list of runs. Each run that finishes is one line of ``<out>/<study>.jsonl``, written at once: an interrupted
-study continues where it stopped, and runs finished by other presets or processes are not repeated. Verdicts, figures
-and the page are computed from those lines alone.
+A study is a list of runs. Each run that finishes is one line of ``<out>/<study>.jsonl``, written at once: an
+interrupted study continues where it stopped, and runs finished by other presets or processes are not repeated.
+Verdicts, figures and the page are computed from those lines alone.
 
-**Adding a study** means adding a folder here; its name is the study's name, with underscores for hyphens. Nothing has to
-be registered. The folder holds
+**Adding a study** means adding a folder here; its name is the study's name, with underscores for hyphens. Nothing has
+to be registered. The folder holds
 
 ``__init__.py``, a docstring and nothing else: its first line says what is asked; ``--help`` shows all of it.
 
@@ -36,12 +36,12 @@ be registered. The folder holds
         return {"accuracy": 0.97}
 
 Optional: ``prepare(todo)`` is called once before the first ``perform``, for example to read data that all runs share;
-``follow_up(config, rows) -> list[Run]`` gives runs that depend on the first ones, such as all seeds at the learning rate
-that did best. A study whose runs are computed together has ``execute(todo, progress) -> Iterator[Outcome]`` instead of
-``perform``: in any order, with its own times; ``progress`` is rich's, already shown.
+``follow_up(config, rows) -> list[Run]`` gives runs that depend on the first ones, such as all seeds at the learning
+rate that did best. A study whose runs are computed together has ``execute(todo, progress) -> Iterator[Outcome]``
+instead of ``perform``: in any order, with its own times; ``progress`` is rich's, already shown.
 
-``findings.py``, rows to frozen dataclasses of numbers (``Estimate`` and the like) and to verdicts. Rows of any preset may
-be there: it selects what it needs. A claim it cannot answer is left out or "undecided":
+``findings.py``, rows to frozen dataclasses of numbers (``Estimate`` and the like) and to verdicts. Rows of any preset
+may be there: it selects what it needs. A claim it cannot answer is left out or "undecided":
 
     def claims(rows: Sequence[Row]) -> dict[str, Finding]:
         return {"small-batch-drop": Finding("−3.9 ± 0.4 points", "CIFAR-100 features, 20 seeds", "reproduced")}
