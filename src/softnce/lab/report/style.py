@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from softnce.lab import losses
+
 
 @dataclass(frozen=True)
 class Look:
@@ -18,13 +20,14 @@ class Look:
     marker: str = "o"
 
 
-LOSSES = {
-    "nll": Look("NLL", "#D55E00", "o"),
-    "info-nce": Look("InfoNCE", "#0072B2", "D"),
-    "soft-ce": Look("soft target cross-entropy", "#E69F00", "s"),
-    "soft-dist-info-nce": Look("soft distribution InfoNCE", "#CC79A7", "v"),
-    "soft-target-info-nce": Look("soft target InfoNCE", "#009E73", "^"),
+_COLOURS = {
+    "nll": ("#D55E00", "o"),
+    "info-nce": ("#0072B2", "D"),
+    "soft-ce": ("#E69F00", "s"),
+    "soft-dist-info-nce": ("#CC79A7", "v"),
+    "soft-target-info-nce": ("#009E73", "^"),
 }
+LOSSES = {loss: Look(losses.LOSSES[loss].title, *look) for loss, look in _COLOURS.items()}
 OTHER = "#7A7A7A"  # references, controls, everything that is not a loss; readable on white and on black
 MARKERS = {
     "o": "circle",
