@@ -50,6 +50,8 @@ LOSSES: dict[str, LossKind] = {
 }
 PAPER = tuple(name for name, kind in LOSSES.items() if kind.in_paper)
 """Names of the paper's five losses, in the order of its tables."""
+TITLES = {name: kind.title for name, kind in LOSSES.items()}
+"""What a loss is called in sentences, tables and figures."""
 
 if TYPE_CHECKING:
     LossName = str

@@ -85,17 +85,31 @@ def fit(
     seed: int,
     mix: Targets = HARD,
     draw: Draw | None = None,
+    weight_decay: float = WEIGHT_DECAY,
+    cosine: bool = True,
     after: Callable[[int], None] = lambda epoch: None,
 ) -> None:
-    """Minimise ``loss`` over features x (N, d) and their targets (N rows) by AdamW under a cosine, in place.
+    """Minimise ``loss`` over features and their targets by AdamW, in place. The head is left in evaluation mode.
 
-    Every batch is whole: rows beyond the last one of an epoch are left out. Order of rows, mixing and draws follow
-    from the seed. ``after(epoch)`` is called when an epoch has ended, counted from 1.
+    Args:
+        head: any module that maps features to class scores (N, K).
+        loss: of scores and targets.
+        x: features, (N, d).
+        targets: N rows, before mixing.
+        batch: rows per step. Every batch is whole: rows beyond the last one of an epoch are left out.
+        lr: learning rate of the first step.
+        epochs: passes over the rows.
+        seed: determines the order of rows, mixing and draws.
+        mix: MixUp of features and targets; its smoothing has no effect here.
+        draw: what turns a mixed target into the one the loss sees.
+        weight_decay: of matrices; vectors are not decayed.
+        cosine: whether the learning rate falls to 0 along a cosine; otherwise it is constant.
+        after: called with the number of each finished epoch, from 1, the head in evaluation mode.
     """
     generator = torch.Generator().manual_seed(seed)
     matrices = [p for p in head.parameters() if p.dim() > 1]
     others = [p for p in head.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=lr, fused=True)
     steps = len(x) // batch
     if steps == 0:
@@ -105,8 +119,9 @@ def fit(
         head.train()
         order = torch.randperm(len(x), generator=generator)
         for rows in order[: steps * batch].view(steps, batch):
-            for group in optimiser.param_groups:
-                group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / (epochs * steps)))
+            if cosine:
+                for group in optimiser.param_groups:
+                    group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / (epochs * steps)))
             inputs, soft = x[rows], targets[rows]
             mixed = draw_mix(mix, inputs.shape, seed, step) if mix.mixes else None
             if mixed is not None:

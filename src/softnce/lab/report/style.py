@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from softnce.lab import losses
+from softnce.lab.losses import TITLES
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,17 @@ class Look:
     marker: str = "o"
 
 
-_COLOURS = {
-    "nll": ("#D55E00", "o"),
-    "info-nce": ("#0072B2", "D"),
-    "soft-ce": ("#E69F00", "s"),
-    "soft-dist-info-nce": ("#CC79A7", "v"),
-    "soft-target-info-nce": ("#009E73", "^"),
+LOSSES = {
+    loss: Look(TITLES[loss], colour, marker)
+    for loss, colour, marker in (
+        ("nll", "#D55E00", "o"),
+        ("info-nce", "#0072B2", "D"),
+        ("soft-ce", "#E69F00", "s"),
+        ("soft-dist-info-nce", "#CC79A7", "v"),
+        ("soft-target-info-nce", "#009E73", "^"),
+    )
 }
-LOSSES = {loss: Look(losses.LOSSES[loss].title, *look) for loss, look in _COLOURS.items()}
+AVERAGED = ("#56B4E9", "#0B5A8A", "#9AD2F2", "#003B5C")  # soft target InfoNCE of means of n drawn labels, by n
 OTHER = "#7A7A7A"  # references, controls, everything that is not a loss; readable on white and on black
 MARKERS = {
     "o": "circle",
