@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from softnce import calibration
 from softnce.draws import Draw
-from softnce.heads import CosineHead, MLPHead
 from softnce.lab.data.features import Features, Part, Source, load
 from softnce.lab.data.mixing import draw_mix, mix_inputs
-from softnce.lab.losses import build_loss
-from softnce.lab.recipes.recipe import HARD_LOSSES, Head, Loss, Targets
+from softnce.lab.heads import Head, build_head
+from softnce.lab.losses import LOSSES, Loss, build_loss
+from softnce.lab.targets import Targets
 from softnce.lab.train.scores import Scores
 from softnce.losses import ClassifierLoss, SoftTargetInfoNCE
 from softnce.targets import SoftTargets
@@ -42,13 +42,13 @@ class Probe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.loss.name in HARD_LOSSES and not self.targets.hard:
+        if self.loss.kind.labels_only and not self.targets.hard:
             raise ValueError(f"{self.loss.name} takes hard labels, got {self.targets}")
 
 
 def targets_for(loss: str, soft: Targets = MIXED) -> Targets:
     """What a loss of that name is trained on: ``soft``, unless it can only take labels."""
-    return HARD if loss in HARD_LOSSES else soft
+    return HARD if LOSSES[loss].labels_only else soft
 
 
 def train(probe: Probe, candidates: Targets | None = None) -> dict[str, Any]:
@@ -73,18 +73,6 @@ def trained(probe: Probe, data: Features, candidates: Targets | None = None) -> 
     return watch
 
 
-def build_head(config: Head, dim: int, num_classes: int, seed: int) -> nn.Module:
-    """The head a recipe describes, its initial weights from the seed."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        if config.kind == "mlp":
-            return MLPHead(dim, num_classes, config.hidden, config.output_norm)
-        top: nn.Module = nn.Linear(dim, num_classes, bias=False)
-        if config.kind == "cosine":
-            top = CosineHead(dim, num_classes)
-        return nn.Sequential(top, nn.BatchNorm1d(num_classes, affine=False)) if config.output_norm else top
-
-
 def fit(
     head: nn.Module,
     loss: ClassifierLoss,
@@ -97,17 +85,31 @@ def fit(
     seed: int,
     mix: Targets = HARD,
     draw: Draw | None = None,
+    weight_decay: float = WEIGHT_DECAY,
+    cosine: bool = True,
     after: Callable[[int], None] = lambda epoch: None,
 ) -> None:
-    """Minimise ``loss`` over features x (N, d) and their targets (N rows) by AdamW under a cosine, in place.
+    """Minimise ``loss`` over features and their targets by AdamW, in place. The head is left in evaluation mode.
 
-    Every batch is whole: rows beyond the last one of an epoch are left out. Order of rows, mixing and draws follow
-    from the seed. ``after(epoch)`` is called when an epoch has ended, counted from 1.
+    Args:
+        head: any module that maps features to class scores (N, K).
+        loss: of scores and targets.
+        x: features, (N, d).
+        targets: N rows, before mixing.
+        batch: rows per step. Every batch is whole: rows beyond the last one of an epoch are left out.
+        lr: learning rate of the first step.
+        epochs: passes over the rows.
+        seed: determines the order of rows, mixing and draws.
+        mix: MixUp of features and targets; its smoothing has no effect here.
+        draw: what turns a mixed target into the one the loss sees.
+        weight_decay: of matrices; vectors are not decayed.
+        cosine: whether the learning rate falls to 0 along a cosine; otherwise it is constant.
+        after: called with the number of each finished epoch, from 1, the head in evaluation mode.
     """
     generator = torch.Generator().manual_seed(seed)
     matrices = [p for p in head.parameters() if p.dim() > 1]
     others = [p for p in head.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=lr, fused=True)
     steps = len(x) // batch
     if steps == 0:
@@ -117,8 +119,9 @@ def fit(
         head.train()
         order = torch.randperm(len(x), generator=generator)
         for rows in order[: steps * batch].view(steps, batch):
-            for group in optimiser.param_groups:
-                group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / (epochs * steps)))
+            if cosine:
+                for group in optimiser.param_groups:
+                    group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / (epochs * steps)))
             inputs, soft = x[rows], targets[rows]
             mixed = draw_mix(mix, inputs.shape, seed, step) if mix.mixes else None
             if mixed is not None:

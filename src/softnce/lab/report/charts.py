@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from softnce.lab.experiment.statistics import Estimate
+from softnce.lab.experiment.text import prose
 from softnce.lab.report.style import FONT, LOSSES, MARKERS, OTHER, matplotlib_style
 
 ENDINGS = ("png", "svg", "pdf", "csv")  # of the files of a figure
@@ -98,6 +100,11 @@ class Diagonal:
     high: float
 
 
+def band(estimates: Sequence[Estimate]) -> tuple[list[float], list[float], list[float]]:
+    """Means and both ends of the intervals: what a Line or Points takes after x."""
+    return [e.mean for e in estimates], [e.low for e in estimates], [e.high for e in estimates]
+
+
 Mark = Line | Points | Heat | Level | Diagonal
 
 
@@ -142,6 +149,9 @@ class Figure:
     def grid(self) -> tuple[int, int]:
         columns = self.columns or len(self.panels)
         return -(-len(self.panels) // columns), columns
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "caption", prose(self.caption))
 
 
 def draw(figure: Figure) -> Any:

@@ -86,6 +86,21 @@ def test_all_rows_of_whole_batches_are_seen_once():
     assert not torch.equal(torch.cat(seen[:2]), torch.cat(seen[2:]))
 
 
+def test_a_step_is_adamws_with_decayed_matrices_and_the_rate_asked_for():
+    x, targets = torch.randn(8, 3), SoftTargets.from_labels(torch.arange(8) % 2, 2)
+    loss, _ = build_loss(Loss("nll"), HARD, torch.zeros(8, dtype=torch.long), 2)
+    for options, rate in (({"cosine": False, "weight_decay": 0.0}, 1.0), ({}, 0.5)):  # of the second of two epochs
+        head, other = (build_head(Head("linear"), 3, 2, seed=0) for _ in range(2))
+        fit(head, loss, x, targets, batch=8, lr=0.1, epochs=2, seed=0, **options)
+        optimiser = torch.optim.AdamW(other.parameters(), lr=0.1, weight_decay=options.get("weight_decay", 0.05))
+        for lr in (0.1, 0.1 * rate):
+            optimiser.param_groups[0]["lr"] = lr
+            optimiser.zero_grad()
+            loss(other(x), targets).backward()
+            optimiser.step()
+        torch.testing.assert_close(head.weight, other.weight)
+
+
 @pytest.mark.parametrize("candidates", ["batch", "sampled", "queue", "batch+classes"])
 def test_candidates_of_every_kind_train(candidates):
     probe = replace(SMALL, loss=Loss(candidates=candidates, num_candidates=64), targets=MIXED, epochs=2)
