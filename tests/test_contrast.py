@@ -90,7 +90,9 @@ def test_permuting_the_batch_permutes_the_losses(batch: Batch, random) -> None:
     random.shuffle(order)
 
     def losses(logits: torch.Tensor, targets: SoftTargets) -> torch.Tensor:
-        return functional.soft_target_info_nce(logits, targets, batch.noise, temperature=batch.temperature, reduction="none")
+        return functional.soft_target_info_nce(
+            logits, targets, batch.noise, temperature=batch.temperature, reduction="none"
+        )
 
     expected = losses(batch.logits, batch.targets)[order]
     bound = 1e-12 * (1 + float(batch.scores.detach().abs().max()))

@@ -24,9 +24,9 @@ from softnce import (
     SoftTargetCrossEntropy,
     SoftTargetInfoNCE,
     SoftTargets,
+    _ranks,
     noise,
 )
-from softnce import _ranks
 from softnce._ranks import gather_targets
 
 K, DIM = 6, 4

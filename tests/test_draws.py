@@ -362,7 +362,9 @@ def test_the_gradient_is_the_candidates_mean_less_alpha_times_the_scale(name: st
     weights = torch.einsum("nmk,nk->nm", pool, scores).softmax(1)
     expected = draw.scale / temperature * (torch.einsum("nm,nmk->nk", weights, pool) - pool[:, 0])
     logits = LOGITS.clone().requires_grad_()
-    SoftTargetInfoNCE(NOISE, temperature=temperature, draw=draw, reduction="sum")(logits, SMOOTHED, generator=seeded()).backward()
+    SoftTargetInfoNCE(NOISE, temperature=temperature, draw=draw, reduction="sum")(
+        logits, SMOOTHED, generator=seeded()
+    ).backward()
     torch.testing.assert_close(logits.grad, expected, rtol=1e-5, atol=1e-5)
 
 

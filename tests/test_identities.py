@@ -64,7 +64,9 @@ def test_3_shared_smoothing_is_a_temperature(mixing: bool) -> None:
     # η^(1−ε) is no distribution, but only its logarithm enters.
     noise = (1 - epsilon) * NOISE.log()
     plain = contrast(LOGITS, temperature / (1 - epsilon), noise, targets(0.0), [targets(0.0)], torch.arange(N))
-    smoothed = functional.soft_target_info_nce(LOGITS, targets(epsilon), NOISE, temperature=temperature, reduction="none")
+    smoothed = functional.soft_target_info_nce(
+        LOGITS, targets(epsilon), NOISE, temperature=temperature, reduction="none"
+    )
     torch.testing.assert_close(smoothed, plain, **EXACT)
     # And it really is the smoothed targets' loss, background included.
     rows = targets(epsilon).dense(torch.float64)

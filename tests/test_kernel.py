@@ -39,7 +39,9 @@ def test_few_logits_and_many_take_labels_alike(monkeypatch: pytest.MonkeyPatch, 
     noise = torch.tensor([0.3, 0.25, 0.2, 0.1, 0.1, 0.05], dtype=torch.float64)
 
     def run() -> tuple[torch.Tensor, torch.Tensor]:
-        loss = functional.soft_target_info_nce(logits, labels, noise, temperature=0.6, reduction="none", label_smoothing=smoothing)
+        loss = functional.soft_target_info_nce(
+            logits, labels, noise, temperature=0.6, reduction="none", label_smoothing=smoothing
+        )
         return loss.detach(), torch.autograd.grad(loss, logits, torch.arange(N).double())[0]
 
     few = run()

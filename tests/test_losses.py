@@ -65,7 +65,9 @@ def test_sample_weights_weigh_the_mean(loss: nn.Module) -> None:
     each = loss(LOGITS, LABELS)
     torch.testing.assert_close(loss(LOGITS, LABELS, sample_weight=WEIGHT), each * WEIGHT, **EXACT)
     loss.reduction = "mean"
-    torch.testing.assert_close(loss(LOGITS, LABELS, sample_weight=WEIGHT), (each * WEIGHT).sum() / WEIGHT.sum(), **EXACT)
+    torch.testing.assert_close(
+        loss(LOGITS, LABELS, sample_weight=WEIGHT), (each * WEIGHT).sum() / WEIGHT.sum(), **EXACT
+    )
     loss.reduction = "sum"
     torch.testing.assert_close(loss(LOGITS, LABELS, sample_weight=WEIGHT), (each * WEIGHT).sum(), **EXACT)
 

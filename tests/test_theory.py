@@ -37,7 +37,9 @@ def test_info_nce_as_printed() -> None:
     score = [(z @ labels[k]) / tau - eta[k].log() for k in tuple_]
     printed = -(score[0].exp() / sum(s.exp() for s in score)).log()
     negatives = SoftTargets.from_labels(torch.tensor(tuple_[1:]), 7)
-    found = functional.info_nce((labels @ z)[None], torch.tensor(tuple_[:1]), eta, temperature=tau, candidates=negatives)
+    found = functional.info_nce(
+        (labels @ z)[None], torch.tensor(tuple_[:1]), eta, temperature=tau, candidates=negatives
+    )
     torch.testing.assert_close(found, printed, **EXACT)
 
 

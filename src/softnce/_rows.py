@@ -112,8 +112,8 @@ def check_own(holder: SoftTargets, own: Tensor, targets: SoftTargets, name: str)
     if mine.form == LABELS == targets.form and mine.shares_background(targets):
         wrong = mine.labels != targets.labels
     else:
-        row, its = numbered(targets, [mine])
-        wrong = row != its
+        numbers, its = numbered(targets, [mine])
+        wrong = numbers != its
     if targets.mask is not None:
         wrong = wrong & targets.mask
     if bool(wrong.any()):

@@ -1,10 +1,10 @@
 r"""The losses as functions of class scores and targets.
 
-Every function takes ``logits`` (N, K) or (N, K, d₁, …), the ``linear_*`` ones ``features`` (N, d) and a ``table`` (K, d)
-of label embeddings instead, and ``targets``: labels (N,) or (N, d₁, …), probabilities of the logits' shape, or
-:class:`~softnce.SoftTargets` (of N·d₁·… rows, the class dimension moved last). Scores are computed in float32 or better,
-also under autocast, and the loss of half-precision logits is float32. Functions keep no state and talk to no other
-rank; the Modules in :mod:`softnce.losses` call the same pipeline and do both.
+Every function takes ``logits`` (N, K) or (N, K, d₁, …), the ``linear_*`` ones ``features`` (N, d) and a ``table`` of
+label embeddings (K, d) instead, and ``targets``: labels (N,) or (N, d₁, …), probabilities of the logits' shape, or
+:class:`~softnce.SoftTargets` (of N·d₁·… rows, the class dimension moved last). Scores are computed in float32 or
+better, also under autocast, and the loss of half-precision logits is float32. Functions keep no state and talk to no
+other rank; the Modules in :mod:`softnce.losses` call the same pipeline and do both.
 
 Arguments they share:
 
@@ -12,10 +12,10 @@ Arguments they share:
 - ``temperature`` τ: a positive number, or a tensor (a learnable parameter).
 - ``candidates``: what each target is contrasted with. None: the batch's targets (or what ``draw`` supplies); a
   :class:`~softnce.Candidates`; or :class:`~softnce.SoftTargets`, used as they are.
-- ``batch``, ``own``: for a part of a larger batch (gradient accumulation). ``batch`` are the targets of the whole batch,
-  ``own`` (N,) the positions of these rows in it. The rows are contrasted with the whole batch and the mean is over the
-  whole batch, so that the losses of all parts add up to the loss of the batch. Without ``batch``, ``own`` gives positions
-  in ``candidates`` passed as SoftTargets, for candidates that hold the rows' own targets.
+- ``batch``, ``own``: for a part of a larger batch (gradient accumulation). ``batch`` holds the targets of the whole
+  batch, ``own`` (N,) the positions of these rows in it. The rows are contrasted with the whole batch and the mean is
+  over the whole batch, so that the losses of all parts add up to the loss of the batch. Without ``batch``, ``own``
+  gives positions in ``candidates`` passed as SoftTargets, for candidates that hold the rows' own targets.
 - ``draw``: how a soft target becomes the α that is contrasted, see :mod:`softnce.draws`; None: it stays as it is.
 - ``generator``: source of randomness of ``draw`` and ``candidates``. With ``draw`` and ``batch``, pass a generator in
   the same state for every part of the batch.
@@ -26,9 +26,10 @@ Arguments they share:
 - ``sample_weight``: one weight per sample, of the labels' shape; with ``batch``, one per row of the whole batch.
 - ``class_weight`` (K,): in cross-entropy as in :func:`torch.nn.functional.cross_entropy`; in the contrastive losses it
   weighs a sample by Σ_k α_k·class_weight_k, which is the same for a label.
-- ``label_smoothing`` ε in [0, 1]: moves the targets towards uniform, and with them ``batch`` and the ``candidates`` that
-  ``own`` points into.
-- ``ignore_index``: samples with this label are neither positives nor candidates. If every sample is ignored, the loss is 0.
+- ``label_smoothing`` ε in [0, 1]: moves the targets towards uniform, and with them ``batch`` and the ``candidates``
+  that ``own`` points into.
+- ``ignore_index``: samples with this label are neither positives nor candidates. If every sample is ignored, the loss
+  is 0.
 
 All functions return a scalar, or with ``reduction="none"`` a tensor of the labels' shape.
 """

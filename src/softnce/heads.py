@@ -5,6 +5,7 @@ logits the dot products z·y_k.
 """
 
 import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

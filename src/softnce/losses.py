@@ -239,7 +239,7 @@ class ContrastiveLoss(ClassifierLoss):
     def remember(self, batch: SoftTargets, *, generator: torch.Generator | None = None) -> None:
         """Let the queue and the running noise take in a whole batch that was passed as ``batch`` with its parts.
 
-        With ``draw``, pass a generator in the state that the parts got. Without queue and running noise it does nothing.
+        With ``draw``, pass a generator in the state that the parts got. Does nothing without queue and running noise.
         """
         whole = batch.smooth(self.label_smoothing).detach()
         if self.draw is not None:
@@ -250,7 +250,9 @@ class ContrastiveLoss(ClassifierLoss):
 
     @property
     def _remembers(self) -> bool:
-        return self.running_noise is not None or (isinstance(self.candidates, Candidates) and self.candidates.uses_batch)
+        return self.running_noise is not None or (
+            isinstance(self.candidates, Candidates) and self.candidates.uses_batch
+        )
 
     def _take_in(self, whole: SoftTargets) -> None:
         if isinstance(self.candidates, Candidates):

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softnce.targets import SoftTargets
 from softnce._checks import check_distribution, check_labels, check_tensor, values_are_checked
 from softnce._precision import KeepsPrecision
+from softnce.targets import SoftTargets
 
 
 def uniform(num_classes: int) -> Tensor:

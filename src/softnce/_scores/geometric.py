@@ -18,8 +18,8 @@ from torch import Tensor
 from softnce._precision import at_least_float32, full_precision
 from softnce._scores.blocks import Direction, Problem, logsumexp
 from softnce._scores.classes import class_scores
-from softnce.targets._equality import numbered
 from softnce.targets._background import is_zero
+from softnce.targets._equality import numbered
 from softnce.targets.soft_targets import DENSE, LABELS, SoftTargets
 
 SMALL = 1 << 16

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from softnce._rows import blank_ignored, rows_of_logits, rows_of_targets
@@ -43,9 +42,7 @@ class Logits:
         chunk_size: int | None,
     ) -> Tensor:
         """See :func:`softnce._scores.geometric.contrast`."""
-        return contrast(
-            self.rows, temperature, log_noise, targets, groups, own, remove_accidental_hits, chunk_size
-        )
+        return contrast(self.rows, temperature, log_noise, targets, groups, own, remove_accidental_hits, chunk_size)
 
     def cross_entropy(
         self,

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from softnce._precision import at_least_float32, full_precision
 from softnce._rows import blank_ignored, check_table, rows_of_targets
 from softnce._scores.classes import class_scores, cross_entropy
-from softnce.targets._equality import numbered
 from softnce.targets._background import is_zero
+from softnce.targets._equality import numbered
 from softnce.targets.soft_targets import DENSE, SoftTargets
 
 
