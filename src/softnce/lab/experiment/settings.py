@@ -1,0 +1,100 @@
+"""Settings of a study: trainings that differ in their seeds alone, at the learning rate chosen for them."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
+from typing import Any
+
+from softnce.lab.data.features import NAMES
+from softnce.lab.experiment import search
+from softnce.lab.experiment.comparison import Value, difference, mean, percent
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.statistics import Estimate
+from softnce.lab.losses import LOSSES
+
+TOP1, TOP5, ECE = percent("top1"), percent("top5"), percent("ece")
+SCALED_ECE = percent("ece", "scaled")
+"""Calibration error after one temperature is fitted on the held-out part."""
+
+
+def score(name: str, part: str = "test") -> Value:
+    """A score of a training in its own unit, such as nats."""
+    return lambda row: float(row.result[part][name])
+
+
+def temperature(row: Row) -> float:
+    """The temperature that fits the held-out part best; scores are overconfident above 1, underconfident below."""
+    return float(row.result["temperature"])
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The trainings of one setting at its chosen learning rate: at least one row, in order of seeds."""
+
+    rows: Sequence[Row]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Configuration of the first seed."""
+        return dict(self.rows[0].config)
+
+    @property
+    def loss(self) -> str:
+        return str(self.config["loss"]["name"])
+
+    @property
+    def lr(self) -> float:
+        return float(self.config["lr"])
+
+    def mean(self, value: Value) -> Estimate:
+        """Mean over seeds with its 95 % interval."""
+        return mean(self.rows, value)
+
+    def minus(self, other: "Setting", value: Value) -> Estimate:
+        """``value`` of this setting minus that of another, paired by seed."""
+        return difference(self.rows, other.rows, value)
+
+    def of_seeds(self, kept: Callable[[int], bool]) -> "Setting | None":
+        """The trainings of the seeds that are kept, None where there are none."""
+        rows = [row for row in self.rows if kept(row.config["seed"])]
+        return Setting(rows) if rows else None
+
+
+def chosen(rows: Sequence[Row]) -> list[Setting]:
+    """The settings among ``rows`` that were tried at every learning rate that most of them were tried at."""
+    return [Setting(found) for found in search.at_best_rate(rows, search.tried_rates(rows)).values()]
+
+
+def by_loss(settings: Iterable[Setting]) -> dict[str, Setting]:
+    """Settings by the name of their loss, in the order of the registry."""
+    found = {setting.loss: setting for setting in settings}
+    return {name: found[name] for name in LOSSES if name in found}
+
+
+def tried(rows: Iterable[Row]) -> dict[str, dict[float, float]]:
+    """The search for learning rates: held-out top-1 of seed 0 in per cent, by loss and learning rate."""
+    found: dict[str, dict[float, float]] = defaultdict(dict)
+    for row in sorted(rows, key=lambda row: float(row.config["lr"])):
+        if row.config["seed"] == 0:
+            found[row.config["loss"]["name"]][row.config["lr"]] = percent("top1", "held_out")(row)
+    return {name: found[name] for name in LOSSES if name in found}
+
+
+def largest(rows: Iterable[Row], *names: str) -> list[Row]:
+    """The most rows that agree in these fields of their configuration, ``head.hidden`` being one inside another."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[json.dumps([reduce(getitem, name.split("."), row.config) for name in names])].append(row)
+    return max(groups.values(), key=len, default=[])
+
+
+def largest_by_data(rows: Sequence[Row], *names: str) -> dict[str, list[Row]]:
+    """Of each data set the most rows that agree in these fields."""
+    found = {source: largest((row for row in rows if row.config["data"] == source), *names) for source in NAMES}
+    return {source: group for source, group in found.items() if group}
