@@ -1,5 +1,6 @@
 """Runs compared over their seeds: means, and differences of runs that share a seed."""
 
+import json
 from collections.abc import Callable, Sequence
 
 from softnce.lab.experiment.results import Row
@@ -12,6 +13,11 @@ Value = Callable[[Row], float]
 def percent(score: str, part: str = "test") -> Value:
     """A score of a training, such as top1 or ece of its test part, in per cent."""
     return lambda row: 100 * row.result[part][score]
+
+
+def nats(score: str, part: str = "test") -> Value:
+    """A score of a training as it is, such as nll or kl of its test part."""
+    return lambda row: float(row.result[part][score])
 
 
 def mean(rows: Sequence[Row], value: Value) -> Estimate:
@@ -37,3 +43,11 @@ def difference_of_differences(
 def by_seed(rows: Sequence[Row], value: Value) -> dict[int, float]:
     """``value`` of each run, by its seed."""
     return {row.config["seed"]: value(row) for row in rows}
+
+
+def alike(rows: Sequence[Row], *names: str) -> list[list[Row]]:
+    """The rows in groups that agree in these fields of their configurations, in order of their first rows."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(json.dumps([row.config.get(name) for name in names], sort_keys=True), []).append(row)
+    return list(groups.values())

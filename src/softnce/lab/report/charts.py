@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from softnce.lab.experiment.statistics import Estimate
 from softnce.lab.report.style import FONT, LOSSES, MARKERS, OTHER, matplotlib_style
 
 ENDINGS = ("png", "svg", "pdf", "csv")  # of the files of a figure
@@ -96,6 +97,11 @@ class Diagonal:
     name: str
     low: float
     high: float
+
+
+def band(estimates: Sequence[Estimate]) -> tuple[list[float], list[float], list[float]]:
+    """Means and both ends of the intervals: what a Line or Points takes after x."""
+    return [e.mean for e in estimates], [e.low for e in estimates], [e.high for e in estimates]
 
 
 Mark = Line | Points | Heat | Level | Diagonal

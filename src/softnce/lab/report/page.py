@@ -9,7 +9,6 @@ the page.
 import base64
 import datetime
 import gzip
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,24 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from softnce.lab.experiment.claims import CLAIMS, MEANING, NOT_YET_RUN, NOTES, Claim, Finding
+from softnce.lab.experiment.text import counted, minus, prose
 from softnce.lab.report import charts
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.style import FONT, LOSSES
 
-
-def prose(text: str) -> str:
-    """Text written over several lines as one, with minus signs and percent signs that stay with their number."""
-    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", minus(" ".join(text.split())))
-
-
-def minus(text: str) -> str:
-    """Hyphens before digits as minus signs, except inside words and exponents."""
-    return re.sub(r"(?<![\w.])-(?=[\d.])", "−", text)
-
-
-def counted(number: int, noun: str) -> str:
-    """The number with its noun: 1 seed, 2 seeds."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+__all__ = ["Answer", "Part", "Section", "Table", "build", "counted", "minus", "prose"]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from softnce.lab.losses import TITLES
+
 
 @dataclass(frozen=True)
 class Look:
@@ -19,12 +21,16 @@ class Look:
 
 
 LOSSES = {
-    "nll": Look("NLL", "#D55E00", "o"),
-    "info-nce": Look("InfoNCE", "#0072B2", "D"),
-    "soft-ce": Look("soft target cross-entropy", "#E69F00", "s"),
-    "soft-dist-info-nce": Look("soft distribution InfoNCE", "#CC79A7", "v"),
-    "soft-target-info-nce": Look("soft target InfoNCE", "#009E73", "^"),
+    loss: Look(TITLES[loss], colour, marker)
+    for loss, colour, marker in (
+        ("nll", "#D55E00", "o"),
+        ("info-nce", "#0072B2", "D"),
+        ("soft-ce", "#E69F00", "s"),
+        ("soft-dist-info-nce", "#CC79A7", "v"),
+        ("soft-target-info-nce", "#009E73", "^"),
+    )
 }
+AVERAGED = ("#56B4E9", "#0B5A8A", "#9AD2F2", "#003B5C")  # soft target InfoNCE of means of n drawn labels, by n
 OTHER = "#7A7A7A"  # references, controls, everything that is not a loss; readable on white and on black
 MARKERS = {
     "o": "circle",

@@ -83,7 +83,7 @@ class Run(Probe):
 
 
 def settings(config: Config) -> list[Run]:
-    variants = [Loss(name) for name in LOSSES] + [Loss(name, noise="uniform") for name in CONTRASTIVE]  # type: ignore[arg-type]
+    variants = [Loss(name) for name in LOSSES] + [Loss(name, noise="uniform") for name in CONTRASTIVE]
     return [
         Run(
             config.data,
