@@ -1,16 +1,13 @@
 """Settings of a study: trainings that differ in their seeds alone, at the learning rate chosen for them."""
 
-import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
 from typing import Any
 
 from softnce.lab.data.features import NAMES
 from softnce.lab.experiment import search
-from softnce.lab.experiment.comparison import Value, difference, mean, percent
+from softnce.lab.experiment.comparison import Value, difference, largest, mean, percent
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import Estimate
 from softnce.lab.losses import LOSSES
@@ -18,11 +15,6 @@ from softnce.lab.losses import LOSSES
 TOP1, TOP5, ECE = percent("top1"), percent("top5"), percent("ece")
 SCALED_ECE = percent("ece", "scaled")
 """Calibration error after one temperature is fitted on the held-out part."""
-
-
-def score(name: str, part: str = "test") -> Value:
-    """A score of a training in its own unit, such as nats."""
-    return lambda row: float(row.result[part][name])
 
 
 def temperature(row: Row) -> float:
@@ -67,17 +59,12 @@ class Setting:
 
 
 def chosen(rows: Sequence[Row]) -> list[Setting]:
-    """The settings among ``rows`` that were tried at every learning rate that most of them were tried at."""
-    return [Setting(found) for found in search.at_best_rate(rows, search.tried_rates(rows)).values()]
+    """The settings that were tried at every learning rate most of them were tried at, losses in the registry's order."""
+    found = [Setting(runs) for runs in search.at_best_rate(rows, search.tried_rates(rows)).values()]
+    return [setting for name in LOSSES for setting in found if setting.loss == name]
 
 
-def by_loss(settings: Iterable[Setting]) -> dict[str, Setting]:
-    """Settings by the name of their loss, in the order of the registry."""
-    found = {setting.loss: setting for setting in settings}
-    return {name: found[name] for name in LOSSES if name in found}
-
-
-def tried(rows: Iterable[Row]) -> dict[str, dict[float, float]]:
+def tried(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
     """The search for learning rates: held-out top-1 of seed 0 in per cent, by loss and learning rate."""
     found: dict[str, dict[float, float]] = defaultdict(dict)
     for row in sorted(rows, key=lambda row: float(row.config["lr"])):
@@ -86,15 +73,7 @@ def tried(rows: Iterable[Row]) -> dict[str, dict[float, float]]:
     return {name: found[name] for name in LOSSES if name in found}
 
 
-def largest(rows: Iterable[Row], *names: str) -> list[Row]:
-    """The most rows that agree in these fields of their configuration, ``head.hidden`` being one inside another."""
-    groups: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[json.dumps([reduce(getitem, name.split("."), row.config) for name in names])].append(row)
-    return max(groups.values(), key=len, default=[])
-
-
 def largest_by_data(rows: Sequence[Row], *names: str) -> dict[str, list[Row]]:
-    """Of each data set the most rows that agree in these fields."""
-    found = {source: largest((row for row in rows if row.config["data"] == source), *names) for source in NAMES}
+    """Of each data set the most rows that agree in these fields of their configurations."""
+    found = {source: largest([row for row in rows if row.config["data"] == source], *names) for source in NAMES}
     return {source: group for source, group in found.items() if group}

@@ -1,11 +1,11 @@
-"""What pages that compare losses share: cells of tables, curves and points with their intervals, the search's panel."""
+"""What pages that compare losses share: cells of tables, points with their intervals, the search's panel."""
 
 from collections.abc import Mapping
 
 from softnce.lab.experiment.comparison import Value
 from softnce.lab.experiment.settings import Setting
 from softnce.lab.experiment.statistics import Estimate, signed
-from softnce.lab.report.charts import Line, Panel, Points
+from softnce.lab.report.charts import Line, Panel, Points, band
 from softnce.lab.report.style import LOSSES
 
 Columns = Mapping[str, tuple[Value, int]]
@@ -18,22 +18,14 @@ def cells(setting: Setting, columns: Columns) -> list[str]:
     return [setting.mean(value).spread(digits) for value, digits in columns.values()]
 
 
-def series(estimates: Mapping[float, Estimate]) -> tuple[list[float], list[float], list[float], list[float]]:
-    """x, y, low and high of a ``Line`` or of ``Points``."""
-    found = list(estimates.values())
-    return list(estimates), [e.mean for e in found], [e.low for e in found], [e.high for e in found]
-
-
 def points(estimates: Mapping[str, Estimate]) -> list[Points]:
     """One point per loss with its interval, side by side in the order given."""
-    return [Points.of_loss(loss, *series({place: e}), size=7.5) for place, (loss, e) in enumerate(estimates.items())]
+    return [Points.of_loss(loss, [place], *band([e]), size=7.5) for place, (loss, e) in enumerate(estimates.items())]
 
 
 def points_panel(title: str, y_label: str, estimates: Mapping[str, Estimate]) -> Panel:
     """:func:`points` as a panel, the losses told apart by their looks."""
-    return Panel(
-        title, "", y_label, points(estimates), hide_x=True, x_range=(-0.6, len(estimates) - 0.4)
-    )
+    return Panel(title, "", y_label, points(estimates), hide_x=True, x_range=(-0.6, len(estimates) - 0.4))
 
 
 def search_panel(tried: Mapping[str, Mapping[float, float]]) -> Panel:

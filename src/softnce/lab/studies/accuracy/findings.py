@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from softnce.lab.data.features import NAMES
 from softnce.lab.experiment.claims import Finding, ahead, on_par
-from softnce.lab.experiment.comparison import Value
+from softnce.lab.experiment.comparison import Value, largest
 from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.settings import TOP1, TOP5, Setting, by_loss, chosen, largest, tried
+from softnce.lab.experiment.settings import TOP1, TOP5, Setting, chosen, tried
 from softnce.lab.experiment.statistics import Estimate, signed
-from softnce.lab.experiment.wording import counted
-from softnce.lab.losses import LOSSES
+from softnce.lab.experiment.text import counted
+from softnce.lab.losses import TITLES
 
 OURS, CE, DRAWN = "soft-target-info-nce", "soft-ce", "soft-dist-info-nce"
 PAPER = {  # top-1 and top-5 of ViT-B/16 (tab:soft_target_results, tab:top_5): ImageNet, Tiny ImageNet, CIFAR-100
@@ -47,15 +47,13 @@ class Part:
 
     def leads(self, value: Value = TOP1) -> dict[str, Estimate]:
         """Soft target InfoNCE minus every other loss, paired by seed."""
-        return {
-            name: self.losses[OURS].minus(other, value) for name, other in self.losses.items() if name != OURS
-        }
+        return {name: self.losses[OURS].minus(other, value) for name, other in self.losses.items() if name != OURS}
 
 
 def parts(rows: Sequence[Row]) -> list[Part]:
     """Of each model the trainings of the most common sizes."""
-    heads = largest((row for row in rows if "data" in row.config), "data", "head", "batch", "epochs")
-    networks = largest((row for row in rows if "recipe" in row.config), "recipe", "batch", "epochs", "held_out")
+    heads = largest([row for row in rows if "data" in row.config], "data", "head", "batch", "epochs")
+    networks = largest([row for row in rows if "recipe" in row.config], "recipe", "batch", "epochs", "held_out")
     found = []
     for group in (heads, networks):
         if not group:
@@ -65,7 +63,7 @@ def parts(rows: Sequence[Row]) -> list[Part]:
             title, on = "a small residual network, end to end", f"CIFAR-100, {config['epochs']} epochs from scratch"
         else:
             title, on = f"a head on features, {NAMES[config['data']]}", f"{NAMES[config['data']]} features"
-        losses = by_loss(chosen(group))
+        losses = {setting.loss: setting for setting in chosen(group)}
         seeds = counted(max(map(len, losses.values()), default=0), "seed")
         found.append(Part(title, f"{on}, {seeds}", losses, tried(group), config.get("data") != "digits"))
     return found
@@ -114,7 +112,7 @@ def _claims(part: Part) -> dict[str, Finding]:
             "reproduced" if top1[DRAWN] < next_lowest else "not reproduced",
         ),
         "accuracy-top-5": Finding(
-            f"{top5[DRAWN]:.2f}, first is {LOSSES[first].title} with {top5[first]:.2f}",
+            f"{top5[DRAWN]:.2f}, first is {TITLES[first]} with {top5[first]:.2f}",
             part.on,
             "reproduced" if first == DRAWN else "not reproduced",
         ),

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from softnce.lab.experiment.comparison import nats
 from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.settings import ECE, TOP1, TOP5, score
+from softnce.lab.experiment.settings import ECE, TOP1, TOP5
 from softnce.lab.experiment.statistics import signed
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.losses import INTERVAL, Columns, cells, listed, points_panel, search_panel
@@ -13,13 +14,15 @@ from softnce.lab.studies.accuracy.findings import CE, PAPER, Part, parts
 
 ORDER = 30
 COLUMNS: Columns = {
-    "top-1 (%)": (TOP1, 2), "top-5 (%)": (TOP5, 2), "ECE (%)": (ECE, 2), "NLL (nats)": (score("nll"), 3)
+    "top-1 (%)": (TOP1, 2), "top-5 (%)": (TOP5, 2), "ECE (%)": (ECE, 2), "NLL (nats)": (nats("nll"), 3)
 }  # fmt: skip
 
 
 def section(rows: Sequence[Row]) -> Section:
     found = parts(rows)
-    blocks = [block for number, part in enumerate(found) for block in (_table(part), _leads(part), _figure(part, number))]
+    blocks = [
+        block for number, part in enumerate(found) for block in (_table(part), _leads(part), _figure(part, number))
+    ]
     return Section(
         "Losses on images",
         " ".join(map(_summary, found)),

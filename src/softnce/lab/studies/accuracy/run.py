@@ -15,8 +15,10 @@ from softnce.lab.experiment import search
 from softnce.lab.experiment.probe import Probe, targets_for
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.study import StudyConfig
-from softnce.lab.recipes import LOSSES
-from softnce.lab.recipes.recipe import Head, Loss, Recipe, Targets
+from softnce.lab.heads import Head
+from softnce.lab.losses import PAPER, Loss
+from softnce.lab.recipes.recipe import Recipe
+from softnce.lab.targets import Targets
 
 VERSION = 1
 IMAGE_TARGETS = Targets(smoothing=0.1, mixup=0.8, cutmix=1.0)
@@ -60,16 +62,14 @@ Run = Probe | EndToEnd
 def heads(config: Config) -> list[Probe]:
     head = Head(hidden=config.hidden)
     return [
-        Probe(config.data, Loss(name), targets_for(name), head, config.batch, epochs=config.epochs) for name in LOSSES
+        Probe(config.data, Loss(name), targets_for(name), head, config.batch, epochs=config.epochs) for name in PAPER
     ]
 
 
 def networks(config: Config) -> list[EndToEnd]:
     if config.image_epochs == 0:
         return []
-    return [
-        EndToEnd(Loss(name), targets_for(name, IMAGE_TARGETS), config.batch, config.image_epochs) for name in LOSSES
-    ]
+    return [EndToEnd(Loss(name), targets_for(name, IMAGE_TARGETS), config.batch, config.image_epochs) for name in PAPER]
 
 
 def runs(config: Config) -> list[Run]:
