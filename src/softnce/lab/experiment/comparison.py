@@ -1,8 +1,8 @@
 """Runs compared over their seeds: means, and differences of runs that share a seed."""
 
 import json
-from collections.abc import Callable, Sequence
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import Estimate, estimate
@@ -53,9 +53,14 @@ def alike(rows: Sequence[Row], *names: str) -> list[list[Row]]:
     """
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        values = [reduce(lambda config, part: config.get(part), name.split("."), row.config) for name in names]
+        values = [_field(row.config, name) for name in names]
         groups.setdefault(json.dumps(values, sort_keys=True), []).append(row)
     return list(groups.values())
+
+
+def _field(config: Mapping[str, Any], name: str) -> Any:
+    first, _, rest = name.partition(".")
+    return _field(config[first], rest) if rest else config.get(first)
 
 
 def largest(rows: Sequence[Row], *names: str) -> list[Row]:

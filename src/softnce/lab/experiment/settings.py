@@ -59,7 +59,10 @@ class Setting:
 
 
 def chosen(rows: Sequence[Row]) -> list[Setting]:
-    """The settings that were tried at every learning rate most of them were tried at, losses in the registry's order."""
+    """The settings whose search is finished, losses in the registry's order.
+
+    A search is finished when it has tried every learning rate that most settings among ``rows`` were tried at.
+    """
     found = [Setting(runs) for runs in search.at_best_rate(rows, search.tried_rates(rows)).values()]
     return [setting for name in LOSSES for setting in found if setting.loss == name]
 

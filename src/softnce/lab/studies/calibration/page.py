@@ -6,7 +6,7 @@ from softnce.lab.experiment.comparison import nats, percent
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import ECE, SCALED_ECE, TOP1, temperature
 from softnce.lab.experiment.statistics import signed
-from softnce.lab.report.charts import Diagonal, Figure, Line, Panel
+from softnce.lab.report.charts import Diagonal, Figure, Line, Mark, Panel
 from softnce.lab.report.losses import INTERVAL, Columns, cells
 from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import LOSSES
@@ -38,10 +38,10 @@ def section(rows: Sequence[Row]) -> Section:
         f"ECE of soft target InfoNCE against soft target cross-entropy: {'; '.join(said)}.",
         [block for number, case in enumerate(found) for block in (_table(case), _gap(case), _diagram(case, number))],
         [
-            """Probabilities are the softmax of the scores. A confidence of exactly 1 falls in the last bin. The expected
-            calibration error is biased upwards, the more the fewer samples a bin holds: more on the 2,000 test images
-            of Tiny ImageNet here than on the 10,000 of CIFAR-100. Bins of equal mass and the classwise error show
-            whether a conclusion depends on the choice of bins."""
+            """Probabilities are the softmax of the scores. A confidence of exactly 1 falls in the last bin. The
+            expected calibration error is biased upwards, the more the fewer samples a bin holds: more on the 2,000 test
+            images of Tiny ImageNet here than on the 10,000 of CIFAR-100. Bins of equal mass and the classwise error
+            show whether a conclusion depends on the choice of bins."""
         ],
     )
 
@@ -49,11 +49,9 @@ def section(rows: Sequence[Row]) -> Section:
 def _gap(case: Case) -> str:
     if not case.is_complete:
         return "The search for the learning rates is not finished."
-    paper = (
-        f" The paper (ViT-B/16, one run each): {case.paper[0]:g} % against {case.paper[1]:g} %." if case.paper else ""
-    )
+    paper = "; the paper (ViT-B/16, one run each): {:g} % against {:g} %".format(*case.paper) if case.paper else ""
     return f"""Soft target InfoNCE minus soft target cross-entropy, in points of ECE: {signed(case.gap())}; after
-        temperature scaling {signed(case.gap(SCALED_ECE))}.{paper}"""
+        temperature scaling {signed(case.gap(SCALED_ECE))}{paper}."""
 
 
 def _table(case: Case) -> Table:
@@ -66,18 +64,16 @@ def _table(case: Case) -> Table:
 
 
 def _diagram(case: Case, number: int) -> Figure:
-    lines = []
+    marks: list[Mark] = [Diagonal("calibrated", 0.0, 1.0)]
     for name, setting in case.losses.items():
         bins = setting.rows[0].result["reliability"]
-        filled = [place for place, count in enumerate(bins["count"]) if count]
-        lines.append(
-            Line.of_loss(name, *([bins[axis][place] for place in filled] for axis in ("confidence", "accuracy")))
-        )
-    marks = [Diagonal("calibrated", 0.0, 1.0), *lines]
+        filled = [i for i, count in enumerate(bins["count"]) if count]
+        x, y = ([bins[axis][i] for i in filled] for axis in ("confidence", "accuracy"))
+        marks.append(Line.of_loss(name, x, y))
     return Figure(
         f"reliability-{number}",
-        f"""{case.title}: accuracy against confidence of the predicted class in 15 bins of equal width, seed 0. Above the
-        line a model is underconfident, below it overconfident.""",
+        f"""{case.title}: accuracy against confidence of the predicted class in 15 bins of equal width, seed 0. Above
+        the line a model is underconfident, below it overconfident.""",
         [Panel(case.title, "confidence", "accuracy", marks, x_range=(0.0, 1.0), y_range=(0.0, 1.0))],
         panel_size=(4.8, 3.9),
     )

@@ -56,7 +56,8 @@ class Part:
     def extra(self) -> Estimate:
         """Soft target InfoNCE's gain of three layers minus soft target cross-entropy's."""
         wanted = ((OURS, LAYERS), (OURS, LINEAR), (CE, LAYERS), (CE, LINEAR))
-        return difference_of_differences(*(self.settings[key].rows for key in wanted), TOP1)
+        a, b, c, d = (self.settings[key].rows for key in wanted)
+        return difference_of_differences(a, b, c, d, TOP1)
 
     def lead(self, head: Kind) -> Estimate:
         """Soft target InfoNCE's top-1 minus soft target cross-entropy's."""

@@ -53,8 +53,8 @@ def _summary(part: Part) -> str:
 def _lead(part: Part) -> str:
     if not part.is_complete:
         return f"{part.name}: some heads or losses are not finished yet."
-    return f"""{part.name}: soft target InfoNCE is {signed(part.lead(LINEAR))} points from soft target cross-entropy with
-        a linear head, {signed(part.lead(LAYERS))} with three layers."""
+    return f"""{part.name}: soft target InfoNCE is {signed(part.lead(LINEAR))} points from soft target cross-entropy
+        with a linear head, {signed(part.lead(LAYERS))} with three layers."""
 
 
 def _budget(part: Part) -> str:

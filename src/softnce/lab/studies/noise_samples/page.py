@@ -1,6 +1,7 @@
 """Small batches: accuracy and gap over batch sizes, the tests at one of them, and how many candidates are enough."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from softnce.lab.data.features import NAMES
 from softnce.lab.experiment.claims import MARGIN
@@ -13,7 +14,7 @@ from softnce.lab.studies.noise_samples.findings import COUNTED, SHARPER, Found, 
 from softnce.lab.studies.noise_samples.run import METHODS
 
 ORDER = 50
-LOOKS = {
+LOOKS: dict[str, dict[str, Any]] = {
     "soft-ce": {"colour": "#E69F00", "marker": "s"},
     "batch": {"colour": "#009E73", "marker": "^"},
     "sampled": {"colour": "#0072B2", "marker": "D"},
@@ -72,7 +73,7 @@ def _over_batches(found: Found) -> Figure:
 def _tests(found: Found) -> Table:
     batch = found.tested_batch
     rows = []
-    for method, name in {**METHODS, SHARPER: "sampled, nearer to the classes"}.items():
+    for method, name in (*METHODS.items(), (SHARPER, "sampled, nearer to the classes")):
         numbers = found.numbers if method == "sampled" else [found.num_candidates if method in COUNTED else 0]
         for number in numbers:
             if of := found.of(method, batch, number):
