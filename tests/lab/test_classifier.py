@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from softnce import NLL, SoftTargetCrossEntropy, SoftTargetInfoNCE, SoftTargets
+from softnce import NLL, SoftTargetInfoNCE, SoftTargets
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.losses import build_loss
 from softnce.lab.recipes.recipe import Loss, Optimiser, Schedule, Targets
+from softnce.lab.targets import IGNORED
 from softnce.lab.train.classifier import Batch, Classifier
-from softnce.lab.train.scores import IGNORED, Scores
+from softnce.lab.train.scores import Scores
 
 import lightning as L  # isort: skip
 from timm.data.mixup import Mixup  # isort: skip
@@ -207,13 +208,3 @@ def test_scores_agree_with_counting():
     assert measured["top5"] == pytest.approx(sum(r < 5 for r in ranks) / 60)
     assert measured["class_average"] == pytest.approx(sum(sum(v) / len(v) for v in by_class.values()) / len(by_class))
     assert measured["nll"] == pytest.approx(nn.functional.cross_entropy(logits, labels).item(), rel=1e-6)
-
-
-def test_noise_comes_from_the_training_labels():
-    labels = torch.tensor([0, 0, 0, 1])
-    loss, _ = build_loss(Loss(), Targets(), labels, 2)
-    torch.testing.assert_close(loss.log_noise.exp(), torch.tensor([0.75, 0.25]))
-    assert build_loss(Loss(noise="uniform"), Targets(), labels, 2)[0].log_noise is None
-    with pytest.raises(ValueError, match=r"1 of 3 classes have no count \(2\).*--loss.noise uniform"):
-        build_loss(Loss(), Targets(), labels, 3)
-    assert isinstance(build_loss(Loss("soft-ce"), Targets(), labels, 3)[0], SoftTargetCrossEntropy)

@@ -1,46 +1,112 @@
-"""The loss that a recipe names."""
+"""The losses of the laboratory, by name: the one registry that recipes, studies, the report and the commands use.
+
+To add a loss, add one entry to :data:`LOSSES`, and its colour to ``report/style.py``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
 from softnce import noise
 from softnce.candidates import BatchCandidates, Candidates, ClassCandidates, QueueCandidates, SampledCandidates
 from softnce.draws import Categorical, Draw
-from softnce.lab.recipes.recipe import Loss, Targets
+from softnce.lab.configuration import option
+from softnce.lab.targets import Targets
 from softnce.losses import NLL, ClassifierLoss, InfoNCE, SoftTargetCrossEntropy, SoftTargetInfoNCE
 
-TITLES = {
-    "nll": "NLL",
-    "info-nce": "InfoNCE",
-    "soft-ce": "soft target cross-entropy",
-    "soft-dist-info-nce": "soft distribution InfoNCE",
-    "soft-target-info-nce": "soft target InfoNCE",
+
+@dataclass(frozen=True)
+class LossKind:
+    """What is known of a loss.
+
+    Attributes:
+        title: its name in tables and figures.
+        build: its class, called with ``temperature``; contrastive ones also with η, and with ``candidates`` where they
+            take any.
+        labels_only: takes hard labels, no soft targets.
+        contrastive: contrasts the target with those of other rows, and corrects by the noise η.
+        takes_candidates: the recipe may say what a target is contrasted with.
+        draw: turns each soft target into what is contrasted; None leaves it.
+        in_paper: one of the paper's five, which the recipes and studies of the paper run.
+    """
+
+    title: str
+    build: Callable[..., ClassifierLoss]
+    labels_only: bool = False
+    contrastive: bool = False
+    takes_candidates: bool = False
+    draw: Draw | None = None
+    in_paper: bool = True
+
+
+LOSSES: dict[str, LossKind] = {
+    "nll": LossKind("NLL", NLL, labels_only=True),
+    "soft-ce": LossKind("soft target cross-entropy", SoftTargetCrossEntropy),
+    "info-nce": LossKind("InfoNCE", InfoNCE, labels_only=True, contrastive=True),
+    "soft-dist-info-nce": LossKind("soft distribution InfoNCE", InfoNCE, contrastive=True, draw=Categorical()),
+    "soft-target-info-nce": LossKind("soft target InfoNCE", SoftTargetInfoNCE, contrastive=True, takes_candidates=True),
 }
+PAPER = tuple(name for name, kind in LOSSES.items() if kind.in_paper)
+"""Names of the paper's five losses, in the order of its tables."""
+TITLES = {name: kind.title for name, kind in LOSSES.items()}
 """What a loss is called in sentences, tables and figures."""
+
+if TYPE_CHECKING:
+    LossName = str
+else:
+    LossName = Literal[tuple(LOSSES)]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What is minimised."""
+
+    name: LossName = option("soft-target-info-nce", "which loss")
+    temperature: float = option(1.0, "τ, divides the scores")
+    noise: Literal["labels", "uniform"] = option("labels", "η: frequencies of the training labels, or uniform")
+    candidates: Literal["batch", "sampled", "queue", "classes", "batch+classes"] = option(
+        "batch", "what soft-target-info-nce contrasts a target with"
+    )
+    num_candidates: int = option(4096, "how many sampled or remembered candidates")
+
+    @property
+    def kind(self) -> LossKind:
+        return LOSSES[self.name]
 
 
 def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int) -> tuple[ClassifierLoss, Draw | None]:
-    """The loss a recipe names and how its targets are drawn, with η from the training ``labels``."""
-    if config.name == "nll":
-        return NLL(config.temperature), None
-    if config.name == "soft-ce":
-        return SoftTargetCrossEntropy(config.temperature), None
+    """The loss a recipe names, and how its targets are drawn.
+
+    Args:
+        config: the recipe's loss.
+        targets: how sampled candidates are made.
+        labels: (N,) of the training rows, whose frequencies are η.
+        num_classes: K.
+    """
+    kind = config.kind
+    if not kind.contrastive:
+        return kind.build(temperature=config.temperature), kind.draw
     try:
         eta = None if config.noise == "uniform" else noise.from_labels(labels, num_classes)
     except ValueError as error:  # what is wrong, and what a recipe can do about it
         raise ValueError(f"{str(error).partition(';')[0]}; --loss.noise uniform does without η") from None
-    if config.name == "info-nce":
-        return InfoNCE(eta, config.temperature), None
-    if config.name == "soft-dist-info-nce":
-        return InfoNCE(eta, config.temperature), Categorical()
-    batch, classes = BatchCandidates(), ClassCandidates()
-    candidates: Candidates = batch
-    if config.candidates == "sampled":
-        marginal = noise.from_labels(labels, num_classes, floor=1)
-        candidates = SampledCandidates(config.num_candidates, marginal, targets.mixup, targets.smoothing)
-    elif config.candidates == "queue":
-        candidates = batch + QueueCandidates(config.num_candidates)
-    elif config.candidates == "classes":
-        candidates = classes
-    elif config.candidates == "batch+classes":
-        candidates = batch + classes
-    return SoftTargetInfoNCE(eta, config.temperature, candidates), None
+    options = {"temperature": config.temperature}
+    if kind.takes_candidates:
+        return kind.build(eta, candidates=_candidates(config, targets, labels, num_classes), **options), kind.draw
+    return kind.build(eta, **options), kind.draw
+
+
+def _candidates(config: Loss, targets: Targets, labels: Tensor, num_classes: int) -> Candidates:
+    match config.candidates:
+        case "sampled":
+            marginal = noise.from_labels(labels, num_classes, floor=1)
+            return SampledCandidates(config.num_candidates, marginal, targets.mixup, targets.smoothing)
+        case "queue":
+            return BatchCandidates() + QueueCandidates(config.num_candidates)
+        case "classes":
+            return ClassCandidates()
+        case "batch+classes":
+            return BatchCandidates() + ClassCandidates()
+    return BatchCandidates()

@@ -25,9 +25,9 @@ from softnce.lab.recipes.recipe import (
     Schedule,
     Targets,
 )
+from softnce.lab.targets import IGNORED, soft_targets
 from softnce.lab.train import evaluate, predict
 from softnce.lab.train import run as train
-from softnce.lab.train.classifier import IGNORED, soft_targets
 from softnce.lab.train.graph_course import follow
 from softnce.lab.train.graph_metrics import score, specimen_confusions
 from softnce.lab.train.graph_scores import NodeScores

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from softnce.lab.recipes.recipe import Targets
+from softnce.lab.targets import Targets
 
 
 class Mix(NamedTuple):

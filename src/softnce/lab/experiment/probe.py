@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from softnce import calibration
 from softnce.draws import Draw
-from softnce.heads import CosineHead, MLPHead
 from softnce.lab.data.features import Features, Part, Source, load
 from softnce.lab.data.mixing import draw_mix, mix_inputs
-from softnce.lab.losses import build_loss
-from softnce.lab.recipes.recipe import HARD_LOSSES, Head, Loss, Targets
+from softnce.lab.heads import Head, build_head
+from softnce.lab.losses import LOSSES, Loss, build_loss
+from softnce.lab.targets import Targets
 from softnce.lab.train.scores import Scores
 from softnce.losses import ClassifierLoss, SoftTargetInfoNCE
 from softnce.targets import SoftTargets
@@ -42,13 +42,13 @@ class Probe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.loss.name in HARD_LOSSES and not self.targets.hard:
+        if self.loss.kind.labels_only and not self.targets.hard:
             raise ValueError(f"{self.loss.name} takes hard labels, got {self.targets}")
 
 
 def targets_for(loss: str, soft: Targets = MIXED) -> Targets:
     """What a loss of that name is trained on: ``soft``, unless it can only take labels."""
-    return HARD if loss in HARD_LOSSES else soft
+    return HARD if LOSSES[loss].labels_only else soft
 
 
 def train(probe: Probe, candidates: Targets | None = None) -> dict[str, Any]:
@@ -71,18 +71,6 @@ def trained(probe: Probe, data: Features, candidates: Targets | None = None) -> 
         batch=probe.batch, lr=probe.lr, epochs=probe.epochs, seed=probe.seed, mix=probe.targets, draw=draw, after=watch,
     )  # fmt: skip
     return watch
-
-
-def build_head(config: Head, dim: int, num_classes: int, seed: int) -> nn.Module:
-    """The head a recipe describes, its initial weights from the seed."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        if config.kind == "mlp":
-            return MLPHead(dim, num_classes, config.hidden, config.output_norm)
-        top: nn.Module = nn.Linear(dim, num_classes, bias=False)
-        if config.kind == "cosine":
-            top = CosineHead(dim, num_classes)
-        return nn.Sequential(top, nn.BatchNorm1d(num_classes, affine=False)) if config.output_norm else top
 
 
 def fit(

@@ -9,8 +9,8 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 from torch_geometric.nn import DeepGCNLayer, GCNConv, GENConv
 
-from softnce.heads import CosineHead, MLPHead
-from softnce.lab.recipes.recipe import GraphModel, GraphOptimiser, Head
+from softnce.lab.heads import Head, build_head
+from softnce.lab.recipes.recipe import GraphModel, GraphOptimiser
 
 
 class DeeperGCN(nn.Module):
@@ -114,12 +114,7 @@ def build_network(
     """The network a recipe describes, for a task's features and classes."""
     if model.name == "gcn":
         return GCN(node_features, num_classes, hidden=model.hidden, dropout=model.dropout)
-    top: nn.Module | None = None
-    if head.kind == "mlp":
-        top = MLPHead(model.hidden, num_classes, head.hidden, head.output_norm)
-    elif head.kind == "cosine":
-        top = CosineHead(model.hidden, num_classes)
-    return DeeperGCN(
+    network = DeeperGCN(
         node_features,
         num_classes,
         edge_features=edge_features if model.edge_features else 0,
@@ -127,8 +122,10 @@ def build_network(
         layers=model.layers,
         dropout=model.dropout,
         checkpointing=model.checkpointing,
-        head=top,
+        head=nn.Identity(),
     )
+    network.head = build_head(head, model.hidden, num_classes, bias=True)  # as the benchmark has it
+    return network
 
 
 def parameter_groups(network: nn.Module, optimiser: GraphOptimiser) -> list[dict[str, Any]]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from softnce.heads import CosineHead, MLPHead
+from softnce.lab.heads import Head, build_head
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before timm)
-from softnce.lab.recipes.recipe import Head, Model
+from softnce.lab.recipes.recipe import Model
 
 import timm  # isort: skip
 from timm.layers import resample_abs_pos_embed  # isort: skip
@@ -61,13 +61,7 @@ def build_network(model: Model, head: Head, num_classes: int, image_size: int, c
     """The network a recipe describes, its weights loaded; the backbone frozen if asked."""
     backbone = build_backbone(model, image_size, channels)
     dim = typing.cast(int, backbone.num_features)
-    if head.kind == "mlp":
-        top: nn.Module = MLPHead(dim, num_classes, head.hidden, head.output_norm)
-    elif head.kind == "cosine":
-        top = CosineHead(dim, num_classes)
-    else:
-        top = nn.Linear(dim, num_classes, bias=False)
-    network = Network(backbone, top, dim)
+    network = Network(backbone, build_head(head, dim, num_classes), dim)
     if model.freeze == "backbone":
         backbone.requires_grad_(False)
     return network

@@ -7,16 +7,16 @@ A file may ``inherit`` another (a path relative to itself) and then says only wh
 import difflib
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 
 from softnce.lab.configuration import from_mapping, to_mapping
-from softnce.lab.recipes.recipe import GRAPH_KINDS, IMAGE_KINDS, GraphRecipe, LossName, Recipe
+from softnce.lab.losses import PAPER as LOSSES
+from softnce.lab.recipes.recipe import GRAPH_KINDS, IMAGE_KINDS, GraphRecipe, Recipe
 
 FOLDER = Path(__file__).parent
 DATA_SETS = ("imagenet", "tiny-imagenet", "cifar100")
-LOSSES: tuple[LossName, ...] = get_args(LossName)
 PAPER = tuple(f"{data}/{loss}" for data in DATA_SETS for loss in LOSSES)
 
 HELP = """usage: softnce recipes [NAME]

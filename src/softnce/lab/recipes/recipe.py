@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from softnce.lab.configuration import option
+from softnce.lab.heads import Head
+from softnce.lab.losses import LOSSES, Loss
+from softnce.lab.losses import LossName as LossName
+from softnce.lab.targets import Targets
 
-LossName = Literal["nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce"]
-HARD_LOSSES = ("nll", "info-nce")
+HARD_LOSSES = tuple(name for name, kind in LOSSES.items() if kind.labels_only)
 
 
 @dataclass(frozen=True)
@@ -64,47 +67,6 @@ class Model:
     freeze: Literal["nothing", "backbone"] = option(
         "nothing", "backbone: compute features once, keep them, train the head alone"
     )
-
-
-@dataclass(frozen=True)
-class Head:
-    """From features to class scores."""
-
-    kind: Literal["mlp", "linear", "cosine"] = option("mlp", "the paper's three layers, one layer, or cosines")
-    hidden: int = option(4096, "width of the MLP's hidden layers")
-    output_norm: bool = option(False, "BatchNorm without parameters on the scores, as the authors' code has it")
-
-
-@dataclass(frozen=True)
-class Loss:
-    """What is minimised."""
-
-    name: LossName = option("soft-target-info-nce", "which loss")
-    temperature: float = option(1.0, "τ, divides the scores")
-    noise: Literal["labels", "uniform"] = option("labels", "η: frequencies of the training labels, or uniform")
-    candidates: Literal["batch", "sampled", "queue", "classes", "batch+classes"] = option(
-        "batch", "what soft-target-info-nce contrasts a target with"
-    )
-    num_candidates: int = option(4096, "how many sampled or remembered candidates")
-
-
-@dataclass(frozen=True)
-class Targets:
-    """How a label becomes the target of training. All zero: hard labels."""
-
-    smoothing: float = option(0.0, "ε of label smoothing, spread uniformly")
-    mixup: float = option(0.0, "α of MixUp's Beta distribution, 0 for none")
-    cutmix: float = option(0.0, "α of CutMix's Beta distribution, 0 for none")
-    mix_probability: float = option(0.8, "share of batches that are mixed")
-    switch_probability: float = option(0.5, "share of the mixed batches that take CutMix where both are on")
-
-    @property
-    def hard(self) -> bool:
-        return not self.mixes and self.smoothing == 0
-
-    @property
-    def mixes(self) -> bool:
-        return (self.mixup > 0 or self.cutmix > 0) and self.mix_probability > 0
 
 
 @dataclass(frozen=True)
@@ -261,15 +223,18 @@ class GraphRecipe:
     def __post_init__(self) -> None:
         m, o = self.model, self.optimiser
         _check(self)
-        if self.loss.name in HARD_LOSSES and self.data.votes:
+        if self.loss.kind.labels_only and self.data.votes:
             raise ValueError(f"loss.name {self.loss.name} takes hard labels: set data.votes to false")
         if self.targets.mixup > 0 or self.targets.cutmix > 0:
             raise ValueError(
                 "targets.mixup and targets.cutmix are for images, graphs cannot be mixed: set them to 0, got "
                 f"{self.targets.mixup:g} and {self.targets.cutmix:g}"
             )
-        if m.name == "gcn" and self.head.kind != "linear":
-            raise ValueError(f"head.kind {self.head.kind} needs model.name deeper-gcn: gcn ends in its own scores")
+        if m.name == "gcn" and (self.head.kind != "linear" or self.head.output_norm):
+            raise ValueError(
+                f"head.kind {self.head.kind} and head.output_norm {str(self.head.output_norm).lower()} need model.name "
+                "deeper-gcn: gcn ends in its own scores; set them to linear and false"
+            )
         _at_least(("model.layers", m.layers, 1), ("model.hidden", m.hidden, 1), ("data.fold", self.data.fold, 0))
         _shares(("model.dropout", m.dropout))
         _positive(("optimiser.lr", o.lr))
@@ -287,13 +252,14 @@ IMAGE_KINDS = get_args(Data.__annotations__["kind"])
 def _check(recipe: Recipe | GraphRecipe) -> None:
     """What holds for images and graphs."""
     loss, o, t, s, c = recipe.loss, recipe.optimiser, recipe.targets, recipe.schedule, recipe.compute
-    if loss.name in HARD_LOSSES and not t.hard:
+    if loss.kind.labels_only and not t.hard:
         raise ValueError(
             f"loss.name {loss.name} takes hard labels: set targets.smoothing, targets.mixup and "
             f"targets.cutmix to 0, got {t.smoothing:g}, {t.mixup:g} and {t.cutmix:g}"
         )
-    if loss.candidates != "batch" and loss.name != "soft-target-info-nce":
-        raise ValueError(f"loss.candidates {loss.candidates} is for loss.name soft-target-info-nce, got {loss.name}")
+    if loss.candidates != "batch" and not loss.kind.takes_candidates:
+        takers = " or ".join(name for name, kind in LOSSES.items() if kind.takes_candidates)
+        raise ValueError(f"loss.candidates {loss.candidates} is for loss.name {takers}, got {loss.name}")
     _at_least(
         ("optimiser.batch", o.batch, 1),
         ("schedule.epochs", s.epochs, 1),

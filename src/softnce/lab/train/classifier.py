@@ -17,8 +17,9 @@ from softnce.candidates import Candidates
 from softnce.draws import Draw
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
-from softnce.lab.recipes.recipe import GraphOptimiser, Optimiser, Schedule, Targets
-from softnce.lab.train.scores import IGNORED, Scores
+from softnce.lab.recipes.recipe import GraphOptimiser, Optimiser, Schedule
+from softnce.lab.targets import Targets, soft_targets
+from softnce.lab.train.scores import Scores
 from softnce.losses import ClassifierLoss, SoftTargetInfoNCE
 from softnce.targets import SoftTargets
 
@@ -218,18 +219,6 @@ class Classifier(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["about"] = self.about
-
-
-def soft_targets(labels: Tensor, votes: Tensor | None, num_classes: int, smoothing: float) -> SoftTargets:
-    """Labels (N,), or the shares of annotators' ``votes`` (N, K), smoothed; rows labelled IGNORED do not count."""
-    if votes is None:
-        return SoftTargets.from_labels(labels, num_classes, smoothing, ignore_index=IGNORED)
-    ignored = labels == IGNORED
-    votes = votes.masked_fill(ignored[:, None], 0)
-    votes[ignored, 0] = 1  # any class: the mask leaves the row out
-    soft = SoftTargets.from_votes(votes).smooth(smoothing)
-    mask = ~ignored if bool(ignored.any()) else None
-    return SoftTargets(num_classes, soft.index, soft.weight, soft.smoothing, soft.smoothing_dist, mask)
 
 
 def rows_that_count(targets: SoftTargets) -> int:

@@ -20,8 +20,9 @@ from softnce.lab import recipes
 from softnce.lab.configuration import from_args, option
 from softnce.lab.data.batches import CorruptImage, EvaluationBatches, Loader
 from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.targets import IGNORED
 from softnce.lab.train.classifier import Batch
-from softnce.lab.train.scores import IGNORED, Scores
+from softnce.lab.train.scores import Scores
 
 HELP = """usage: softnce evaluate CKPT [--data.dir DIR] [--out DIR] [...]
 

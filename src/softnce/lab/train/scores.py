@@ -7,8 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from softnce.calibration import CalibrationMeter
-
-IGNORED = -100  # label of a row that does not count
+from softnce.lab.targets import IGNORED
 
 
 class Scores:

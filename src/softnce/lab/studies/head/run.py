@@ -88,7 +88,7 @@ def settings(config: Config) -> list[Probe]:
             source,
             Loss(name),
             targets_for(name),
-            Head(kind, config.hidden, normalised),  # type: ignore[arg-type]
+            Head(kind, config.hidden, normalised),
             config.batch,
             epochs=epochs,
         )

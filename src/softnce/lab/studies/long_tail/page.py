@@ -7,8 +7,7 @@ from softnce.lab.experiment.comparison import mean, percent
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import signed
 from softnce.lab.experiment.text import counted, prose
-from softnce.lab.losses import TITLES
-from softnce.lab.recipes import LOSSES
+from softnce.lab.losses import PAPER, TITLES
 from softnce.lab.report.charts import Diagonal, Figure, Line, Mark, Panel, Points, band
 from softnce.lab.report.page import Section, Table
 from softnce.lab.studies.long_tail.findings import SWITCHED, TOP1, Tail, Variant, in_group, tails
@@ -45,7 +44,7 @@ def _tail_figure(found: Sequence[Tail]) -> Figure:
         bins = tail.bins()
         x = [sum(tail.counts[k] for k in classes) / len(classes) for classes in bins]
         marks = []
-        for variant in sorted(tail.chosen, key=lambda variant: list[str](LOSSES).index(variant[0])):
+        for variant in sorted(tail.chosen, key=lambda variant: PAPER.index(variant[0])):
             loss, corrected = variant
             dash = "dash" if loss in CONTRASTIVE and not corrected else "solid"
             suffix = _name(variant).removeprefix(TITLES[loss])

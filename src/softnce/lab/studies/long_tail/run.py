@@ -16,11 +16,11 @@ from softnce.lab.experiment import probe, search
 from softnce.lab.experiment.probe import Probe, targets_for
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.study import StudyConfig
-from softnce.lab.recipes import LOSSES
-from softnce.lab.recipes.recipe import Head, Loss, LossName
+from softnce.lab.heads import Head
+from softnce.lab.losses import LOSSES, PAPER, Loss
 
 VERSION = 1
-CONTRASTIVE: tuple[LossName, ...] = ("info-nce", "soft-dist-info-nce", "soft-target-info-nce")
+CONTRASTIVE = tuple(name for name in PAPER if LOSSES[name].contrastive)
 GROUPS = ("many", "some", "few")
 
 
@@ -49,7 +49,7 @@ class Run(Probe):
 
 
 def settings(config: Config) -> list[Run]:
-    variants = [*map(Loss, LOSSES), *(Loss(name, noise="uniform") for name in CONTRASTIVE)]
+    variants = [*map(Loss, PAPER), *(Loss(name, noise="uniform") for name in CONTRASTIVE)]
     return [
         Run(
             config.data,
