@@ -16,7 +16,7 @@ from softnce.lab.experiment.probe import fit
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.study import StudyConfig
 from softnce.lab.heads import Head, build_head
-from softnce.lab.losses import loss_of_noise
+from softnce.lab.losses import loss_with_noise
 from softnce.targets import SoftTargets
 
 VERSION = 1
@@ -106,7 +106,7 @@ def perform(run: Run) -> dict[str, Any]:
         for part in (parts.train, parts.held_out)
     )
     soft = SoftTargets.from_votes(asked)
-    loss, draw = loss_of_noise(run.method, noise.from_counts(soft.class_mass(), floor=1), run.n)
+    loss, draw = loss_with_noise(run.method, noise.from_counts(soft.class_mass(), floor=1), run.n)
     if run.method == "nll":
         soft = SoftTargets.from_labels(votes.majority(asked, generator), soft.num_classes)
     head = build_head(Head(hidden=run.hidden), parts.train.x.shape[1], soft.num_classes, run.seed)
