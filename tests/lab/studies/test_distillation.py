@@ -147,7 +147,7 @@ def test_the_page_says_the_numbers_of_the_rows():
 
 @pytest.mark.parametrize(("data", "verdict"), [("cifar100", "beyond"), ("digits", "undecided")])
 def test_verdict(data, verdict):
-    found = studies.load("distillation").claims(rows_with(TOP1, data))["distillation"]
+    found = studies.load("distillation").judge(rows_with(TOP1, data))["distillation"]
     assert found.verdict == verdict
     assert found.ours.startswith("+2.00 [+2.00, +2.00] points over NLL on labels")
 

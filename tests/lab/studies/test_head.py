@@ -76,7 +76,7 @@ def test_gains_are_paired_and_at_the_chosen_rate():
     ],
 )
 def test_verdicts(gains, lead, noise, gain_verdict, linear_verdict):
-    found = studies.load("head").claims(rows_with(gains, lead, noise))
+    found = studies.load("head").judge(rows_with(gains, lead, noise))
     assert found["head-gain"].verdict == gain_verdict
     assert found["head-gain"].on == "CIFAR-100 features, 3 seeds"
     assert found["head-linear"].verdict == linear_verdict
@@ -84,7 +84,7 @@ def test_verdicts(gains, lead, noise, gain_verdict, linear_verdict):
 
 def test_digits_decide_nothing():
     quick = head.Config(seeds=3, data=("digits",), epochs=(1,), rates=(1e-3, 3e-3))
-    found = studies.load("head").claims(rows_with(GAINS, -0.3, config=quick))
+    found = studies.load("head").judge(rows_with(GAINS, -0.3, config=quick))
     assert {finding.verdict for finding in found.values()} == {"undecided"}
 
 

@@ -146,7 +146,7 @@ KL = {"nll": 0.24, "soft-ce": 0.21, "soft-dist-info-nce": 0.212, "soft-target-in
     ],
 )
 def test_verdict(kl, data, verdict):
-    found = studies.load("human-labels").claims(rows_with(kl, data))["human-labels"]
+    found = studies.load("human-labels").judge(rows_with(kl, data))["human-labels"]
     assert found.verdict == verdict
 
 

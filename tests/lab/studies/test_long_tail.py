@@ -112,7 +112,7 @@ def test_slope_and_effect_are_read_off_the_rows():
     ],
 )
 def test_verdict(effect, after, data, verdict):
-    found = studies.load("long-tail").claims(rows_with(effect=effect, after=after, data=data))
+    found = studies.load("long-tail").judge(rows_with(effect=effect, after=after, data=data))
     assert found["noise-correction"].verdict == verdict
 
 

@@ -36,15 +36,15 @@ def test_from_command_to_page(name, tmp_path, capsys):
     assert capsys.readouterr().out.count("0 runs to do") == 2  # both stages are finished the second time
     study = studies.load(name)
     rows = study.results(tmp_path).rows()
-    section = study.module.section(rows)
+    section = study.page.section(rows)
     assert "nan" not in section.summary
     for figure in (block for block in section.blocks if isinstance(block, charts.Figure)):
         charts.draw(figure)
-    for finding in study.claims(rows).values():
+    for finding in study.judge(rows).values():
         assert finding.ours
     # an interrupted study has a page too
-    assert study.module.section(rows[:1]).title
-    study.claims(rows[:1])
+    assert study.page.section(rows[:1]).title
+    study.judge(rows[:1])
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from softnce.lab.experiment.statistics import Estimate
+from softnce.lab.experiment.text import prose
 from softnce.lab.report.style import FONT, LOSSES, MARKERS, OTHER, matplotlib_style
 
 ENDINGS = ("png", "svg", "pdf", "csv")  # of the files of a figure
@@ -148,6 +149,9 @@ class Figure:
     def grid(self) -> tuple[int, int]:
         columns = self.columns or len(self.panels)
         return -(-len(self.panels) // columns), columns
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "caption", prose(self.caption))
 
 
 def draw(figure: Figure) -> Any:
