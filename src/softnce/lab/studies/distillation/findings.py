@@ -7,9 +7,8 @@ from typing import Any
 from softnce.lab.data.features import NAMES
 from softnce.lab.experiment import search
 from softnce.lab.experiment.claims import Finding
-from softnce.lab.experiment.comparison import difference, mean, percent
+from softnce.lab.experiment.comparison import difference, largest, mean, percent
 from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.settings import largest
 from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.experiment.text import counted
 from softnce.lab.studies.distillation.run import CE, OURS, SMOOTHING, students
@@ -127,9 +126,7 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     if found is None or not found.has(CE, OURS, lesson=ALL) or not found.has(CE, OURS, PLAIN, lesson=LABELS):
         return {}
     ours, ce = found.best(OURS), found.best(CE)
-    gain, same, best = (
-        signed(found.gain(*which, over=PLAIN)) for which in ((OURS, ours), (CE, ours), (CE, ce))
-    )
+    gain, same, best = (signed(found.gain(*which, over=PLAIN)) for which in ((OURS, ours), (CE, ours), (CE, ce)))
     is_decided = found.config["teacher"]["data"] != "digits" and found.seeds >= 3
     return {
         "distillation": Finding(

@@ -2,16 +2,25 @@
 
 from collections.abc import Sequence
 
-from softnce.lab.experiment.comparison import mean, percent
+from softnce.lab.experiment.comparison import mean, nats, percent
 from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.settings import score
 from softnce.lab.experiment.statistics import signed
-from softnce.lab.experiment.text import counted, prose
+from softnce.lab.experiment.text import counted
 from softnce.lab.losses import TITLES
 from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, band
 from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import AVERAGED
-from softnce.lab.studies.distillation.findings import ALL, DRAWN, LABELS, PLAIN, TOP1, Lesson, Lessons, find, lesson_name
+from softnce.lab.studies.distillation.findings import (
+    ALL,
+    DRAWN,
+    LABELS,
+    PLAIN,
+    TOP1,
+    Lesson,
+    Lessons,
+    find,
+    lesson_name,
+)
 from softnce.lab.studies.distillation.run import CE, OURS
 
 ORDER = 70
@@ -24,13 +33,14 @@ def section(rows: Sequence[Row]) -> Section:
     found = find(rows)
     if found is None:
         return Section(TITLE, "The runs of this study are not finished yet.", [])
-    summary, text = "The runs of this study are not finished yet.", []
+    summary = "The runs of this study are not finished yet."
+    text: list[str] = []
     if found.complete:
         gains = _listed(found, {method: signed(found.gain(method, ALL, PLAIN)) for method in _there(found, ALL)})
         summary = f"""A student that NLL trains on labels has {found.top1(PLAIN, LABELS).mean:.1f} % top-1. From the
             teacher's whole output at temperature 1, each loss gains this many points over it: {gains}."""
-        text = [prose(paragraph) for paragraph in _reading(found)]
-    return Section(TITLE, prose(summary), [_figure(found), *text, _table(found)], [prose(_method(found))])
+        text = _reading(found)
+    return Section(TITLE, summary, [_figure(found), *text, _table(found)], [_method(found)])
 
 
 def _name(found: Lessons, method: str) -> str:
@@ -63,7 +73,7 @@ def _figure(found: Lessons) -> Figure:
     ]
     caption = f"""The student's test accuracy against how much of the teacher it sees; mean and 95 % interval over
         {counted(found.seeds, "seed")}. The dashed line is the student that NLL trains on labels."""
-    return Figure("topk", prose(caption), panels, panel_size=(4.3, 3.4))
+    return Figure("topk", caption, panels, panel_size=(4.3, 3.4))
 
 
 def _marks(found: Lessons, remainder: str, temperature: float) -> list[Mark]:
@@ -119,7 +129,7 @@ def _table(found: Lessons) -> Table:
             mean(runs, TOP1).spread(2),
             signed(found.gain(method, lesson)) if lesson != LABELS and found.has(method, lesson=LABELS) else "",
             mean(runs, percent("ece")).spread(1),
-            mean(runs, score("nll")).spread(3),
+            mean(runs, nats("nll")).spread(3),
             f"{runs[0].config['lr']:g}",
         ]
         for method, lesson in cells
@@ -128,7 +138,7 @@ def _table(found: Lessons) -> Table:
     caption = f"""The student's test scores, mean ± half of the 95 % interval over {counted(found.seeds, "seed")}. Gain:
         over the same loss on labels, paired by seed, in points."""
     header = ["loss", "learns from", "top-1 (%)", "gain over labels", "ECE (%)", "NLL (nats)", "learning rate"]
-    return Table(header, body, prose(caption))
+    return Table(header, body, caption)
 
 
 def _method(found: Lessons) -> str:

@@ -9,4 +9,3 @@ averaged draws the mean of n labels. With one vote all targets are labels; look 
 The paper preset needs cifar10h/cifar10h.npz in the folder that SOFTNCE_DATA names. The quick one uses scikit-learn's
 digits with simulated votes: nobody was asked.
 """
-

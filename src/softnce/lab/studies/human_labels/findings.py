@@ -6,9 +6,8 @@ from typing import Any
 
 from softnce.lab.experiment import search
 from softnce.lab.experiment.claims import Finding, Verdict
-from softnce.lab.experiment.comparison import Value, difference, mean
+from softnce.lab.experiment.comparison import Value, difference, largest, mean, nats
 from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.settings import largest, score, temperature
 from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.experiment.text import counted
 from softnce.lab.losses import TITLES
@@ -17,7 +16,7 @@ from softnce.lab.studies.human_labels.run import held_out
 Way = tuple[str, int]
 """The method, and n of averaged draws."""
 CE, OURS, DRAWN, HARD = ("soft-ce", 0), ("soft-target-info-nce", 0), ("soft-dist-info-nce", 0), ("nll", 0)
-KL = score("kl")
+KL = nats("kl")
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,9 @@ class Votes:
         """``value`` of a method minus that of another, paired by seed."""
         return difference(self.chosen[way, number], self.chosen[other, number], value)
 
-    def temperature(self, way: Way) -> float:
-        """The temperature that fits the held-out votes best, with most votes; overconfident above 1."""
-        return mean(self.chosen[way, self.most], temperature).mean
+    def temperature(self, way: Way, number: int) -> float:
+        """The temperature that fits the held-out votes best; predictions are overconfident above 1."""
+        return mean(self.chosen[way, number], lambda row: row.result["temperature"]).mean
 
     @property
     def nearer(self) -> list[int]:

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from softnce.lab.experiment.comparison import Value, mean, percent
+from softnce.lab.experiment.comparison import Value, mean, nats, percent
 from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.settings import score, temperature
 from softnce.lab.experiment.statistics import signed
-from softnce.lab.experiment.text import counted, prose
+from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Figure, Line, Panel, band
 from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import AVERAGED
@@ -15,14 +14,14 @@ from softnce.lab.studies.human_labels.findings import CE, DRAWN, HARD, KL, OURS,
 ORDER = 60
 TITLE = "People's votes as soft targets"
 VOTERS = 51  # votes per image, on average, where all are used
-SCALED, DISPUTED, TOP1 = score("kl", "scaled"), score("kl_disputed"), percent("top1")
+SCALED, DISPUTED, TOP1 = nats("kl", "scaled"), nats("kl_disputed"), percent("top1")
 
 
 def section(rows: Sequence[Row]) -> Section:
     found = find(rows)
     if found is None:
         return Section(TITLE, "The runs of this study are not finished yet.", [])
-    summary, text = "The runs of this study are not finished yet.", []
+    summary, text = "The runs of this study are not finished yet.", None
     if found.complete:
         gaps = "; ".join(
             f"{name(way)} {signed(found.minus(way, HARD, found.most), 4)}"
@@ -32,9 +31,8 @@ def section(rows: Sequence[Row]) -> Section:
         summary = f"""On {found.data}, with {_votes(found.most)} per image, KL from people's votes to the prediction on
             new images is {mean(found.chosen[HARD, found.most], KL).mean:.3f} nats for NLL on the majority's label; the
             others minus that: {gaps}."""
-        text = [prose(_reading(found))]
-    blocks = [_figure(found), *text, _gaps(found), _table(found)]
-    return Section(TITLE, prose(summary), blocks, [prose(_method(found))])
+        text = _reading(found)
+    return Section(TITLE, summary, [_figure(found), text, _gaps(found), _table(found)], [_method(found)])
 
 
 def _figure(found: Votes) -> Figure:
@@ -51,7 +49,7 @@ def _figure(found: Votes) -> Figure:
     caption = f"""Test images, {found.data}: KL from all their votes to the prediction, as it is and after temperature
         scaling, and accuracy by the data set's label, against the votes per image in training (all: at {VOTERS}). Mean
         and 95 % interval over {counted(found.seeds, "seed")}."""
-    return Figure("votes", prose(caption), panels, columns=2, panel_size=(4.6, 3.2))
+    return Figure("votes", caption, panels, columns=2, panel_size=(4.6, 3.2))
 
 
 def _lines(found: Votes, value: Value) -> list[Line]:
@@ -80,7 +78,8 @@ def _reading(found: Votes) -> str:
         {signed(found.minus(CE, HARD, found.most), 4)} nats, on the most disputed tenth of the images
         {signed(found.minus(CE, HARD, found.most, DISPUTED), 3)}. Soft target InfoNCE minus soft target cross-entropy is
         {signed(found.minus(OURS, CE, found.most), 4)} nats, after temperature scaling
-        {signed(found.minus(OURS, CE, found.most, SCALED), 4)} (best temperature {found.temperature(OURS):.2f})."""
+        {signed(found.minus(OURS, CE, found.most, SCALED), 4)}, its best temperature
+        {found.temperature(OURS, found.most):.2f}."""
 
 
 def _gaps(found: Votes) -> Table:
@@ -92,15 +91,13 @@ def _gaps(found: Votes) -> Table:
             cells = [signed(found.minus(way, CE, number), 4) if there else "" for number, there in both.items()]
             body.append([name(way), *cells])
     caption = "Paired by seed, with 95 % intervals. Below 0 is nearer to people than soft target cross-entropy is."
-    return Table(
-        ["KL minus that of soft target cross-entropy (nats)", *map(_votes, found.numbers)], body, prose(caption)
-    )
+    return Table(["KL minus that of soft target cross-entropy (nats)", *map(_votes, found.numbers)], body, caption)
 
 
 def _table(found: Votes) -> Table:
     columns: dict[str, tuple[Value, int]] = {
         "top-1 (%)": (TOP1, 2),
-        "cross-entropy (nats)": (score("cross_entropy"), 4),
+        "cross-entropy (nats)": (nats("cross_entropy"), 4),
         "KL (nats)": (KL, 4),
         "KL, scaled": (SCALED, 4),
         "KL, most disputed tenth": (DISPUTED, 3),
@@ -111,7 +108,7 @@ def _table(found: Votes) -> Table:
             name(way),
             str(number or "all"),
             *(mean(runs, value).spread(digits) for value, digits in columns.values()),
-            f"{mean(runs, temperature).mean:.2f}",
+            f"{found.temperature(way, number):.2f}",
             f"{runs[0].config['lr']:g}",
         ]
         for number in found.numbers
@@ -119,12 +116,12 @@ def _table(found: Votes) -> Table:
         if (runs := found.chosen.get((way, number)))
     ]
     caption = f"Test images, {found.data}; mean ± half of the 95 % interval over {counted(found.seeds, 'seed')}."
-    return Table(["loss", "votes", *columns, "best temperature", "learning rate"], body, prose(caption))
+    return Table(["loss", "votes", *columns, "best temperature", "learning rate"], body, caption)
 
 
 def _method(found: Votes) -> str:
     config, rates = found.config, ", ".join(f"{lr:g}" for lr in found.rates)
     return f"""Three layers of {config["hidden"]}, {config["epochs"]} epochs of batches of {config["batch"]}; the
-        learning rate of each setting ({rates}) by the likelihood of held-out votes, of which there are as many per image
-        as in training; no choice of epoch. The test votes are a sample too, so even the true distribution would not
-        reach KL 0."""
+        learning rate of each setting ({rates}) by the likelihood of held-out votes, as many per image as in
+        training; no choice of epoch. The test votes are a sample too, so even the true distribution would not reach
+        KL 0."""

@@ -26,9 +26,11 @@ PLAIN: tuple[Method, ...] = ("nll", "soft-ce", "soft-dist-info-nce", "soft-targe
 
 @dataclass(frozen=True)
 class Config(StudyConfig):
-    seeds: int = option(5, "number of seeds; a seed fixes which votes are drawn, initial weights, batches and draws", least=1)
+    seeds: int = option(5, "number of seeds; each fixes the votes drawn, initial weights, batches and draws", least=1)
     data: Source = option("cifar10h", "cifar10h, or simulated votes on digits")
-    votes: tuple[int, ...] = option((1, 3, 10, 0), "votes per image, drawn without replacement; 0 for all", least=0, fewest=1)
+    votes: tuple[int, ...] = option(
+        (1, 3, 10, 0), "votes per image, drawn without replacement; 0 for all", least=0, fewest=1
+    )
     draws: tuple[int, ...] = option((2, 4), "n of averaged draws", least=1)
     epochs: int = option(15, "passes over the training part", least=1)
     batch: int = option(256, "rows in a batch, which are also the candidates", least=2)

@@ -10,7 +10,7 @@ import numpy as np
 from softnce.lab.data.features import NAMES
 from softnce.lab.experiment import search
 from softnce.lab.experiment.claims import Finding
-from softnce.lab.experiment.comparison import Value, alike, by_seed, difference, mean, percent
+from softnce.lab.experiment.comparison import Value, by_seed, difference, largest, mean, percent
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import Estimate, estimate, signed
 from softnce.lab.experiment.text import counted
@@ -119,7 +119,7 @@ class Tail:
 
 def tails(rows: Sequence[Row]) -> list[Tail]:
     """Of the largest group of runs on one data set, by imbalance."""
-    group = max(alike(rows, "data", "epochs", "batch"), key=len, default=[])
+    group = largest(rows, "data", "epochs", "batch")
     found: dict[float, dict[Variant, list[Row]]] = {}
     for runs in search.at_best_rate(group, search.tried_rates(group)).values():
         found.setdefault(runs[0].config["imbalance"], {})[_variant(runs[0])] = runs

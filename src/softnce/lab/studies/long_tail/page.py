@@ -6,7 +6,7 @@ from softnce.lab.data.features import NAMES
 from softnce.lab.experiment.comparison import mean, percent
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import signed
-from softnce.lab.experiment.text import counted, prose
+from softnce.lab.experiment.text import counted
 from softnce.lab.losses import PAPER, TITLES
 from softnce.lab.report.charts import Diagonal, Figure, Line, Mark, Panel, Points, band
 from softnce.lab.report.page import Section, Table
@@ -27,10 +27,14 @@ def section(rows: Sequence[Row]) -> Section:
         effects = "; ".join(f"{TITLES[loss]} {signed(found[-1].effect(loss))}" for loss in CONTRASTIVE)
         summary = f"""With −log η a contrastive loss aims at p(y|x), as NLL does; without it at p(x|y). At imbalance
             {found[-1].imbalance:g}, leaving it out changes top-1 on a balanced test by this many points: {effects}."""
-    middle = [_predictions(complete), prose(_best(complete[-1]))] if complete else []
-    return Section(
-        TITLE, prose(summary), [_tail_figure(found), *middle, _shift_figure(found), _table(found)], [_method(found[-1])]
-    )
+    blocks = [
+        _tail_figure(found),
+        _predictions(complete) if complete else None,
+        _best(complete[-1]) if complete else None,
+        _shift_figure(found),
+        _table(found),
+    ]
+    return Section(TITLE, summary, blocks, [_method(found[-1])])
 
 
 def _name(variant: Variant) -> str:
@@ -56,7 +60,7 @@ def _tail_figure(found: Sequence[Tail]) -> Figure:
     caption = f"""Test accuracy of classes, in {len(found[-1].bins())} groups of as many classes each, against how often
         they are seen in training; {NAMES[found[-1].config["data"]]}, mean and 95 % interval over {seeds}. Solid: losses
         that model p(y|x); dashed: contrastive losses without −log η."""
-    return Figure("tail", prose(caption), panels, panel_size=(5.2, 3.8))
+    return Figure("tail", caption, panels, panel_size=(5.2, 3.8))
 
 
 def _predictions(found: Sequence[Tail]) -> Table:
@@ -94,8 +98,8 @@ def _predictions(found: Sequence[Tail]) -> Table:
     return Table(
         ["on a balanced test", "predicted", *(f"imbalance {tail.imbalance:g}" for tail in found)],
         body,
-        prose(f"""Differences are paired by seed, with 95 % intervals. Slopes are those of seed 0 at the learning rates
-            {rates}, the same with and without."""),
+        f"""Differences are paired by seed, with 95 % intervals. Slopes are those of seed 0 at the learning rates
+            {rates}, the same with and without.""",
     )
 
 
@@ -122,7 +126,7 @@ def _shift_figure(found: Sequence[Tail]) -> Figure:
     caption = """What leaving −log η out does to the scores: a point is a class, its mean score over the test part
         without the correction minus with it, at the same learning rate and seed (0), against the prediction −log p(y),
         centred over classes."""
-    return Figure("shift", prose(caption), panels, panel_size=(4.6, 3.6))
+    return Figure("shift", caption, panels, panel_size=(4.6, 3.6))
 
 
 def _table(found: Sequence[Tail]) -> Table:
@@ -149,14 +153,14 @@ def _table(found: Sequence[Tail]) -> Table:
             for tail in found
             for variant, runs in tail.chosen.items()
         ],
-        prose(f"""Balanced test part, mean ± half of the 95 % interval over
-            {counted(max(tail.seeds for tail in found), "seed")}. Prior switched afterwards: log p(y) subtracted from the
-            scores of models of p(y|x), added to those of models of p(x|y)."""),
+        f"""Balanced test part, mean ± half of the 95 % interval over
+            {counted(max(tail.seeds for tail in found), "seed")}. Prior switched afterwards: log p(y) subtracted from
+            the scores of models of p(y|x), added to those of models of p(x|y).""",
     )
 
 
 def _method(tail: Tail) -> str:
     config = tail.config
-    return prose(f"""{config["epochs"]} epochs of batches of {config["batch"]}, three layers of
+    return f"""{config["epochs"]} epochs of batches of {config["batch"]}, three layers of
         {config["head"]["hidden"]}. Hard losses see labels, soft ones labels smoothed by 0.1 and mixed (MixUp, 0.8). The
-        same samples are kept in every run. Why: docs/theory.md.""")
+        same samples are kept in every run. Theory: docs/evidence.md."""

@@ -28,11 +28,13 @@ GROUPS = ("many", "some", "few")
 class Config(StudyConfig):
     seeds: int = option(3, "number of seeds; a seed fixes initial weights, batches, mixing and draws", least=1)
     data: Source = option("cifar100", "data set to make long-tailed")
-    imbalance: tuple[float, ...] = option((10.0, 100.0), "samples of the commonest class per one of the rarest", least=1)
+    imbalance: tuple[float, ...] = option(
+        (10.0, 100.0), "samples of the commonest class per sample of the rarest", least=1, fewest=1
+    )
     epochs: int = option(6, "passes over the training part", least=1)
     batch: int = option(256, "rows in a batch, which are also the candidates", least=2)
     hidden: int = option(256, "width of the head's hidden layers", least=1)
-    rates: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "learning rates tried for each setting", above=0)
+    rates: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "learning rates tried for each setting", above=0, fewest=1)
 
 
 PRESETS = {
