@@ -19,7 +19,7 @@ from softnce._checks import (
     check_tensor,
     values_are_checked,
 )
-from softnce.targets._background import common_dist, is_zero, same_dist, same_number
+from softnce.targets._background import common_dist, is_zero, mixed_dist, same_dist, same_number
 from softnce.targets._sampling import sample_labels
 
 
@@ -331,9 +331,12 @@ class SoftTargets:
         smoothing = _check_smoothing(smoothing, smoothing_dist, self.num_classes)
         if smoothing == 0:
             return self
-        dist = common_dist([(self.smoothing, self.smoothing_dist), (smoothing, smoothing_dist)], self.num_classes)
         weight = None if self.weight is None else self.weight * (1 - smoothing)
         mass = smoothing if is_zero(self.smoothing) else smoothing + (1 - smoothing) * self.smoothing
+        if isinstance(mass, float):  # one mass for all rows: two backgrounds make one
+            dist = mixed_dist(smoothing, smoothing_dist, mass - smoothing, self.smoothing_dist, self.num_classes)
+        else:
+            dist = common_dist([(self.smoothing, self.smoothing_dist), (smoothing, smoothing_dist)], self.num_classes)
         return SoftTargets(self.num_classes, self.index, weight, mass, dist, self.mask)
 
     def mix(self, other: SoftTargets, lam: float | Tensor) -> SoftTargets:
