@@ -27,6 +27,7 @@ PAIRS = {
     "cross-entropy": (functional.soft_target_cross_entropy, softnce.SoftTargetCrossEntropy),
     "nll": (functional.nll, softnce.NLL),
 }
+HARD = ("hard", "nll")
 CALL = {"sample_weight", "batch", "own", "generator"}
 """Arguments of a call; the others are options of a loss."""
 
@@ -87,74 +88,67 @@ def assert_same(ours: list[Tensor], theirs: list[Tensor], bound: float = 1e-12) 
         torch.testing.assert_close(a, b, rtol=0, atol=bound * (1 + float(b.abs().max())))
 
 
-def is_possible(name: str, candidates: str, options: dict) -> bool:
-    draw = options["draw"]
-    return not (name == "given" and options["part"] and draw is not None and candidates == "given")
-
-
 @pytest.mark.parametrize("candidates", CANDIDATES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_function_module_and_table_agree(kind: str, candidates: str) -> None:
+    for options in settings(KINDS.index(kind), 10):
+        check_forms(kind, CANDIDATES[candidates], **options)
+
+
+def check_forms(kind: str, candidates, *, noise_probs: Tensor | None, weighted: bool, part: bool, **options) -> None:
     generator = seeded(1)
     features = torch.randn(N, DIM, dtype=torch.float64, generator=generator)
     table = torch.randn(K, DIM, dtype=torch.float64, generator=generator)
     bias = torch.randn(K, dtype=torch.float64, generator=generator)
     weights = torch.rand(N, dtype=torch.float64, generator=generator)
     targets = make_targets(kind, N, K, generator)
-    for chosen in settings(KINDS.index(kind), 10):
-        options = dict(chosen)
-        noise_probs, part = options.pop("noise_probs"), options.pop("part")
-        call = {"sample_weight": weights} if options.pop("weighted") else {}
-        rows = torch.arange(N)
-        if part:
-            rows = torch.tensor([4, 0, 2])
-            call |= {"batch": targets, "own": rows}
-        mine, z = targets[rows], features[rows]
+    rows = torch.tensor([4, 0, 2]) if part else torch.arange(N)
+    call = {"sample_weight": weights} if weighted else {}
+    if part:
+        call |= {"batch": targets, "own": rows}
+    mine, z = targets[rows], features[rows]
 
-        def function(x: Tensor) -> Tensor:
-            return functional.soft_target_info_nce(
-                x, mine, noise_probs, candidates=CANDIDATES[candidates](), generator=seeded(), **options, **call
-            )
+    def function(x: Tensor) -> Tensor:
+        given = {"candidates": candidates(), "generator": seeded()}
+        return functional.soft_target_info_nce(x, mine, noise_probs, **given, **options, **call)
 
-        module = softnce.SoftTargetInfoNCE(noise_probs, candidates=CANDIDATES[candidates](), **options).eval()
-        expected = run(function, z @ table.T + bias)
-        assert_same(run(lambda x: module(x, mine, generator=seeded(), **call), z @ table.T + bias), expected)
+    def from_table(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
+        given = {"candidates": candidates(), "generator": seeded()}
+        return functional.linear_soft_target_info_nce(z, y, mine, noise_probs, bias=b, **given, **options, **call)
 
-        def from_table(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
-            return functional.linear_soft_target_info_nce(
-                z, y, mine, noise_probs, bias=b, candidates=CANDIDATES[candidates](), generator=seeded(), **options,
-                **call,
-            )  # fmt: skip
-
-        through_logits = run(lambda z, y, b: function(z @ y.T + b), z, table, bias)
-        assert_same(run(from_table, z, table, bias), through_logits)
-        other = softnce.SoftTargetInfoNCE(noise_probs, candidates=CANDIDATES[candidates](), **options).eval()
-        by_module = run(lambda z, y, b: other.linear(z, y, mine, bias=b, generator=seeded(), **call), z, table, bias)
-        assert_same(by_module, through_logits)
+    module = softnce.SoftTargetInfoNCE(noise_probs, candidates=candidates(), **options).eval()
+    logits = z @ table.T + bias
+    assert_same(run(lambda x: module(x, mine, generator=seeded(), **call), logits), run(function, logits))
+    expected = run(lambda z, y, b: function(z @ y.T + b), z, table, bias)
+    assert_same(run(from_table, z, table, bias), expected)
+    by_module = run(lambda z, y, b: module.linear(z, y, mine, bias=b, generator=seeded(), **call), z, table, bias)
+    assert_same(by_module, expected)
 
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("part", [False, True])
 def test_every_module_is_its_function(name: str, part: bool) -> None:
+    for kind, options in itertools.product(("labels", "ignored") if name in HARD else KINDS, settings(3, 12)):
+        check_module(name, kind, part, options)
+
+
+def check_module(name: str, kind: str, part: bool, chosen: dict) -> None:
     function, module = PAIRS[name]
-    is_hard = name in ("hard", "nll")
-    for kind, chosen in itertools.product(("labels", "ignored") if is_hard else KINDS, settings(3, 12)):
-        generator = seeded(2)
-        targets = make_targets(kind, N, K, generator)
-        if is_hard:
-            targets = SoftTargets(K, targets.classes, None, mask=targets.mask)
-        logits = torch.randn(N, K, dtype=torch.float64, generator=generator)
-        taken = inspect.signature(module.__init__).parameters
-        options = {key: value for key, value in chosen.items() if key in taken}
-        call = {"sample_weight": torch.rand(N, dtype=torch.float64, generator=generator)} if chosen["weighted"] else {}
-        rows = torch.arange(N)
-        if part:
-            rows = torch.tensor([1, 5])
-            call |= {"batch": targets, "own": rows}
-        by_module = run(lambda x: module(**options)(x, targets[rows], generator=seeded(), **call), logits[rows])
-        drawn = {"generator": seeded()} if "generator" in inspect.signature(function).parameters else {}
-        by_function = run(lambda x: function(x, targets[rows], **options, **call, **drawn), logits[rows])
-        assert_same(by_module, by_function)
+    generator = seeded(2)
+    targets = make_targets(kind, N, K, generator)
+    if name in HARD:
+        targets = SoftTargets(K, targets.classes, None, mask=targets.mask)
+    logits = torch.randn(N, K, dtype=torch.float64, generator=generator)
+    taken = inspect.signature(module.__init__).parameters
+    options = {key: value for key, value in chosen.items() if key in taken}
+    call = {"sample_weight": torch.rand(N, dtype=torch.float64, generator=generator)} if chosen["weighted"] else {}
+    rows = torch.tensor([1, 5]) if part else torch.arange(N)
+    if part:
+        call |= {"batch": targets, "own": rows}
+    by_module = run(lambda x: module(**options)(x, targets[rows], generator=seeded(), **call), logits[rows])
+    drawn = {"generator": seeded()} if "generator" in inspect.signature(function).parameters else {}
+    by_function = run(lambda x: function(x, targets[rows], **options, **call, **drawn), logits[rows])
+    assert_same(by_module, by_function)
 
 
 def test_functions_and_modules_take_the_same_options() -> None:
@@ -178,7 +172,7 @@ def test_options_come_by_name_after_the_noise(call: str) -> None:
 @pytest.mark.parametrize("name", ["soft-target", "drawn", "cross-entropy"])
 def test_parts_add_up_to_the_batch(kind: str, name: str) -> None:
     """Accumulation with draws and sample weights: values and gradients of the parts sum to the batch's."""
-    function, module = PAIRS[name]
+    module = PAIRS[name][1]
     generator = seeded(4)
     targets = make_targets(kind, N, K, generator)
     logits = torch.randn(N, K, dtype=torch.float64, generator=generator)
