@@ -63,7 +63,7 @@ def test_every_run_has_a_row_and_none_is_done_twice(finished):
 
 def test_section_has_every_figure_and_the_measured_numbers(finished):
     rows = studies.load("density").results(finished).rows()
-    section = density.section(rows)
+    section = studies.load("density").page.section(rows)
     figures = [block for block in section.blocks if isinstance(block, Figure)]
     assert [figure.name for figure in figures] == ["kl", "noise", "grid", "soft", "maps"]
     for figure in figures:
@@ -109,7 +109,7 @@ def test_a_page_of_what_there_is_while_the_rest_still_runs(tmp_path, finished, p
     lines = (finished / "density.jsonl").read_text().splitlines()
     kept = [line for line in lines if json.loads(line)["config"]["part"] in parts]
     (tmp_path / "density.jsonl").write_text("\n".join(kept) + "\n")
-    section = density.section(studies.load("density").results(tmp_path).rows())
+    section = studies.load("density").page.section(studies.load("density").results(tmp_path).rows())
     assert [block.name for block in section.blocks if isinstance(block, Figure)] == figures
 
 
