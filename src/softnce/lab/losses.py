@@ -11,7 +11,7 @@ from torch import Tensor
 
 from softnce import noise
 from softnce.candidates import BatchCandidates, Candidates, ClassCandidates, QueueCandidates, SampledCandidates
-from softnce.draws import Categorical, Draw
+from softnce.draws import Averaged, Categorical, ContinuousCategorical, Draw
 from softnce.lab.configuration import option
 from softnce.lab.targets import Targets
 from softnce.losses import NLL, ClassifierLoss, InfoNCE, SoftTargetCrossEntropy, SoftTargetInfoNCE
@@ -52,6 +52,11 @@ PAPER = tuple(name for name, kind in LOSSES.items() if kind.in_paper)
 """Names of the paper's five losses, in the order of its tables."""
 TITLES = {name: kind.title for name, kind in LOSSES.items()}
 """What a loss is called in sentences, tables and figures."""
+DRAWS: dict[str, Callable[[float], Draw]] = {
+    "averaged": lambda n: Averaged(int(n)),
+    "continuous": ContinuousCategorical,
+}
+"""Draws that studies compare, by the number n of averaged labels or the concentration κ."""
 
 if TYPE_CHECKING:
     LossName = str
@@ -96,6 +101,20 @@ def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int)
     if kind.takes_candidates:
         return kind.build(eta, candidates=_candidates(config, targets, labels, num_classes), **options), kind.draw
     return kind.build(eta, **options), kind.draw
+
+
+def loss_with_noise(name: str, eta: Tensor | None, strength: float = 0.0) -> tuple[ClassifierLoss, Draw | None]:
+    """A loss at temperature 1 with a noise of its own, and how its targets are drawn.
+
+    Args:
+        name: one of :data:`LOSSES`; or of :data:`DRAWS`, for soft target InfoNCE of such draws against draws from η.
+        eta: η, (K,); None for uniform.
+        strength: n or κ of the draws.
+    """
+    if name in DRAWS:
+        return SoftTargetInfoNCE(eta, draw=DRAWS[name](strength)), None
+    kind = LOSSES[name]
+    return kind.build(eta) if kind.contrastive else kind.build(), kind.draw
 
 
 def _candidates(config: Loss, targets: Targets, labels: Tensor, num_classes: int) -> Candidates:
