@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from softnce import calibration
 from softnce.draws import Draw
+from softnce.lab.data import features
 from softnce.lab.data.features import Features, Part, Source, load
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.heads import Head, build_head
@@ -49,6 +50,11 @@ class Probe:
 def targets_for(loss: str, soft: Targets = MIXED) -> Targets:
     """What a loss of that name is trained on: ``soft``, unless it can only take labels."""
     return HARD if LOSSES[loss].labels_only else soft
+
+
+def prepare(probes: Iterable[Probe]) -> None:
+    """Compute the features that are missing, before several processes ask for them."""
+    features.prepare(probe.data for probe in probes)
 
 
 def train(probe: Probe, candidates: Targets | None = None) -> dict[str, Any]:
