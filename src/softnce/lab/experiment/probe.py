@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from softnce import calibration
-from softnce.draws import Draw
+from softnce.lab.data import features
 from softnce.lab.data.features import Features, Part, Source, load
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.heads import Head, build_head
 from softnce.lab.losses import LOSSES, Loss, build_loss
 from softnce.lab.targets import Targets
 from softnce.lab.train.scores import Scores
-from softnce.losses import ClassifierLoss, SoftTargetInfoNCE
+from softnce.losses import ClassifierLoss
 from softnce.targets import SoftTargets
 
 WEIGHT_DECAY = 0.05
@@ -51,6 +51,11 @@ def targets_for(loss: str, soft: Targets = MIXED) -> Targets:
     return HARD if LOSSES[loss].labels_only else soft
 
 
+def prepare(probes: Iterable[Probe]) -> None:
+    """Compute the features that are missing, before several processes ask for them."""
+    features.prepare(probe.data for probe in probes)
+
+
 def train(probe: Probe, candidates: Targets | None = None) -> dict[str, Any]:
     """Train a head (see ``trained``); returns :func:`measurements` of the epoch that is best on the held-out part."""
     data = load(probe.data)
@@ -62,13 +67,13 @@ def trained(probe: Probe, data: Features, candidates: Targets | None = None) -> 
 
     ``candidates`` is how sampled ones are made, where that is not how targets are.
     """
-    loss, draw = build_loss(probe.loss, candidates or probe.targets, data.train.y, data.num_classes)
+    loss = build_loss(probe.loss, candidates or probe.targets, data.train.y, data.num_classes)
     targets = SoftTargets.from_labels(data.train.y, data.num_classes, probe.targets.smoothing)
     head = build_head(probe.head, data.dim, data.num_classes, probe.seed)
     watch = BestEpoch(head, data.held_out, loss.temperature)
     fit(
         head, loss, data.train.x, targets,
-        batch=probe.batch, lr=probe.lr, epochs=probe.epochs, seed=probe.seed, mix=probe.targets, draw=draw, after=watch,
+        batch=probe.batch, lr=probe.lr, epochs=probe.epochs, seed=probe.seed, mix=probe.targets, after=watch,
     )  # fmt: skip
     return watch
 
@@ -84,7 +89,6 @@ def fit(
     epochs: int,
     seed: int,
     mix: Targets = HARD,
-    draw: Draw | None = None,
     weight_decay: float = WEIGHT_DECAY,
     cosine: bool = True,
     after: Callable[[int], None] = lambda epoch: None,
@@ -101,7 +105,6 @@ def fit(
         epochs: passes over the rows.
         seed: determines the order of rows, mixing and draws.
         mix: MixUp of features and targets; its smoothing has no effect here.
-        draw: what turns a mixed target into the one the loss sees.
         weight_decay: of matrices; vectors are not decayed.
         cosine: whether the learning rate falls to 0 along a cosine; otherwise it is constant.
         after: called with the number of each finished epoch, from 1, the head in evaluation mode.
@@ -126,11 +129,7 @@ def fit(
             mixed = draw_mix(mix, inputs.shape, seed, step) if mix.mixes else None
             if mixed is not None:
                 inputs, soft = mix_inputs(inputs, mixed), soft.mix(soft.flip(0), mixed.share)
-            if draw is not None:
-                soft = draw.alpha(soft, generator)
-            scores = head(inputs)
-            drawing = {"generator": generator} if isinstance(loss, SoftTargetInfoNCE) else {}
-            value = loss(scores, soft, **drawing)
+            value = loss(head(inputs), soft, generator=generator)
             optimiser.zero_grad()
             value.backward()
             optimiser.step()
