@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from softnce.lab.data.batches import borrowed_generators, start_generators
+from softnce.lab.seeds import borrowed_generators, start_generators
 from softnce.lab.data.images import open_images, read_image, stratified
 from softnce.lab.data.transforms import (
     STATISTICS,

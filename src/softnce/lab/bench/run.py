@@ -1,4 +1,4 @@
-"""The command ``softnce bench``: plan, measure, save, show."""
+"""The whole benchmark of the losses: plan, measure, save, show."""
 
 import datetime
 import os
@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from softnce.lab.atomic import write_text
 from softnce.lab.bench import figures, tables
 from softnce.lab.bench.cases import CASES, Family, Size
 from softnce.lab.bench.exchange import bytes_sent
@@ -19,28 +22,8 @@ from softnce.lab.bench.measurement import Measurement, Plan, measure
 from softnce.lab.bench.memory import OwnProcess
 from softnce.lab.bench.scaling import Sweeps, exponents
 from softnce.lab.bench.timing import Clock
-from softnce.lab.configuration import from_args, option
+from softnce.lab.configuration import option
 from softnce.lab.experiment.results import Results, versions
-
-DESCRIPTION = """Time and memory of the losses beside their peers, forward and backward, in one table.
-
-Every loss gets the same batch, after MixUp with label smoothing. In each round every loss runs once, in a new order;
-the table shows the ratio to F.cross_entropy within a round, the time, and the peak memory of a step:
-
-  0.56x · 61.2 ms ± 3 % · 45.1 MB      medians over rounds; ± is half the interquartile range
-
-Peak memory is traced at torch's allocator in a second process: gradients and everything temporary, not the inputs. Then
-follow the losses that learn from features and a table of label embeddings, how cost grows with rows N, candidates M and
-classes K, the bytes that ranks send each other, and what the losses are held to.
-
-  softnce bench                               a minute; small sizes, to see that all is well
-  softnce bench --preset paper                the README's numbers: twenty minutes, 16 GB of memory, a quiet machine
-  softnce bench --sizes [[256,50000]]         your own N and K
-  softnce bench --threads 1 --clock cpu       one thread, processor time: for a machine that others use too
-
-Everything is kept in OUT: bench.jsonl (a line for each measurement, never overwritten), bench.md (the tables, to be
-pasted) and figures/*.png.
-"""
 
 
 @dataclass(frozen=True)
@@ -102,23 +85,8 @@ PRESETS = {
 }
 
 
-def main(argv: list[str]) -> None:
-    if {"-h", "--help"} & set(argv):
-        print(DESCRIPTION)  # as it is; the parser would run its lines together
-    config = from_args(Config, argv, prog="softnce bench", description="", presets=PRESETS)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    try:
-        run(config)
-    except ValueError as error:
-        raise SystemExit(f"softnce bench: {error}") from None
-
-
 def run(config: Config) -> None:
     """Measure everything, save each part as it is finished, then show it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
     results = Results(config.out, "bench")
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     console, machine = Console(), describe_machine(config.clock)
@@ -162,9 +130,7 @@ def run(config: Config) -> None:
         console.print(table.rich())
     directory = Path(config.out)
     text = "\n\n".join([machine, *(table.markdown() for table in shown)]) + "\n"
-    unfinished = directory / "bench.partial.md"
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(directory / "bench.md")
+    write_text(directory / "bench.md", text)
     figures.draw_scaling(sweeps, fitted, directory / "figures" / "bench-scaling.png")
     figures.draw_tables(found["tables"], directory / "figures" / "bench-classes.png")
     print(f"{results.path}, {directory / 'bench.md'} and {directory / 'figures'}/bench-*.png")
