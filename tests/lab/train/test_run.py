@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -13,10 +12,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from lab.training import run_until, same
 
 from softnce.lab import recipes
 from softnce.lab.recipes.recipe import Compute, Data, Head, Loss, Model, Optimiser, Recipe, Schedule, Targets
 from softnce.lab.train import run as train
+from softnce.lab.train.checkpoints import AtomicCheckpointIO, Checkpoints, Interrupted, NotSaved, Unreadable
 from softnce.lab.train.classifier import Classifier, Diverged
 
 HARD = Targets()
@@ -56,47 +57,8 @@ def write(recipe, path):
     return str(path)
 
 
-def same(a, b, place=""):
-    """Every number of two checkpoints, bit by bit."""
-    if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), place
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), place
-        for key in a:
-            same(a[key], b[key], f"{place}/{key}")
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b), place
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            same(x, y, f"{place}/{i}")
-    else:
-        assert a == b, place
-
-
 def load(path):
     return torch.load(path, weights_only=True)
-
-
-SABOTAGE = """
-import subprocess, sys
-from softnce.lab.train import run as train
-from softnce.lab.train.classifier import Classifier
-step, calls = Classifier.training_step, 0
-def sabotaged(self, batch, index):
-    global calls
-    calls += 1
-    if calls == int(sys.argv[2]):
-        subprocess.run(["kill", "-" + sys.argv[1], "0"])  # to the group, from a process that is not theirs
-    return step(self, batch, index)
-Classifier.training_step = sabotaged
-train.main(sys.argv[3:])
-"""
-
-
-def run_until(sent, call, *argv):
-    """A process group of its own that gets a signal, loaders too, in its ``call``-th training step."""
-    command = [sys.executable, "-c", SABOTAGE, str(int(sent)), str(call), *argv]
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums round by their order
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, start_new_session=True)
 
 
 @pytest.fixture(scope="module")
@@ -133,11 +95,11 @@ def test_killed_runs_end_in_the_same_bits(uninterrupted, tmp_path):
 def test_every_checkpoint_resumes_exactly(uninterrupted, images, tmp_path, step, monkeypatch):
     """In the middle of an epoch, at its end, at the start of the next: stop there, resume, compare."""
     recipe, whole, results = uninterrupted
-    seen = train.Checkpoints._asked_to_stop
-    monkeypatch.setattr(train.Checkpoints, "_asked_to_stop", lambda self, trainer: trainer.global_step == step)
-    with pytest.raises(train.Interrupted):
+    seen = Checkpoints._asked_to_stop
+    monkeypatch.setattr(Checkpoints, "_asked_to_stop", lambda self, trainer: trainer.global_step == step)
+    with pytest.raises(Interrupted):
         train.train(recipe, tmp_path / "run")
-    monkeypatch.setattr(train.Checkpoints, "_asked_to_stop", seen)
+    monkeypatch.setattr(Checkpoints, "_asked_to_stop", seen)
     assert load(tmp_path / "run" / "last.ckpt")["global_step"] == step
     assert train.train(recipe, tmp_path / "run", resume=True) == results
     a, b = load(whole / "last.ckpt"), load(tmp_path / "run" / "last.ckpt")
@@ -234,34 +196,16 @@ def test_divergence_names_step_rate_and_checkpoint(images, tmp_path, monkeypatch
     assert all(v.isfinite().all() for v in kept["state_dict"].values())
 
 
-def test_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
-    writer, path = train.AtomicCheckpointIO(), tmp_path / "last.ckpt"
-    writer.save_checkpoint({"step": 1, "x": torch.zeros(10)}, path)
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (100_000, limit[1])
-        )  # writing more than that fails, as on a full disk
-        with pytest.raises((OSError, RuntimeError)):
-            writer.save_checkpoint({"step": 2, "x": torch.zeros(1_000_000)}, path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert writer.load_checkpoint(path)["step"] == 1
-    assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
-
-
 def test_failed_write_names_the_checkpoint_that_is_left(images, tmp_path, monkeypatch):
-    save = train.AtomicCheckpointIO.save_checkpoint
+    save = AtomicCheckpointIO.save_checkpoint
 
     def fill(self, checkpoint, path, storage_options=None):
         if checkpoint["global_step"] > 2:
             raise OSError(28, "No space left on device")
         save(self, checkpoint, path, storage_options)
 
-    monkeypatch.setattr(train.AtomicCheckpointIO, "save_checkpoint", fill)
-    with pytest.raises(train.NotSaved, match=r"last\.ckpt at step 3: .*No space left.*; the one of step 2 is whole"):
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", fill)
+    with pytest.raises(NotSaved, match=r"last\.ckpt at step 3: .*No space left.*; the one of step 2 is whole"):
         train.train(small(images), tmp_path / "run")
     assert load(tmp_path / "run" / "last.ckpt")["global_step"] == 2
 
@@ -287,7 +231,7 @@ def test_a_damaged_checkpoint_is_named(uninterrupted, tmp_path):
     shutil.copytree(out, tmp_path / "run")
     last = tmp_path / "run" / "last.ckpt"
     last.write_bytes(last.read_bytes()[:5000])
-    with pytest.raises(train.Unreadable, match=r"last.ckpt is damaged .*copy best.ckpt over it"):
+    with pytest.raises(Unreadable, match=r"last.ckpt is damaged .*copy best.ckpt over it"):
         train.train(recipe, tmp_path / "run", resume=True)
     shutil.copy(out / "best.ckpt", last)
     train.train(recipe, tmp_path / "run", resume=True)
@@ -318,57 +262,3 @@ def test_frozen_backbone_trains_the_head_on_kept_features(images, tmp_path):
     # the best epoch was chosen on the held-out part; the test split was measured once, from images
     assert results["test"].keys() >= {"top1", "ece"}
     assert results["best"].keys() >= {"epoch", "top1"}
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--out", "x"], "a RECIPE is needed first"),
-        (["laptop/digit"], "did you mean 'laptop/digits'"),
-        (["--resume", "/nowhere"], "--resume /nowhere: no run there"),
-        (["cifar100/nll", "--data.dir", "/nowhere", "--compute.precision", "32"], "data.dir /nowhere is not a folder"),
-        (["cifar100/nll"], "fp16 needs a GPU"),
-        (["laptop/digits", "--loss.name", "nll"], "nll takes hard labels"),
-        (["laptop/digits", "--optimiser.batch", "3000"], "exceeds the 1438 training samples"),
-        (["laptop/digits", "--optimiser.bacth", "30"], "did you mean --optimiser.batch"),
-    ],
-)
-def test_mistakes_end_in_one_line(argv, message, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit) as stopped:
-        train.main(argv)
-    text = f"{stopped.value}{capsys.readouterr().err}"
-    assert message in text
-    assert len(text.strip().splitlines()) == 1
-
-
-def test_command_line_overrides_the_recipe(tmp_path):
-    recipe, out, resume = train.parse(["laptop/digits", "--optimiser.batch", "64", "--out", str(tmp_path), "--resume"])
-    assert recipe.optimiser.batch == 64
-    assert recipe.model.name == recipes.load("laptop/digits").model.name
-    assert (out, resume) == (tmp_path, True)
-
-
-@pytest.mark.parametrize(
-    ("environment", "devices", "nodes"),
-    [
-        ({}, 1, 1),
-        ({"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, 4, 2),
-        ({"SLURM_NTASKS": "8", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "x"}, 4, 2),
-    ],
-)
-def test_machine_listens_to_the_launcher(environment, devices, nodes, monkeypatch):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    machine = train.Machine.of(Compute(accelerator="cpu"))
-    assert (machine.devices, machine.nodes, machine.world) == (devices, nodes, devices * nodes)
-
-
-def test_help_teaches(capsys):
-    train.main(["--help"])
-    assert "softnce train laptop/digits" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        train.main(["laptop/digits", "--help"])
-    text = capsys.readouterr().out
-    assert "--targets.smoothing" in text
-    assert "default: 0.1" in text

@@ -2,12 +2,18 @@ import copy
 
 import pytest
 import torch
+from lab.training import small_graphs
 from torch import nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import DeepGCNLayer, GENConv
 
 from softnce.heads import MLPHead
-from softnce.lab.models.graphs import GCN, DeeperGCN
+from softnce.lab.data.graph_module import NodeData
+from softnce.lab.models.graphs import GCN, DeeperGCN, build_network
+from softnce.lab.recipes.recipe import (
+    GraphModel,
+    Head,
+)
 
 
 def double(graph: Data) -> Data:
@@ -185,3 +191,12 @@ def test_isolated_nodes_and_graphs_without_edges_are_scored():
     )
     for model in MODELS.values():
         assert model()(lonely).isfinite().all()
+
+
+def test_heads_of_deeper_gcn(tissue):
+    batch = next(iter(NodeData(small_graphs(tissue)).val_dataloader())).inputs
+    for head in (Head("linear"), Head("mlp", hidden=6), Head("cosine")):
+        network = build_network(GraphModel(layers=2, hidden=8), head, 74, 11, 9)
+        assert network(batch).shape == (batch.num_nodes, 9)
+    without_edges = build_network(GraphModel(layers=2, hidden=8, edge_features=False), Head("linear"), 74, 11, 9)
+    assert without_edges.edge_encoder is None

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from softnce import NLL, SoftTargetInfoNCE, SoftTargets
-from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.losses import build_loss
 from softnce.lab.recipes.recipe import Loss, Optimiser, Schedule, Targets
 from softnce.lab.targets import IGNORED
@@ -13,7 +12,7 @@ from softnce.lab.train.classifier import Batch, Classifier
 from softnce.lab.train.scores import Scores
 
 import lightning as L  # isort: skip
-from timm.data.mixup import Mixup  # isort: skip
+
 
 K = 5
 pytestmark = [
@@ -38,47 +37,6 @@ def trainer(**options):
 def linear(seed=0, dim=7):
     torch.manual_seed(seed)
     return nn.Linear(dim, K)
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 0.0), (0.0, 1.0)])
-def test_mixing_is_timms(seed, mixup, cutmix, monkeypatch):
-    images, labels = torch.rand(8, 3, 16, 20), torch.arange(8) % K
-    targets = Targets(smoothing=0.1, mixup=mixup, cutmix=cutmix, mix_probability=1.0)
-    mix = draw_mix(targets, images.shape, seed, step=3)
-    mixed = mix_inputs(images, mix)
-    soft = SoftTargets.from_labels(labels, K, 0.1)
-    soft = soft.mix(soft.flip(0), mix.share)
-
-    theirs = Mixup(mixup, cutmix, prob=1.0, label_smoothing=0.1, num_classes=K)
-    monkeypatch.setattr(theirs, "_params_per_batch", lambda: (mix.share, mix.box is not None))
-    monkeypatch.setattr("timm.data.mixup.cutmix_bbox_and_lam", lambda *a, **k: (mix.box, mix.share))
-    their_images, their_targets = theirs(images.clone(), labels)
-    torch.testing.assert_close(mixed, their_images)
-    torch.testing.assert_close(soft.dense(), their_targets)
-
-
-def test_mix_depends_on_seed_and_step_alone_and_has_the_right_shares():
-    targets = Targets(mixup=0.8, cutmix=1.0, mix_probability=0.8, switch_probability=0.5)
-    draws = [draw_mix(targets, (4, 3, 32, 32), 0, step) for step in range(4000)]
-    assert draws[:50] == [draw_mix(targets, (9, 3, 32, 32), 0, step) for step in range(50)]
-    assert draws[:50] != [draw_mix(targets, (4, 3, 32, 32), 1, step) for step in range(50)]
-    mixed = [mix for mix in draws if mix is not None]
-    # 5 standard deviations of a binomial: a false alarm in 1.7 million
-    assert abs(len(mixed) / 4000 - 0.8) < 5 * math.sqrt(0.8 * 0.2 / 4000)
-    cut = sum(mix.box is not None for mix in mixed) / len(mixed)
-    assert abs(cut - 0.5) < 5 * math.sqrt(0.25 / len(mixed))
-    for mix in mixed:
-        if mix.box is not None:
-            top, bottom, left, right = mix.box
-            assert 0 <= top <= bottom <= 32
-            assert 0 <= left <= right <= 32
-            assert mix.share == pytest.approx(1 - (bottom - top) * (right - left) / 32**2)
-
-
-def test_cutmix_of_vectors_is_refused():
-    with pytest.raises(ValueError, match="cutmix needs images"):
-        draw_mix(Targets(cutmix=1.0, mix_probability=1.0), (4, 10), 0, 0)
 
 
 def test_rate_is_maes_schedule():
@@ -191,20 +149,3 @@ def test_rows_outside_a_mask_neither_train_nor_count():
     expected_weight, expected = run(x[masked >= 0], masked[masked >= 0])
     torch.testing.assert_close(weight, expected_weight)
     assert measured == pytest.approx(expected, abs=1e-6)
-
-
-def test_scores_agree_with_counting():
-    generator = torch.Generator().manual_seed(0)
-    logits, labels = torch.randn(60, 8, generator=generator), torch.randint(7, (60,), generator=generator)
-    scores = Scores(8)
-    for rows in torch.arange(60).split(17):
-        scores.update(logits[rows], labels[rows])
-    measured = scores.compute()
-    ranks = [sorted(range(8), key=lambda k, r=row: -r[k]).index(y) for row, y in zip(logits, labels, strict=True)]
-    by_class = {
-        k: [r == 0 for r, y in zip(ranks, labels.tolist(), strict=True) if y == k] for k in set(labels.tolist())
-    }
-    assert measured["top1"] == pytest.approx(sum(r == 0 for r in ranks) / 60)
-    assert measured["top5"] == pytest.approx(sum(r < 5 for r in ranks) / 60)
-    assert measured["class_average"] == pytest.approx(sum(sum(v) / len(v) for v in by_class.values()) / len(by_class))
-    assert measured["nll"] == pytest.approx(nn.functional.cross_entropy(logits, labels).item(), rel=1e-6)

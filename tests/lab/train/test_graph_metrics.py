@@ -1,6 +1,5 @@
 import math
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -8,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softnce.lab.data import layout
-from softnce.lab.studies.nodes.figures import confusion_figure
 from softnce.lab.train.graph_metrics import (
-    choose_epoch,
     class_accuracy,
     class_average,
     first_best,
@@ -134,39 +131,7 @@ def test_per_class_table():
     assert math.isnan(c["accuracy"])
 
 
-def test_published_epoch_is_the_best_on_the_test_specimens_the_honest_one_on_others():
-    test = torch.tensor([[0.5, 0.5], [0.875, 0.625], [0.625, 0.625], [0.75, 0.75]])
-    selection = torch.tensor([[0.1], [0.3], [0.8], [0.2]])
-    choice = choose_epoch(selection, test)
-    assert (choice.published_epoch, choice.honest_epoch) == (1, 2), "epochs 1 and 3 tie; the first is taken"
-    assert choice.published_top1 == 0.75
-    assert choice.honest_top1 == 0.625
-    assert choice.optimism == 0.125
-
-
-@given(st.integers(1, 20), st.integers(0, 1000))
-def test_choosing_on_the_test_specimens_never_lowers_the_score(epochs, seed):
-    generator = torch.Generator().manual_seed(seed)
-    test, selection = torch.rand(epochs, 3, generator=generator), torch.rand(epochs, 2, generator=generator)
-    assert choose_epoch(selection, test).optimism >= 0
-
-
 def test_first_best_refuses_what_is_no_history():
     for accuracy in (torch.tensor([]), torch.tensor([0.1, math.nan]), torch.rand(2, 2)):
         with pytest.raises(ValueError, match="need one number an epoch"):
             first_best(accuracy)
-    with pytest.raises(ValueError, match="selection holds 2 epochs, test 3"):
-        choose_epoch(torch.rand(2, 1), torch.rand(3, 1))
-
-
-def test_confusion_figure_shows_shares_and_counts(tmp_path):
-    confusion = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
-    figure = confusion_figure(confusion, ("a", "b", "c"), title="fold 0")
-    (axes, _) = figure.axes
-    assert sorted(t.get_text() for t in axes.texts) == ["10", "25", "75", "90"]
-    assert [t.get_text() for t in axes.get_yticklabels()] == ["a  (100)", "b  (20)", "c  (0)"]
-    assert axes.get_title() == "fold 0"
-    figure.savefig(tmp_path / "confusion.png")
-    assert plt.get_fignums() == [], "no figure is left open"
-    with pytest.raises(ValueError, match=r"confusion: got shape \(3, 3\), need \(2, 2\)"):
-        confusion_figure(confusion, ("a", "b"))

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from softnce.lab.bench import main
-from softnce.lab.bench.command import PRESETS
+from softnce.lab.bench.run import PRESETS
 from softnce.lab.bench.tables import Table
+from softnce.lab.commands.bench import main
 
 TINY = [
     "--sizes", "[[16,10],[16,40]]", "--table_classes", "[50,100]", "--table_rows", "16", "--dim", "8", "--rounds", "2",

@@ -293,7 +293,7 @@ def test_unwritable_cache_costs_a_warning_only(copy: Path, tmp_path: Path):
 
 def test_failed_write_leaves_nothing_behind(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(content, file):
-        file.write(b"half")
+        file.write_bytes(b"half")
         raise OSError("no space left on device")
 
     monkeypatch.setattr(celltypegraph.torch, "save", full)

@@ -12,7 +12,7 @@ def run(code):
 
 
 def test_torchvision_imports_after_it():
-    result = run("from softnce.lab import torchvision_operators; import torchvision.datasets, timm")
+    result = run("from softnce.lab.models import torchvision_operators; import torchvision.datasets, timm")
     assert result.returncode == 0, result.stderr
 
 

@@ -6,11 +6,11 @@ from softnce.lab.models.images import (
     build_backbone,
     build_network,
     load_mae,
-    parameter_groups,
 )
 from softnce.lab.recipes.recipe import Head, Model
 
 import timm  # isort: skip
+
 
 SMALL = {"embed_dim": 32, "depth": 3, "num_heads": 2}
 
@@ -105,39 +105,6 @@ def test_a_checkpoint_that_does_not_fit_is_refused(pretrained, change, message):
     change(checkpoint["model"])
     with pytest.raises(ValueError, match=f"my.pth does not fit the model; {message}"):
         load_mae(fresh(), checkpoint, "my.pth")
-
-
-def test_layer_decay_is_maes():
-    """facebookresearch/mae's util/lr_decay.py: layers 0 … L, layer L+1 is the head; scale 0.65^(L + 1 − layer)."""
-    backbone = timm.create_model("vit_tiny_patch16_224", num_classes=0, global_pool="avg", embed_dim=24, num_heads=2)
-    from softnce.lab.models.images import Network
-
-    network = Network(backbone, MLPHead(24, 7, 16), 24)
-    scale, decay = {}, {}
-    names = {id(p): name for name, p in network.named_parameters()}
-    for group in parameter_groups(network, 0.05, 0.65):
-        for p in group["params"]:
-            scale[names[id(p)]] = group.get("lr_scale", 1.0)
-            decay[names[id(p)]] = group["weight_decay"]
-    assert scale.keys() == dict(network.named_parameters()).keys()
-    depth = 12
-    for name, p in network.named_parameters():
-        if name.startswith(("backbone.cls_token", "backbone.pos_embed", "backbone.patch_embed")):
-            layer = 0
-        elif name.startswith("backbone.blocks."):
-            layer = int(name.split(".")[2]) + 1
-        else:
-            layer = depth + 1
-        assert scale[name] == pytest.approx(0.65 ** (depth + 1 - layer)), name
-        vector = p.dim() <= 1 or name in ("backbone.cls_token", "backbone.pos_embed")
-        assert decay[name] == (0.0 if vector else 0.05), name
-
-
-def test_frozen_backbone_has_nothing_to_train():
-    network = build_network(Model("test_vit", freeze="backbone", drop_path=0.0), Head(hidden=16), 5, 32)
-    groups = parameter_groups(network, 0.05, 0.65)
-    trained = {id(p) for group in groups for p in group["params"]}
-    assert trained == {id(p) for p in network.head.parameters()}
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("mlp", MLPHead), ("cosine", CosineHead), ("linear", torch.nn.Linear)])
