@@ -63,7 +63,7 @@ def computed(study: str) -> dict[str, object]:
         "runs": len(rows(study)),
         "claims": {
             key: {"verdict": finding.verdict, "numbers": numbers(finding.ours)}
-            for key, finding in found.claims(rows(study)).items()
+            for key, finding in found.judge(rows(study)).items()
         },
         "tables": [
             [numbers(cell) for row in block.rows for cell in row]
@@ -116,7 +116,7 @@ def test_tables_and_figures_keep_their_numbers(study):
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_ids_follow_from_the_committed_configurations(study):
-    version = studies.load(study).module.VERSION
+    version = studies.load(study).run.VERSION
     for line in (PAPER / f"{study}.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if row["version"] == version:
@@ -125,7 +125,7 @@ def test_ids_follow_from_the_committed_configurations(study):
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_the_paper_preset_finds_nothing_to_do(study):
-    module, there = studies.load(study).module, {row.id for row in rows(study)}
+    module, there = studies.load(study).run, {row.id for row in rows(study)}
     config = module.PRESETS["paper"]
     stages = [module.runs(config)]
     if follow_up := getattr(module, "follow_up", None):

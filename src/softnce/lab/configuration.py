@@ -5,18 +5,18 @@
         \"\"\"How the weights move.\"\"\"
 
         name: Literal["adam", "sgd"] = option("adam", "update rule")
-        lr: float = option(1e-3, "learning rate")
+        lr: float = option(1e-3, "learning rate", above=0)
 
     @dataclass(frozen=True)
     class Fit:
-        epochs: int = option(500, "passes over the data")
+        epochs: int = option(500, "passes over the data", least=1)
         optimiser: Optimiser = field(default_factory=Optimiser)      # nested: a group of --help
 
     config = from_args(Fit, ["--optimiser.lr", "0.1"], prog="softnce fit", description="Fit a model.")
 
 Any field can be set by its dotted name. jsonargparse reads the values; a wrong key is answered with the
-nearest right one, a wrong value with the type wanted, always on one line. Rules between fields belong in the
-dataclass's ``__post_init__``, as a ValueError that names the field.
+nearest right one, a wrong value with the type or the range wanted, always on one line. Rules between fields belong
+in the dataclass's ``__post_init__``, as a ValueError that names the field.
 """
 
 import argparse
@@ -35,12 +35,70 @@ from jsonargparse import ArgumentParser, Namespace
 Config = TypeVar("Config")
 
 
-def option(default: Config, help: str) -> Config:
+@dataclasses.dataclass(frozen=True)
+class _Range:
+    """What a number may be; of a list, each of its numbers."""
+
+    least: float | None
+    above: float | None
+    most: float | None
+    below: float | None
+    fewest: int
+
+    def check(self, name: str, value: Any) -> None:
+        """A ValueError that names the field, unless every number lies in the range."""
+        is_list = isinstance(value, list | tuple)
+        if is_list and len(value) < self.fewest:
+            raise ValueError(f"{name}: got {len(value)} values, need at least {self.fewest}")
+        for number in value if is_list else [value]:
+            if number is not None and not self._holds(number):
+                raise ValueError(f"{name}: got {number:g}, need {self._words(is_list)}")
+
+    def _holds(self, number: float) -> bool:
+        return (
+            (self.least is None or number >= self.least)
+            and (self.above is None or number > self.above)
+            and (self.most is None or number <= self.most)
+            and (self.below is None or number < self.below)
+        )
+
+    def _words(self, is_list: bool) -> str:
+        low = self.least if self.above is None else self.above
+        high = self.most if self.below is None else self.below
+        if low is not None and high is not None:
+            interval = f"{'[' if self.above is None else '('}{low:g}, {high:g}{']' if self.below is None else ')'}"
+            return f"values in {interval}" if is_list else f"a value in {interval}"
+        if low == self.above == 0:
+            return "positive numbers" if is_list else "a positive number"
+        if low is not None:
+            return f"at least {low:g}" if self.above is None else f"more than {low:g}"
+        return f"at most {high:g}" if self.below is None else f"less than {high:g}"
+
+
+def option(
+    default: Config,
+    help: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    fewest: int = 0,
+) -> Config:
     """A dataclass field with its (immutable) default and the sentence ``--help`` shows for it.
 
     For a list, dictionary or path write ``field(default_factory=…, metadata={"help": …})``.
+
+    Args:
+        default: value where none is given.
+        help: one line, without a full stop.
+        least, above, most, below: range of the number, or of each number of a list; None is in every range.
+        fewest: values that a list needs.
+
+    The range is enforced by :func:`from_args`, :func:`from_mapping` and :func:`check_ranges`.
     """
-    return dataclasses.field(default=default, metadata={"help": help})
+    limits = _Range(least, above, most, below, fewest)
+    return dataclasses.field(default=default, metadata={"help": help, "range": limits})
 
 
 def later(default: Config, help: str) -> Config:
@@ -114,6 +172,16 @@ def from_mapping(
         return _checked(config_type, parser, lambda: parser.parse_object(dict(mapping)), given, dashes="")
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
+
+
+def check_ranges(config: Any, prefix: str = "") -> None:
+    """A one-line ValueError that names the field, unless every value of the dataclass lies in its declared range."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            check_ranges(value, f"{prefix}{field.name}.")
+        elif "range" in field.metadata:
+            field.metadata["range"].check(f"{prefix}{field.name}", value)
 
 
 def to_mapping(config: Any) -> dict[str, Any]:
@@ -207,7 +275,9 @@ def _checked(
         values = parse()
     except (argparse.ArgumentError, TypeError, ValueError) as error:
         raise ValueError(_one_line(str(error), leaves, given, dashes)) from None
-    return _build(config_type, {key: values[key] for key in leaves})
+    config = _build(config_type, {key: values[key] for key in leaves})
+    check_ranges(config)
+    return config
 
 
 def _build(config_type: type[Config], values: Mapping[str, Any], prefix: str = "") -> Config:

@@ -17,7 +17,7 @@ def test_the_claims_of_the_page_follow_from_the_committed_results(tmp_path):
     for path in sorted(RESULTS.glob("*.jsonl")):
         (tmp_path / path.name).write_bytes(path.read_bytes())  # reading makes a lock file
         study = studies.load(path.stem)
-        findings |= study.claims(study.results(tmp_path).rows())
+        findings |= study.judge(study.results(tmp_path).rows())
     assert findings
-    table = claims.as_markdown(findings)
+    table = claims.as_markdown([claim for study in studies.in_order() for claim in study.claims], findings)
     assert table in (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")

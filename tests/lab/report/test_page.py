@@ -4,13 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from softnce.lab.experiment.claims import CLAIMS, NOTES, Finding
+from softnce.lab.experiment.claims import Claim, Finding
 from softnce.lab.report import charts
 from softnce.lab.report.charts import Figure, Heat, Level, Line, Panel, Points
-from softnce.lab.report.page import Part, Section, Table, build
+from softnce.lab.report.page import Part, Section, Table, build, remarks
 
 COLUMN = ["9.5 ± 0.1", "62.1 ± 0.3", "–", "+7 [−2, +9]", "−3.0", "1,024", "1e-05"]
 ASCENDING = ["−3.0", "1e-05", "+7 [−2, +9]", "9.5 ± 0.1", "62.1 ± 0.3", "1,024", "–"]
+CLAIMS = [
+    Claim("distillation", "It is of use in distillation.", "Conclusions", "left to future work", "distillation"),
+    Claim("small-batch-drop", "It falls behind at small batches.", "Figure 3, left", "−4.21 points", "noise-samples"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +37,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("page")
     for block in (figure, drawn):
         charts.save(block, directory / "figures", prefix="noise-samples-")
-    build([Part("noise-samples", 1, section, findings, 3, 0.1, "2026-01-01", "v")], directory / "index.html")
+    build([Part("noise-samples", section, findings, 3, 0.1, "2026-01-01", "v")], CLAIMS, directory / "index.html")
     return directory / "index.html"
 
 
@@ -77,7 +81,7 @@ def test_every_claim_is_there_run_or_not(opened):
     assert verdict.split("\n") == ["reproduced", "see noise-samples"]
     assert command.split() == ["softnce", "study", "noise-samples", "--preset", "paper"]
     assert rows["distillation"][2:4] == ["–", "not yet run"]
-    assert opened.run("document.querySelectorAll('#claims ol li').length") == len(NOTES)
+    assert opened.run("document.querySelectorAll('#claims ol li').length") == len(remarks())
 
 
 def test_a_loss_is_switched_off_and_on_everywhere(opened):
@@ -155,3 +159,9 @@ def test_paper_shows_the_drawn_figures(opened):
         .map(name => getComputedStyle(document.querySelector(name)).display !== 'none')""")
     opened.call("Emulation.setEmulatedMedia", media="")
     assert shown == [False, True, False, False]
+
+
+def test_figures_of_a_section_have_names_of_their_own():
+    figures = [Figure("same", "", [Panel("", "", "", [])])] * 2
+    with pytest.raises(ValueError, match="2 figures are named 'same'"):
+        Section("t", "s", figures)

@@ -42,7 +42,7 @@ def fits(seeds, *, adam_gap=0.0, sgd_gap=0.0, rise=0.0):
     ],
 )
 def test_density(rows, gap, trend):
-    found = studies.load("density").claims(rows)
+    found = studies.load("density").judge(rows)
     assert (found["density-gap"].verdict, found["density-trend"].verdict) == (gap, trend)
     seeds = len({r.config["data"]["seed"] for r in rows})
     assert found["density-orthogonal"].verdict == ("reproduced" if seeds == 5 else "undecided")
@@ -70,7 +70,7 @@ def critics(excess, last):
     ],
 )
 def test_information(rows, bound, epsilon):
-    found = studies.load("information").claims(rows)
+    found = studies.load("information").judge(rows)
     assert (found["bound"].verdict, found["bound-epsilon"].verdict) == (bound, epsilon)
 
 
@@ -102,6 +102,6 @@ def trainings(seeds, *, soft_on_labels, soft_on_conditional):
     ],
 )
 def test_exact_loss(rows, substitute, alternative):
-    found = studies.load("exact-loss").claims(rows)
+    found = studies.load("exact-loss").judge(rows)
     assert (found["exact-substitute"].verdict, found["exact-alternative"].verdict) == (substitute, alternative)
     assert "exact-sampling" not in found

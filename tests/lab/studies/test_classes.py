@@ -33,7 +33,7 @@ def tiny_run(method: classes.Method, **changes) -> classes.Run:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("classes")
-    studies.load("classes").run(configuration("--out", str(out)))
+    studies.load("classes").make(configuration("--out", str(out)))
     return out
 
 

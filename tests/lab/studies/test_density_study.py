@@ -29,7 +29,7 @@ def configuration(*more: str) -> density.Config:
 def finished(tmp_path_factory) -> Path:
     """A directory with the whole study at a tiny size; tests that change it work on a copy."""
     out = tmp_path_factory.mktemp("density")
-    studies.load("density").run(configuration("--out", str(out)))
+    studies.load("density").make(configuration("--out", str(out)))
     return out
 
 

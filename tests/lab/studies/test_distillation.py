@@ -9,8 +9,10 @@ from softnce.lab import studies
 from softnce.lab.commands import study as study_command
 from softnce.lab.configuration import to_mapping
 from softnce.lab.data.features import load
+from softnce.lab.experiment.comparison import difference
 from softnce.lab.experiment.results import Row
 from softnce.lab.report import charts
+from softnce.lab.studies.distillation import findings, page
 from softnce.lab.studies.distillation import run as study
 from softnce.lab.studies.distillation import training as distillation
 from softnce.lab.studies.distillation.training import Student, Teacher
@@ -26,9 +28,8 @@ def taught():
 
 def learn(student, logits):
     with distillation.taught([student], {TEACHER: logits}) as files:
-        file = files.get((student.teacher, student.temperature))
-        result = distillation.learn(student, file)
-    assert file is None or not file.exists()
+        result = distillation.learn(student, files)
+    assert not any(file.exists() for file in files.values())
     return result
 
 
@@ -131,23 +132,25 @@ TOP1 = dict.fromkeys(("nll", "info-nce", *study.SOFT), (50.0, 55.0)) | {"soft-ta
 
 def test_the_page_says_the_numbers_of_the_rows():
     rows = rows_with(TOP1)
-    section = study.section(rows)
+    section = page.section(rows)
     text = section.summary + " ".join(block for block in section.blocks if isinstance(block, str))
     for words in ("soft target cross-entropy +5.00 [+5.00, +5.00]", "soft target InfoNCE +2.00 [+2.00, +2.00]",
-                  "+26.05 [+25.93, +26.17] points from sharing it alone",
-                  "is −3.00 [−3.00, −3.00] points from soft target cross-entropy", "70.0 % top-1"):  # fmt: skip
+                  "+26.05 [+25.93, +26.17] points when all rows share", "70.0 % top-1"):  # fmt: skip
         assert words.replace(" %", "\N{NO-BREAK SPACE}%") in text
+    chosen = findings.find(rows).chosen
+    behind = difference(chosen[study.OURS, findings.ALL], chosen[study.CE, findings.ALL], findings.TOP1)
+    assert (behind.low, behind.mean, behind.high) == pytest.approx((-3, -3, -3))
     for block in section.blocks:
         if isinstance(block, charts.Figure):
             charts.draw(block)
-    assert study.section(rows[:1]).title
-    assert study.section(rows[1:2]).title
-    assert study.claims(rows[:2]) == {}
+    assert page.section(rows[:1]).title
+    assert page.section(rows[1:2]).title
+    assert findings.claims(rows[:2]) == {}
 
 
 @pytest.mark.parametrize(("data", "verdict"), [("cifar100", "beyond"), ("digits", "undecided")])
 def test_verdict(data, verdict):
-    found = studies.load("distillation").claims(rows_with(TOP1, data))["distillation"]
+    found = studies.load("distillation").judge(rows_with(TOP1, data))["distillation"]
     assert found.verdict == verdict
     assert found.ours.startswith("+2.00 [+2.00, +2.00] points over NLL on labels")
 
@@ -160,11 +163,11 @@ def test_bad_settings_are_named():
 
 @pytest.mark.slow
 def test_from_command_to_page(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(study, "one_per_core", lambda perform, todo: map(perform, todo))
+    monkeypatch.setattr(study, "one_per_core", map)
     command = ["distillation", "--out", str(tmp_path), "--epochs", "1", "--teacher_epochs", "1", "--seeds", "2"]
     for _ in range(2):
         study_command.main(command)
     assert capsys.readouterr().out.count(": 0 runs to do") == 2
     rows = studies.load("distillation").results(tmp_path).rows()
     assert len(rows) == 1 + 2 * len(study.settings(study.PRESETS["quick"]))
-    assert "nan" not in study.section(rows).summary
+    assert "nan" not in page.section(rows).summary

@@ -56,12 +56,12 @@ def test_gradient_noise_is_the_ratio_it_says(monkeypatch):
     model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False))
     signs = iter(torch.tensor([1.0, -1.0]).repeat(500))
 
-    def call(loss, logits, targets, generator):
+    def loss(logits, targets, generator):
         return model[0].weight.sum() * (2 + next(signs))
 
     monkeypatch.setattr(training, "_model", lambda problem, generator: model)
     monkeypatch.setattr(training, "_fit", lambda *_: None)
-    monkeypatch.setattr(training, "_call", call)
+    monkeypatch.setattr(training, "make_loss", lambda method, noise: loss)
     monkeypatch.setattr(
         training, "data", lambda problem, seed: training.Data(*[torch.zeros(4, 1)] * 4, torch.ones(2) / 2, 2, 0.1)
     )

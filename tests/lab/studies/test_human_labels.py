@@ -11,65 +11,15 @@ from softnce.lab import studies
 from softnce.lab.commands import study as study_command
 from softnce.lab.configuration import to_mapping
 from softnce.lab.data import votes
+from softnce.lab.experiment import study as experiment
 from softnce.lab.experiment.results import Row
 from softnce.lab.report import charts
+from softnce.lab.studies.human_labels import findings, page
 from softnce.lab.studies.human_labels import run as human_labels
-from softnce.lab.studies.human_labels.training import Run, agreement, train
+from softnce.lab.studies.human_labels.run import Run, agreement, perform
 
-VOTES = torch.tensor([[3, 0, 2], [1, 0, 0], [20, 20, 20]])
 SMALL = Run("simulated", "soft-ce", 0, 1, hidden=32, batch=64, epochs=2, lr=3e-3)
 HAS_DATA = os.path.isdir(os.path.join(os.environ.get("SOFTNCE_DATA", ""), "cifar10h"))
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def test_votes_are_drawn_without_replacement():
-    for number in (1, 2, 4, 100):
-        drawn = votes.draw(VOTES, number, generator())
-        assert (drawn <= VOTES).all()
-        assert drawn.sum(1).tolist() == [min(number, total) for total in (5, 1, 60)]
-    assert torch.equal(votes.draw(VOTES, 60, generator()), VOTES)
-    with pytest.raises(ValueError, match="number: got 0"):
-        votes.draw(VOTES, 0, generator())
-
-
-def test_a_drawn_vote_is_as_likely_as_its_share():
-    """4000 rows of 3, 0 and 2 votes, two of each drawn: the first class has mean 1.2 and variance 0.36 by hand.
-
-    A deviation of 5 standard errors has probability 6e-7.
-    """
-    drawn = votes.draw(VOTES[:1].expand(4000, 3), 2, generator()).double()
-    assert abs(drawn[:, 0].mean() - 1.2) < 5 * 0.6 / 4000**0.5
-    assert drawn[:, 0].var() == pytest.approx(0.36, rel=0.1)
-    assert drawn[:, 1].max() == 0
-
-
-def test_the_majority_wins_and_ties_are_broken_both_ways():
-    assert votes.majority(VOTES[:2], generator()).tolist() == [0, 0]
-    ties = votes.majority(VOTES[2:].expand(300, 3), generator())
-    assert torch.bincount(ties, minlength=3).min() > 60
-
-
-def test_simulated_votes_are_the_same_every_time_and_mostly_right():
-    found = votes.simulated()
-    assert torch.equal(found.votes, votes.simulated().votes)
-    assert (found.votes.sum(1) == 51).all()
-    agree = (found.votes.argmax(1) == found.y).double().mean()
-    assert 0.9 < agree < 1  # people, too, are not always right
-    assert (found.votes.amax(1) < 51).double().mean() > 0.5
-
-
-def test_parts_are_disjoint_and_standardised():
-    parts = votes.load("simulated")
-    sizes = [len(part) for part in (parts.train, parts.held_out, parts.test)]
-    assert sum(sizes) == 1797
-    assert sizes[0] / 1797 == pytest.approx(0.5, abs=0.02)
-    everything = torch.cat([part.x for part in (parts.train, parts.held_out, parts.test)])
-    assert len(everything.unique(dim=0)) == 1797
-    varies = parts.train.x.std(0) > 0
-    assert parts.train.x[:, varies].std(0) == pytest.approx(torch.ones(int(varies.sum())), abs=1e-4)
 
 
 def test_agreement_by_hand():
@@ -87,30 +37,21 @@ def test_agreement_by_hand():
 
 
 def test_with_one_vote_cross_entropy_is_nll():
-    assert train(SMALL)["test"] == train(replace(SMALL, method="nll"))["test"]
+    assert perform(SMALL)["test"] == perform(replace(SMALL, method="nll"))["test"]
 
 
 def test_a_seed_repeats_a_run_and_another_draws_other_votes():
-    once = train(replace(SMALL, votes=3))
-    assert once == train(replace(SMALL, votes=3))
-    assert once["test"]["kl"] != train(replace(SMALL, votes=3, seed=1))["test"]["kl"]
+    once = perform(replace(SMALL, votes=3))
+    assert once == perform(replace(SMALL, votes=3))
+    assert once["test"]["kl"] != perform(replace(SMALL, votes=3, seed=1))["test"]["kl"]
 
 
-def test_a_missing_or_wrong_file_is_said_in_one_line(tmp_path, monkeypatch, capsys):
+def test_missing_data_is_said_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("SOFTNCE_DATA", raising=False)
     with pytest.raises(SystemExit) as error:
         study_command.main(["human-labels", "--preset", "paper", "--out", str(tmp_path / "out")])
     assert error.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
-    (tmp_path / "cifar10h").mkdir()
-    file = tmp_path / "cifar10h" / "cifar10h.npz"
-    np.savez(file, y=np.zeros(3), votes=np.ones((2, 10)), resnet56_feat=np.ones((3, 4)))
-    monkeypatch.setenv("SOFTNCE_DATA", str(tmp_path))
-    with pytest.raises(ValueError, match=r"cifar10h\.npz needs .* got shapes"):
-        votes.load("cifar10h")
-    file.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"cannot be read as CIFAR-10H"):
-        votes.load("cifar10h")
 
 
 def test_a_run_that_diverged_is_never_chosen():
@@ -146,20 +87,20 @@ KL = {"nll": 0.24, "soft-ce": 0.21, "soft-dist-info-nce": 0.212, "soft-target-in
     ],
 )
 def test_verdict(kl, data, verdict):
-    found = studies.load("human-labels").claims(rows_with(kl, data))["human-labels"]
+    found = studies.load("human-labels").judge(rows_with(kl, data))["human-labels"]
     assert found.verdict == verdict
 
 
 def test_the_page_says_the_numbers_of_the_rows():
     rows = rows_with(KL)
-    section = human_labels.section(rows)
+    section = page.section(rows)
     text = section.summary + " ".join(block for block in section.blocks if isinstance(block, str))
     assert "−0.0300 [−0.0300, −0.0300]" in text  # soft target cross-entropy against NLL
     for block in section.blocks:
         if isinstance(block, charts.Figure):
             charts.draw(block)
-    assert human_labels.section(rows[:1]).title
-    assert human_labels.claims(rows[:1]) == {}
+    assert page.section(rows[:1]).title
+    assert findings.claims(rows[:1]) == {}
 
 
 def test_bad_settings_are_named():
@@ -170,14 +111,14 @@ def test_bad_settings_are_named():
 
 @pytest.mark.slow
 def test_from_command_to_page(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(human_labels, "one_per_core", lambda perform, todo: map(perform, todo))
+    monkeypatch.setattr(experiment, "one_per_core", map)
     command = ["human-labels", "--out", str(tmp_path), "--epochs", "1", "--seeds", "2"]
     for _ in range(2):
         study_command.main(command)
     assert capsys.readouterr().out.count(": 0 runs to do") == 2
     rows = studies.load("human-labels").results(tmp_path).rows()
     assert len(rows) == 5 * 3 * 2
-    assert "simulated" in human_labels.section(rows).summary
+    assert "simulated" in page.section(rows).summary
 
 
 @pytest.mark.slow
@@ -187,5 +128,5 @@ def test_real_votes_are_learned_better_as_shares_than_as_their_majority():
     parts = votes.load("cifar10h")
     assert [len(part) for part in (parts.train, parts.held_out, parts.test)] == [5000, 1000, 4000]
     run = Run("cifar10h", "soft-ce", 0, 0, hidden=128, batch=256, epochs=15, lr=1e-3)
-    shares, label = (train(replace(run, method=method))["test"]["kl"] for method in ("soft-ce", "nll"))
+    shares, label = (perform(replace(run, method=method))["test"]["kl"] for method in ("soft-ce", "nll"))
     assert shares < label - 0.005  # 0.214 and 0.232 were measured

@@ -10,11 +10,15 @@ from softnce import InfoNCE, SoftTargets
 from softnce.lab import studies
 from softnce.lab.commands import study as study_command
 from softnce.lab.configuration import to_mapping
+from softnce.lab.data import features
+from softnce.lab.data.imbalance import thirds
+from softnce.lab.experiment import study as experiment
 from softnce.lab.experiment.probe import fit
 from softnce.lab.experiment.results import Row
 from softnce.lab.recipes.recipe import Loss
 from softnce.lab.report import charts
 from softnce.lab.report.page import Table
+from softnce.lab.studies.long_tail import findings, page
 from softnce.lab.studies.long_tail import run as long_tail
 from softnce.losses import NLL
 
@@ -43,17 +47,17 @@ def test_the_correction_is_the_prior_and_without_it_the_prior_is_gone():
 def trained():
     run = long_tail.Run("digits", Loss("nll"), long_tail.targets_for("nll"), batch=32, epochs=2, imbalance=10.0)
     run = replace(run, head=replace(run.head, hidden=32))
-    return run, long_tail.train(run)
+    return run, long_tail.perform(run)
 
 
 def test_the_tail_is_trained_on_less_and_measured_by_class(trained):
     _, result = trained
     counts, accuracy = result["class_counts"], result["class_accuracy"]
     assert counts[0] / counts[-1] == pytest.approx(10, rel=0.05)
-    test = long_tail.data.load("digits").test.y
+    test = features.load("digits").test.y
     weights = torch.bincount(test).double() / len(test)
     assert (weights * torch.tensor(accuracy)).sum().item() == pytest.approx(result["test"]["top1"], abs=1e-3)
-    many, _, few = long_tail.thirds(torch.tensor(counts))
+    many, _, few = thirds(torch.tensor(counts))
     assert result["groups"]["many"] == pytest.approx(torch.tensor(accuracy)[many].mean().item(), abs=1e-3)
     assert result["groups"]["few"] == pytest.approx(torch.tensor(accuracy)[few].mean().item(), abs=1e-3)
     assert result["switched"]["top1"] != result["test"]["top1"]
@@ -94,12 +98,12 @@ def rows_with(shift=1.0, effect=3.0, after=2.0, data="cifar100"):
 
 
 def test_slope_and_effect_are_read_off_the_rows():
-    (tail,) = long_tail.tails(rows_with(shift=0.8, effect=3.0))
+    (tail,) = findings.tails(rows_with(shift=0.8, effect=3.0))
     assert tail.complete
     for loss in long_tail.CONTRASTIVE:
         assert tail.slopes(loss) == {1e-3: pytest.approx(0.8)}
-        assert tail.switched(loss, True).mean == pytest.approx(2.0)
-        assert tail.effect(loss, long_tail.percent("top1")).mean == pytest.approx(3.0)
+        assert tail.switched(loss).mean == pytest.approx(2.0)
+        assert tail.effect(loss).mean == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
@@ -112,13 +116,13 @@ def test_slope_and_effect_are_read_off_the_rows():
     ],
 )
 def test_verdict(effect, after, data, verdict):
-    found = studies.load("long-tail").claims(rows_with(effect=effect, after=after, data=data))
+    found = studies.load("long-tail").judge(rows_with(effect=effect, after=after, data=data))
     assert found["noise-correction"].verdict == verdict
 
 
 def test_the_page_says_the_numbers_of_the_rows():
     rows = rows_with(shift=0.8, effect=3.0)
-    section = long_tail.section(rows)
+    section = page.section(rows)
     assert "+3.00 [+3.00, +3.00]" in section.summary
     predictions = next(block for block in section.blocks if isinstance(block, Table))
     measured = [cells[-1] for cells in predictions.rows]
@@ -129,8 +133,8 @@ def test_the_page_says_the_numbers_of_the_rows():
     for block in section.blocks:
         if isinstance(block, charts.Figure):
             charts.draw(block)
-    assert long_tail.section(rows[:1]).title
-    assert long_tail.claims(rows[:1]) == {}
+    assert page.section(rows[:1]).title
+    assert findings.claims(rows[:1]) == {}
 
 
 def test_every_contrastive_loss_is_trained_both_ways():
@@ -153,11 +157,11 @@ def test_bad_settings_are_named():
 
 @pytest.mark.slow
 def test_from_command_to_page(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(long_tail, "one_per_core", lambda perform, todo: map(perform, todo))
+    monkeypatch.setattr(experiment, "one_per_core", map)
     command = ["long-tail", "--out", str(tmp_path), "--epochs", "1", "--rates", "[0.01]", "--seeds", "2"]
     for _ in range(2):
         study_command.main(command)
     assert capsys.readouterr().out.count(": 0 runs to do") == 2
     rows = studies.load("long-tail").results(tmp_path).rows()
     assert len(rows) == 8 * 2
-    assert "nan" not in long_tail.section(rows).summary
+    assert "nan" not in page.section(rows).summary

@@ -14,7 +14,6 @@ if not (find_spec("torch_geometric") and find_spec("h5py")):
 
 from softnce.lab import studies
 from softnce.lab.configuration import to_mapping
-from softnce.lab.experiment.claims import checked
 from softnce.lab.experiment.results import Row
 from softnce.lab.recipes.recipe import GraphRecipe
 from softnce.lab.report import charts
@@ -96,7 +95,7 @@ def little(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("nodes")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nodes, "one_per_core", map)
-        studies.load("nodes").run(replace(TINY, out=str(out)))
+        studies.load("nodes").make(replace(TINY, out=str(out)))
     return out
 
 
@@ -124,7 +123,7 @@ def test_section_of_a_short_study_claims_nothing(little):
     rows = studies.load("nodes").results(little).rows()
     section = nodes.section(rows)
     assert "too short to compare losses" in section.summary
-    assert {finding.verdict for finding in checked("nodes", nodes.claims(rows)).values()} == {"undecided"}
+    assert {finding.verdict for finding in studies.load("nodes").judge(rows).values()} == {"undecided"}
     assert any(isinstance(block, str) and "were not run" in block for block in section.blocks)
     for block in section.blocks:
         if isinstance(block, charts.Figure):
@@ -183,7 +182,7 @@ def test_equal_losses_are_called_equal():
     rows = list(rows_of(EQUAL))
     assert "within 0.0 points" in nodes.section(rows).summary
     assert "no loss can be told from" in nodes.section(rows).summary
-    found = checked("nodes", nodes.claims(rows))
+    found = studies.load("nodes").judge(rows)
     assert found["nodes-hard"].verdict == "reproduced"
     assert found["nodes-soft-ce"].verdict == "undecided"
     assert found["nodes-soft-distribution"].verdict == "undecided"

@@ -8,7 +8,6 @@ import pytest
 from softnce.lab import studies
 from softnce.lab.commands import study as study_command
 from softnce.lab.commands.report import build_report
-from softnce.lab.experiment import claims
 
 
 @pytest.mark.slow
@@ -22,9 +21,16 @@ def test_all_studies_make_their_page(tmp_path, monkeypatch):
         rows = study.results(tmp_path).rows()
         assert rows, study.name
         assert all(math.isfinite(row.seconds) for row in rows)
-        assert study.module.section(rows).title in page
-        found |= study.claims(rows)
-    answered = {claim.key for claim in claims.CLAIMS if claim.key in found}
-    assert len(answered) > len(claims.CLAIMS) / 2
+        assert study.page.section(rows).title in page
+        found |= study.judge(rows)
+    assert len(found) > sum(len(study.claims) for study in studies.in_order()) / 2
     decided = {key for key in found if found[key].verdict != "undecided" and key.startswith(("accuracy", "head"))}
     assert not decided  # digits decide nothing about the paper's images
+
+
+@pytest.mark.parametrize("name", ["accuracy", "head", "noise-samples", "smoothing", "calibration"])
+def test_missing_data_is_said_before_any_work(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("SOFTNCE_DATA", raising=False)
+    with pytest.raises(SystemExit):
+        study_command.main([name, "--preset", "paper", "--out", str(tmp_path)])
+    assert "SOFTNCE_DATA" in capsys.readouterr().err

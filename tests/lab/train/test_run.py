@@ -182,13 +182,13 @@ def test_divergence_names_step_rate_and_checkpoint(images, tmp_path, monkeypatch
         schedule=Schedule(epochs=7, warmup_epochs=0.0),
         compute=Compute("cpu", progress=False, checkpoint_steps=2),
     )
-    share_loss = Classifier._share_loss
+    step_loss = Classifier.step_loss
 
-    def spoil(self, scores, *rest):
-        value = share_loss(self, scores, *rest)
-        return value * float("nan") if self.global_step == 4 else value
+    def spoil(self, batch, step, *rest):
+        value, soft = step_loss(self, batch, step, *rest)
+        return (value * float("nan") if step == 4 else value), soft
 
-    monkeypatch.setattr(Classifier, "_share_loss", spoil)
+    monkeypatch.setattr(Classifier, "step_loss", spoil)
     with pytest.raises(Diverged, match=r"the loss is nan at step 4 \(epoch 1, learning rate 0\.00\d+\).*of step 4$"):
         train.train(recipe, tmp_path / "run")
     kept = load(tmp_path / "run" / "last.ckpt")

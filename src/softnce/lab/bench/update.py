@@ -107,9 +107,9 @@ def _loss_and_optimiser(
     recipe: Recipe | GraphRecipe, network: nn.Module, classes: int, samples: int, rows: int
 ) -> dict[str, Part]:
     """The loss of ``rows`` rows against the targets of the whole batch, as training takes it; the optimiser's step."""
-    loss, draw = build_loss(recipe.loss, recipe.targets, torch.arange(classes), classes)
+    loss = build_loss(recipe.loss, recipe.targets, torch.arange(classes), classes)
     targets = replace(recipe.targets, cutmix=0.0)  # mixed targets are alike, and scores have no box to cut
-    contrast = Classifier(nn.Identity(), loss, classes, targets=targets, draw=draw)
+    contrast = Classifier(nn.Identity(), loss, classes, targets=targets)
     scores = torch.randn(rows, classes, requires_grad=True)
     whole = torch.arange(max(rows, rows * recipe.optimiser.batch // samples)) % classes
     share = Batch(scores, whole[:rows], whole, torch.arange(rows), step=0)

@@ -4,37 +4,40 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from softnce.lab.experiment.study import DEFAULT_OUT
+from rich.console import Console
+from rich.progress import track
 
-if TYPE_CHECKING:
-    from softnce.lab.experiment.results import Row
-    from softnce.lab.experiment.study import Study
-    from softnce.lab.report.page import Part
+from softnce.lab import studies
+from softnce.lab.experiment import claims
+from softnce.lab.experiment.results import Row, damage_on_stderr
+from softnce.lab.experiment.study import DEFAULT_OUT, Study
+from softnce.lab.experiment.text import counted
+from softnce.lab.report import charts, page
+
+HELP = f"""\
+usage: softnce report [DIRECTORY]
+
+Build DIRECTORY/index.html from the results that studies left there: the paper's claims with what was found about each,
+and one section per study. The page can be read without network and without other files; its figures are saved as PNG,
+SVG, PDF and CSV in DIRECTORY/figures, where its download links lead. The table of claims is also written as
+DIRECTORY/claims.md.
+
+A study whose results cannot be shown is left out and named, and the exit status is then 2.
+
+  DIRECTORY   what was given to softnce study as --out (default: {DEFAULT_OUT})"""
 
 
 def main(argv: list[str]) -> None:
     """The command ``softnce report``."""
     if any(word in ("-h", "--help") for word in argv):
-        print(
-            "usage: softnce report [DIRECTORY]\n\n"
-            "Build DIRECTORY/index.html from the results that studies left there: the paper's claims with what was\n"
-            "found about each, and a section a study. To be read the page needs no network and no other file; its\n"
-            "figures are saved as PNG, SVG, PDF and CSV in DIRECTORY/figures, where its download links lead. The\n"
-            "table of claims is also written as DIRECTORY/claims.md.\n\n"
-            "A study whose results cannot be shown is left out and named, and the exit status is then 2.\n\n"
-            f"  DIRECTORY   what was given to softnce study as --out (default: {DEFAULT_OUT})"
-        )
+        print(HELP)
         return
     if len(argv) > 1 or (argv and argv[0].startswith("-")):
         _exit(f"got {' '.join(argv)!r}, need one directory")
-    directory = Path(argv[0] if argv else DEFAULT_OUT)
-    from softnce.lab.experiment.results import damage_on_stderr
-
     try:
         with damage_on_stderr():
-            path = build_report(directory)
+            path = build_report(Path(argv[0] if argv else DEFAULT_OUT))
     except ValueError as error:
         _exit(str(error))
     except OSError as error:
@@ -46,59 +49,49 @@ def build_report(directory: Path) -> Path:
     """Write the page and the figures of every study with results in ``directory``; returns the page's path.
 
     A study whose results cannot be shown does not keep the others from their page: it is left out, and named in a
-    ValueError when the page is there.
+    ValueError after the page is written.
     """
-    from rich.console import Console
-    from rich.progress import track
-
-    from softnce.lab import studies
-    from softnce.lab.experiment import claims
-    from softnce.lab.report import page
-
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory; softnce study density --out {directory} would make it")
     parts: list[page.Part] = []
     failures = []
-    there = [name for name in studies.names() if (directory / f"{name}.jsonl").is_file()]
+    every = studies.in_order()
+    there = [study for study in every if (directory / f"{study.name}.jsonl").is_file()]
     console = Console(stderr=True)
-    for name in track(there, "drawing", console=console, transient=True, disable=not console.is_terminal):
-        study = studies.load(name)
+    for study in track(there, "drawing", console=console, transient=True, disable=not console.is_terminal):
         rows = study.results(directory).rows()
         if not rows:
-            failures.append(f"{name}: {name}.jsonl holds no run that can be read")
+            failures.append(f"{study.name}: {study.name}.jsonl holds no run that can be read")
             continue
         try:
             parts.append(_part(study, rows, directory / "figures"))
         except OSError:
             raise
         except Exception as error:  # whatever a study stumbles over: a few runs of many, another version's, edited ones
-            failures.append(f"{name} ({page.counted(len(rows), 'run')} in {name}.jsonl): {_described(error)}")
+            failures.append(f"{study.name} ({counted(len(rows), 'run')} in {study.name}.jsonl): {_described(error)}")
     path = directory / "index.html"
     if parts:
-        page.build(parts, path)
-        findings = {key: finding for part in parts for key, finding in part.findings.items()}
-        if findings:
-            (directory / "claims.md").write_text(claims.as_markdown(findings), encoding="utf-8")
+        papers = [claim for study in every for claim in study.claims]
+        page.build(parts, papers, path)
+        if findings := {key: finding for part in parts for key, finding in part.findings.items()}:
+            (directory / "claims.md").write_text(claims.as_markdown(papers, findings), encoding="utf-8")
     elif not failures:
         raise ValueError(f"no results in {directory}; make some with: softnce study density --out {directory}")
     if failures:
-        written = f"{path} was written without" if parts else "no page, for want of"
+        written = f"{path} was written without" if parts else "no page written:"
         raise ValueError(f"{written} {'; '.join(failures)}")
     return path
 
 
-def _part(study: "Study", rows: "Sequence[Row]", figures: Path) -> "Part":
+def _part(study: Study, rows: Sequence[Row], figures: Path) -> page.Part:
     """What a study adds to the page; its figures are written."""
-    from softnce.lab.report import charts, page
-
-    section, findings = study.page.section(rows), study.claims(rows)
+    section, findings = study.page.section(rows), study.judge(rows)
     for block in section.blocks:
         if isinstance(block, charts.Figure):
             charts.save(block, figures, prefix=f"{study.name}-")
     versions = sorted({f"softnce {row.versions['softnce']}, torch {row.versions['torch']}" for row in rows})
     return page.Part(
         study=study.name,
-        order=study.module.ORDER,
         section=section,
         findings=findings,
         runs=len(rows),

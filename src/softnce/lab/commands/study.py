@@ -5,14 +5,14 @@ import sys
 from softnce.lab.configuration import from_args
 from softnce.lab.experiment.results import damage_on_stderr
 from softnce.lab.experiment.study import DEFAULT_OUT, Study, StudyConfig
-from softnce.lab.studies import first_line, load, names
+from softnce.lab.studies import in_order, load, names
 
 
 def main(argv: list[str]) -> None:
     """The command ``softnce study``."""
     if not argv or argv[0] in ("list", "-h", "--help"):
         print("usage: softnce study NAME [--preset quick|paper] [--seeds N] [--out DIR] [--option value …]\n\nstudies:")
-        print("\n".join(f"  {name:<14}{first_line(name)}" for name in names()))
+        print("\n".join(f"  {name:<14}{load(name).description.splitlines()[0]}" for name in names()))
         print("\nsoftnce study NAME --help explains a study and its options; softnce study all does every one of them.")
         return
     name, *options = argv
@@ -27,8 +27,8 @@ def main(argv: list[str]) -> None:
 
 def _run_one(study: Study, options: list[str]) -> str:
     """Run a study as the command line says; returns where its results are."""
-    prog, module = f"softnce study {study.name}", study.module
-    config = from_args(module.Config, options, prog=prog, description=module.__doc__ or "", presets=module.PRESETS)
+    prog, run = f"softnce study {study.name}", study.run
+    config = from_args(run.Config, options, prog=prog, description=study.description, presets=run.PRESETS)
     try:
         with damage_on_stderr():
             study.make(config)
@@ -41,10 +41,10 @@ def _run_one(study: Study, options: list[str]) -> str:
 def _run_all(options: list[str]) -> None:
     """Every study in the order of the page, with the options they share; one that cannot run does not stop the rest."""
     missing, out = [], DEFAULT_OUT
-    for study in sorted(map(load, names()), key=lambda study: study.module.ORDER):
+    for study in in_order():
         config = from_args(
             StudyConfig, options, prog="softnce study all", description="All studies, one after another, to one page.",
-            presets=dict.fromkeys(study.module.PRESETS, StudyConfig()),
+            presets=dict.fromkeys(study.run.PRESETS, StudyConfig()),
         )  # fmt: skip
         out = config.out
         try:

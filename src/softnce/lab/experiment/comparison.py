@@ -1,7 +1,8 @@
 """Runs compared over their seeds: means, and differences of runs that share a seed."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import Estimate, estimate
@@ -46,8 +47,22 @@ def by_seed(rows: Sequence[Row], value: Value) -> dict[int, float]:
 
 
 def alike(rows: Sequence[Row], *names: str) -> list[list[Row]]:
-    """The rows in groups that agree in these fields of their configurations, in order of their first rows."""
+    """The rows in groups that agree in these fields of their configurations, in order of their first rows.
+
+    A dotted name, such as head.hidden, is a field of a field.
+    """
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(json.dumps([row.config.get(name) for name in names], sort_keys=True), []).append(row)
+        values = [_field(row.config, name) for name in names]
+        groups.setdefault(json.dumps(values, sort_keys=True), []).append(row)
     return list(groups.values())
+
+
+def _field(config: Mapping[str, Any], name: str) -> Any:
+    first, _, rest = name.partition(".")
+    return _field(config[first], rest) if rest else config.get(first)
+
+
+def largest(rows: Sequence[Row], *names: str) -> list[Row]:
+    """The most rows that agree in these fields, the first of several equally large groups."""
+    return max(alike(rows, *names), key=len, default=[])

@@ -1,5 +1,6 @@
 """What a study is: a configuration, a list of runs, results saved as they come."""
 
+import ast
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,27 +12,27 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from softnce.lab.configuration import option, to_mapping
+from softnce.lab.configuration import check_ranges, option, to_mapping
+from softnce.lab.experiment.claims import Claim, Finding, checked, read
 from softnce.lab.experiment.parallel import one_per_core
 from softnce.lab.experiment.results import Results, Row
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from softnce.lab.experiment.claims import Finding
-
 DEFAULT_OUT = "results/reproduce"
 
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """What every study can be asked."""
+    """What every study can be asked. Ranges are checked as the options declare them."""
 
     seeds: int = option(3, "number of seeds; the runs of seeds 0, 1, … are made")
     out: str = option(DEFAULT_OUT, "directory for results and figures; studies of one page share it")
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
+        check_ranges(self)
+        if self.seeds < 1:  # also where a study declares them anew
             raise ValueError(f"seeds: got {self.seeds}, need at least 1")
         if not self.out:
             raise ValueError("out: got nothing, need a directory")
@@ -53,10 +54,11 @@ def timed(perform: Callable[[Any], Mapping[str, Any]], run: Any) -> Outcome:
 
 
 class Study:
-    """A study by name: a folder of modules, each imported when it is asked for.
+    """A study by name: a folder of modules, each imported when it is asked for; see :mod:`softnce.lab.studies`.
 
-    ``run`` (configuration and runs), ``findings`` (rows to numbers and verdicts), ``page`` (findings to figures and
-    text); see :mod:`softnce.lab.studies`.
+    Args:
+        name: as on the command line, with hyphens.
+        package: dotted name of its folder.
     """
 
     def __init__(self, name: str, package: str) -> None:
@@ -67,38 +69,57 @@ class Study:
         return f"Study({self.name!r})"
 
     @property
-    def module(self) -> ModuleType:
+    def description(self) -> str:
+        """What is asked, and how: the folder's docstring, read without importing what the study needs."""
+        for module in (self.package, f"{self.package}.run"):
+            spec = find_spec(module)
+            source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+            if text := ast.get_docstring(ast.parse(source)):
+                return text
+        return ""
+
+    @property
+    def run(self) -> ModuleType:
         """Configuration, presets, runs and how they are executed."""
         return import_module(f"{self.package}.run")
 
-    def _has(self, part: str) -> ModuleType:
-        """The module of that name, or ``run`` where a study has not been divided."""
-        return import_module(f"{self.package}.{part}") if find_spec(f"{self.package}.{part}") else self.module
+    @property
+    def findings(self) -> ModuleType:
+        """Rows to numbers and verdicts."""
+        return self._part("findings")
 
     @property
     def page(self) -> ModuleType:
-        found = self._has("page")
-        return found if hasattr(found, "section") else self.module
+        """Findings to figures, tables and text."""
+        found = self._part("page")
+        return found if hasattr(found, "section") else self.run
 
     @property
-    def findings(self) -> ModuleType:
-        return self._has("findings")
+    def order(self) -> int:
+        """Its place on the page."""
+        return int((self.page if hasattr(self.page, "ORDER") else self.run).ORDER)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The paper's claims that it tests."""
+        return read(Path(str(import_module(self.package).__file__)).with_name("claims.toml"), self.name)
+
+    def _part(self, name: str) -> ModuleType:
+        """The module of that name, or ``run`` where a study has not been divided."""
+        return import_module(f"{self.package}.{name}") if find_spec(f"{self.package}.{name}") else self.run
 
     def results(self, directory: str | Path) -> Results:
-        return Results(directory, self.name, self.module.VERSION)
+        return Results(directory, self.name, self.run.VERSION)
 
-    def claims(self, rows: Sequence[Row]) -> "dict[str, Finding]":
-        """What the rows say about the paper's claims; nothing where ``findings`` has no ``claims``."""
-        from softnce.lab.experiment.claims import checked
-
-        answer = getattr(self.findings, "claims", None)
-        return checked(self.name, answer(rows)) if answer else {}
+    def judge(self, rows: Sequence[Row]) -> dict[str, Finding]:
+        """What the rows say about the claims, by their keys."""
+        return checked(self.name, self.claims, self.findings.claims(rows)) if self.claims else {}
 
     def make(self, config: StudyConfig) -> None:
         """Do the runs that have no result yet; each is saved when it is finished."""
         results = self.results(config.out)
-        self._run(config, list(dict.fromkeys(self.module.runs(config))), results)
-        follow_up = getattr(self.module, "follow_up", None)
+        self._run(config, list(dict.fromkeys(self.run.runs(config))), results)
+        follow_up = getattr(self.run, "follow_up", None)
         if follow_up is not None:
             self._run(config, list(dict.fromkeys(follow_up(config, results.rows()))), results)
 
@@ -129,9 +150,9 @@ class Study:
 
     def _execute(self, todo: list[Any], progress: "Progress") -> Iterator[Outcome]:
         """The study's own way to do its runs, or ``perform(run)`` for each, one per core, after ``prepare(todo)``."""
-        if hasattr(self.module, "execute"):
-            yield from self.module.execute(todo, progress)
+        if hasattr(self.run, "execute"):
+            yield from self.run.execute(todo, progress)
             return
-        if hasattr(self.module, "prepare"):
-            self.module.prepare(todo)
-        yield from one_per_core(partial(timed, self.module.perform), todo)
+        if hasattr(self.run, "prepare"):
+            self.run.prepare(todo)
+        yield from one_per_core(partial(timed, self.run.perform), todo)

@@ -15,12 +15,13 @@ A ``Figure`` is a row or grid of ``Panel``s, a panel a few axes settings and a l
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from softnce.lab.experiment.statistics import Estimate
+from softnce.lab.experiment.text import prose
 from softnce.lab.report.style import FONT, LOSSES, MARKERS, OTHER, matplotlib_style
 
 ENDINGS = ("png", "svg", "pdf", "csv")  # of the files of a figure
@@ -99,7 +100,7 @@ class Diagonal:
     high: float
 
 
-def band(estimates: Sequence[Estimate]) -> tuple[list[float], list[float], list[float]]:
+def band(estimates: Collection[Estimate]) -> tuple[list[float], list[float], list[float]]:
     """Means and both ends of the intervals: what a Line or Points takes after x."""
     return [e.mean for e in estimates], [e.low for e in estimates], [e.high for e in estimates]
 
@@ -148,6 +149,9 @@ class Figure:
     def grid(self) -> tuple[int, int]:
         columns = self.columns or len(self.panels)
         return -(-len(self.panels) // columns), columns
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "caption", prose(self.caption))
 
 
 def draw(figure: Figure) -> Any:

@@ -9,19 +9,20 @@ the page.
 import base64
 import datetime
 import gzip
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from softnce.lab.experiment.claims import CLAIMS, MEANING, NOT_YET_RUN, NOTES, Claim, Finding
+from softnce.lab.experiment.claims import MEANING, NOT_YET_RUN, Claim, Finding
 from softnce.lab.experiment.text import counted, minus, prose
 from softnce.lab.report import charts
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.style import FONT, LOSSES
 
-__all__ = ["Answer", "Part", "Section", "Table", "build", "counted", "minus", "prose"]
+__all__ = ["Answer", "Part", "Section", "Table", "build", "counted", "minus", "prose", "remarks"]
 
 
 @dataclass(frozen=True)
@@ -32,24 +33,34 @@ class Table:
     rows: Sequence[Sequence[str]]
     caption: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", [[minus(cell) for cell in row] for row in self.rows])
+        object.__setattr__(self, "caption", prose(self.caption))
+
 
 @dataclass(frozen=True)
 class Section:
-    """What a study says: paragraphs (text), figures and tables, in the order they are read.
+    """What a study says: paragraphs, figures and tables, in the order they are read.
+
+    Texts may be written over several lines, numbers with hyphens for minus signs: both are mended (:func:`prose`).
 
     Attributes:
         title: of the section.
         summary: one or two sentences, shown large.
-        blocks: str (a paragraph), Figure or Table.
+        blocks: str (a paragraph), Figure or Table; None is left out.
         method: paragraphs shown folded, for those who want to know how.
     """
 
     title: str
     summary: str
-    blocks: Sequence[str | Figure | Table]
+    blocks: Sequence[str | Figure | Table | None]
     method: Sequence[str] = field(default_factory=tuple)
 
     def __post_init__(self) -> None:
+        blocks = [prose(block) if isinstance(block, str) else block for block in self.blocks if block]
+        object.__setattr__(self, "summary", prose(self.summary))
+        object.__setattr__(self, "blocks", blocks)
+        object.__setattr__(self, "method", [prose(paragraph) for paragraph in self.method])
         names = Counter(block.name for block in self.blocks if isinstance(block, Figure))
         for name, count in names.items():
             if count > 1:
@@ -62,14 +73,12 @@ class Part:
 
     Attributes:
         study: its name.
-        order: place on the page.
         section: what it says.
         findings: what it found about the paper's claims, by their keys.
         runs, minutes, latest, versions: number of its runs, their time, day of the last and what computed them.
     """
 
     study: str
-    order: int
     section: Section
     findings: Mapping[str, Finding]
     runs: int
@@ -98,15 +107,20 @@ class Answer:
         return (self.finding and self.finding.command) or self.claim.command
 
 
-def build(parts: Sequence[Part], path: Path) -> None:
-    """Write the page, atomically; the files of its figures are there already."""
+def build(parts: Sequence[Part], claims: Sequence[Claim], path: Path) -> None:
+    """Write the page, atomically; the files of its figures are there already.
+
+    Args:
+        parts: what the studies with results say, in the order of the page.
+        claims: every claim, answered or not, in the order of the page.
+        path: of the HTML file.
+    """
     import jinja2
     from plotly.offline import get_plotlyjs
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("softnce.lab.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    parts = sorted(parts, key=lambda part: (part.order, part.study))
     figures = [
         block for part in parts for block in part.section.blocks if isinstance(block, Figure) and block.interactive
     ]
@@ -114,12 +128,12 @@ def build(parts: Sequence[Part], path: Path) -> None:
         mark.loss for figure in figures for panel in figure.panels for mark in panel.marks if hasattr(mark, "loss")
     }
     findings = {key: finding for part in parts for key, finding in part.findings.items()}
-    answers = [Answer(claim, findings.get(claim.key)) for claim in CLAIMS]
+    answers = [Answer(claim, findings.get(claim.key)) for claim in claims]
     counts = Counter(answer.verdict for answer in answers)
     text = environment.get_template("page.html").render(
         answers=answers,
         verdicts=[(verdict, counts[verdict], meaning) for verdict, meaning in MEANING.items() if counts[verdict]],
-        notes=[prose(note) for note in NOTES],
+        remarks=map(prose, remarks()),
         parts=[(part, [_block(block, part.study, path.parent) for block in part.section.blocks]) for part in parts],
         losses=[(key, look) for key, look in LOSSES.items() if key in losses],
         plotly=_compressed(get_plotlyjs()) if figures else "",
@@ -131,12 +145,18 @@ def build(parts: Sequence[Part], path: Path) -> None:
     partial.replace(path)
 
 
+def remarks() -> list[str]:
+    """Where the paper's text disagrees with its tables, or leaves something out."""
+    text = Path(__file__).with_name("remarks.toml").read_text(encoding="utf-8")
+    return list(tomllib.loads(text)["remarks"])
+
+
 def _compressed(script: str) -> str:
     """gzip in base64, two fifths of the size; the page unpacks it."""
     return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
 
 
-def _block(block: str | Figure | Table, study: str, directory: Path) -> dict[str, Any]:
+def _block(block: str | Figure | Table | None, study: str, directory: Path) -> dict[str, Any]:
     match block:
         case str():
             return {"kind": "paragraph", "text": block}
@@ -154,3 +174,4 @@ def _block(block: str | Figure | Table, study: str, directory: Path) -> dict[str
                 "legend": charts.legend(block),
                 "files": files,
             }
+    raise TypeError(f"blocks: got {block!r}, need a text, a Figure or a Table")

@@ -5,21 +5,22 @@
     softnce study all --preset quick
     softnce report results/mine
 
-A study is a list of runs. Each run that finishes is one line of ``<out>/<study>.jsonl``, written at once; a study
-that was interrupted goes on where it stopped, and runs that other presets or processes finished are not done
-again. Figures and the page are made from those lines alone.
+A study is a list of runs. Each run that finishes is one line of ``<out>/<study>.jsonl``, written at once: an
+interrupted study continues where it stopped, and runs finished by other presets or processes are not repeated.
+Verdicts, figures and the page are computed from those lines alone.
 
-**Adding a study** means adding one module to this package; its name is the study's name, with hyphens for
-underscores. It holds
+**Adding a study** means adding a folder here; its name is the study's name, with underscores for hyphens. Nothing has
+to be registered. The folder holds
 
-    \"\"\"First line: what is asked.  The rest, shown by --help: how, and what to look for.\"\"\"
+``__init__.py``, a docstring and nothing else: its first line says what is asked; ``--help`` shows all of it.
 
-    ORDER = 30              # place on the page
+``run.py``, what is computed; it knows nothing of figures:
+
     VERSION = 1             # raise it when a run's meaning changes: earlier lines then no longer count
 
     @dataclass(frozen=True)
-    class Config(StudyConfig):          # has seeds and out; every field is an option
-        lr: float = option(0.1, "learning rate")
+    class Config(StudyConfig):          # has seeds and out; every field is an option, ranges are enforced
+        lr: float = option(0.1, "learning rate", above=0)
 
     PRESETS = {"quick": Config(seeds=2), "paper": Config(seeds=10)}       # quick is the default
 
@@ -31,34 +32,32 @@ underscores. It holds
     def runs(config: Config) -> list[Run]:
         return [Run(config.lr, seed) for seed in range(config.seeds)]
 
-    def execute(todo: list[Run], progress: Progress) -> Iterator[Outcome]:
-        yield from one_per_core(partial(timed, train), todo)        # train(run) -> {"accuracy": 0.97}
+    def perform(run: Run) -> dict[str, Any]:        # one process per core, timed; runs start in the order given
+        return {"accuracy": 0.97}
 
-    def section(rows: list[Row]) -> Section:        # rows of any preset may be there: select what is needed
-        return Section(title, summary, ["A paragraph.", Figure(...), Table(...)])
+Optional: ``prepare(todo)`` is called once before the first ``perform``, for example to read data that all runs share;
+``follow_up(config, rows) -> list[Run]`` gives runs that depend on the first ones, such as all seeds at the learning
+rate that did best. A study whose runs are computed together has ``execute(todo, progress) -> Iterator[Outcome]``
+instead of ``perform``: in any order, with its own times; ``progress`` is rich's, already shown.
 
-    def claims(rows: list[Row]) -> dict[str, Finding]:      # optional: what was found about the paper's claims
+``findings.py``, rows to frozen dataclasses of numbers (``Estimate`` and the like) and to verdicts. Rows of any preset
+may be there: it selects what it needs. A claim it cannot answer is left out or "undecided":
+
+    def claims(rows: Sequence[Row]) -> dict[str, Finding]:
         return {"small-batch-drop": Finding("−3.9 ± 0.4 points", "CIFAR-100 features, 20 seeds", "reproduced")}
 
-The keys of ``claims``, and which study answers for which, are in ``softnce.lab.experiment.claims``; the page opens with
-all of them. A finding is the figure that stands beside the paper's, what it was measured on, and a verdict
-(reproduced, not reproduced, explained, beyond, undecided), computed from the rows as the text is: rows of a short
-preset cannot decide everything, and a key may be left out.
+``page.py``, findings to figures, tables and a few computed sentences:
 
-A study may have a second stage, runs that depend on what the first ones gave, such as all seeds at the learning
-rate that did best:
+    ORDER = 30              # place on the page
 
-    def follow_up(config: Config, rows: list[Row]) -> list[Run]: ...
+    def section(rows: Sequence[Row]) -> Section:
+        return Section(title, summary, ["A paragraph.", Figure(...), Table(...)])
 
-``execute`` may do its runs in any order, together or one by one; what it yields is saved as it comes. ``progress``
-is rich's, already shown. ``softnce.lab.experiment.parallel`` does runs side by side, ``softnce.lab.report.charts`` has
-the figures, ``softnce.lab.report.style`` the colours. Nothing has to be registered.
+``claims.toml``, the paper's claims that it tests (omitted, like ``claims``, where there are none): ``[[claim]]`` with
+``key``, ``text``, ``where`` (figure, table, equation) and ``paper`` (the paper's number).
 """
 
-import ast
 import pkgutil
-from importlib.util import find_spec
-from pathlib import Path
 
 from softnce.lab.experiment.study import Study
 
@@ -70,16 +69,9 @@ def names() -> list[str]:
 
 def load(name: str) -> Study:
     """The study of that name."""
-    return Study(name, _package(name))
+    return Study(name, f"{__name__}.{name.replace('-', '_')}")
 
 
-def first_line(name: str) -> str:
-    """What a study asks: the first line of its docstring."""
-    # Read, not imported: the list appears at once, whatever a study needs.
-    spec = find_spec(f"{_package(name)}.run")
-    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
-
-
-def _package(name: str) -> str:
-    return f"{__name__}.{name.replace('-', '_')}"
+def in_order() -> list[Study]:
+    """All studies in the order of the page."""
+    return sorted(map(load, names()), key=lambda study: (study.order, study.name))

@@ -40,13 +40,12 @@ def build(recipe: Recipe | GraphRecipe, world: int) -> tuple[Classifier, Trainin
     L.seed_everything(recipe.seed, verbose=False)  # the network's initial weights
     network = build_network(recipe, num_classes, data.features)
     data.network = network
-    loss, draw = build_loss(recipe.loss, recipe.targets, data.labels, num_classes)
+    loss = build_loss(recipe.loss, recipe.targets, data.labels, num_classes)
     classifier = Classifier(
         network,
         loss,
         num_classes,
         targets=recipe.targets,
-        draw=draw,
         optimiser=recipe.optimiser,
         schedule=recipe.schedule,
         steps_per_epoch=batches.steps,

@@ -1,7 +1,7 @@
 """A teacher of several large heads on all features and data; a student with one small head, fewer of both."""
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,21 +12,13 @@ import torch
 from torch import Tensor
 
 from softnce import noise
-from softnce.draws import Averaged
-from softnce.lab.data.features import Features, Part, Source, load
+from softnce.lab.data.features import Part, Source, load
 from softnce.lab.data.images import stratified
-from softnce.lab.experiment import probe as training
-from softnce.lab.experiment.probe import BestEpoch, Probe, build_head, fit
-from softnce.lab.recipes.recipe import Head, Loss
+from softnce.lab.experiment import probe
+from softnce.lab.experiment.probe import BestEpoch, Probe, fit
+from softnce.lab.heads import Head, build_head
+from softnce.lab.losses import Loss, loss_with_noise
 from softnce.lab.teacher import TeacherOutputs
-from softnce.losses import (
-    NLL,
-    ClassifierLoss,
-    InfoNCE,
-    SoftDistributionInfoNCE,
-    SoftTargetCrossEntropy,
-    SoftTargetInfoNCE,
-)
 from softnce.targets import SoftTargets
 
 Method = Literal["nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce", "averaged"]
@@ -80,29 +72,28 @@ class Student:
 def teach(teacher: Teacher) -> tuple[dict[str, Any], Tensor]:
     """Train the teacher; its scores, and its logits (N, K) for the training part: logs of the mean probabilities."""
     data = load(teacher.data)
-    means = [torch.zeros(len(part), data.num_classes) for part in _parts(data)]
+    means = [torch.zeros(len(part), data.num_classes) for part in (data.train, data.test)]
     for seed in range(teacher.members):
         head = Head(hidden=teacher.hidden)
-        probe = Probe(teacher.data, Loss("nll"), training.HARD, head, teacher.batch, teacher.lr, teacher.epochs, seed)
-        watch = training.trained(probe, data)
+        member = Probe(teacher.data, Loss("nll"), probe.HARD, head, teacher.batch, teacher.lr, teacher.epochs, seed)
+        watch = probe.trained(member, data)
         watch.head.load_state_dict(watch.weights)
-        for mean, part in zip(means, _parts(data), strict=True):
+        for mean, part in zip(means, (data.train, data.test), strict=True):
             mean += watch.logits(part.x).softmax(1) / teacher.members
     train, test = (mean.clamp(min=1e-12).log() for mean in means)
-    sure = train.exp().amax(1).mean().item()
     return {
-        "train": training.scores(train, data.train.y),
-        "test": training.scores(test, data.test.y),
-        "confidence": sure,
+        "train": probe.scores(train, data.train.y),
+        "test": probe.scores(test, data.test.y),
+        "confidence": train.exp().amax(1).mean().item(),
     }, train
 
 
-def _parts(data: Features) -> tuple[Part, Part]:
-    return data.train, data.test
+Files = Mapping[tuple[Teacher, float], Path]
+"""Files of teachers' outputs, by teacher and temperature."""
 
 
 @contextmanager
-def taught(students: Iterable[Student], logits: dict[Teacher, Tensor]) -> Iterator[dict[tuple[Teacher, float], Path]]:
+def taught(students: Iterable[Student], logits: dict[Teacher, Tensor]) -> Iterator[Files]:
     """Files of the teachers' outputs at every temperature the students need, for as long as the context lasts."""
     with tempfile.TemporaryDirectory() as folder:
         files: dict[tuple[Teacher, float], Path] = {}
@@ -115,24 +106,25 @@ def taught(students: Iterable[Student], logits: dict[Teacher, Tensor]) -> Iterat
         yield files
 
 
-def learn(student: Student, file: Path | None) -> dict[str, Any]:
-    """Train the student, from the teacher's ``file`` where it has one; measurements of its best held-out epoch."""
+def learn(student: Student, files: Files) -> dict[str, Any]:
+    """Train the student, from its teacher's file where it has one; measurements of its best held-out epoch."""
     whole = load(student.teacher.data)
     columns = torch.randperm(whole.dim, generator=torch.Generator().manual_seed(0))[: student.features].sort().values
     rows = stratified(whole.train.y, student.share)[1]
-    held_out, test = (Part(part.x[:, columns], part.y) for part in (whole.held_out, whole.test))
-    data = replace(
-        whole, train=Part(whole.train.x[rows][:, columns], whole.train.y[rows]), held_out=held_out, test=test
+    train, held_out, test = (
+        Part(part.x[:, columns], part.y) for part in (whole.train[rows], whole.held_out, whole.test)
     )
+    data = replace(whole, train=train, held_out=held_out, test=test)
     if student.k is None:
         soft = SoftTargets.from_labels(data.train.y, data.num_classes, student.smoothing)
     else:
-        assert file is not None
-        outputs = TeacherOutputs.load(file, whole.train.y, whole.num_classes)
+        outputs = TeacherOutputs.load(
+            files[student.teacher, student.temperature], whole.train.y, num_classes=whole.num_classes
+        )
         soft = targets(outputs, student)[rows]
     if student.method in HARD and not soft.is_hard:
         soft = SoftTargets.from_labels(soft.dense().argmax(1), data.num_classes)
-    loss = build(student, noise.from_counts(soft.class_mass(), floor=1))
+    loss = loss_with_noise(student.method, noise.from_counts(soft.class_mass(), floor=1), student.n)
     head = build_head(Head("linear"), data.dim, data.num_classes, student.seed)
     watch = BestEpoch(head, data.held_out)
     fit(
@@ -151,19 +143,3 @@ def targets(outputs: TeacherOutputs, student: Student) -> SoftTargets:
         return outputs.targets(student.remainder, k)
     rest = 1 - outputs.probability[:, :k].sum(1).mean().item()
     return outputs.targets("renormalise", k).smooth(min(max(rest, 0.0), 1.0))
-
-
-def build(student: Student, eta: Tensor) -> ClassifierLoss:
-    match student.method:
-        case "nll":
-            return NLL()
-        case "soft-ce":
-            return SoftTargetCrossEntropy()
-        case "info-nce":
-            return InfoNCE(eta)
-        case "soft-dist-info-nce":
-            return SoftDistributionInfoNCE(eta)
-        case "soft-target-info-nce":
-            return SoftTargetInfoNCE(eta)
-        case "averaged":
-            return SoftTargetInfoNCE(eta, draw=Averaged(student.n))

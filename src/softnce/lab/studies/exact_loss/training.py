@@ -126,7 +126,7 @@ def gradient_noise(problem: Problem, method: Method, seed: int, batches: int) ->
     total, squares = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64), 0.0
     for _ in range(batches):
         batch = torch.randint(len(here.inputs), (here.batch_size,), generator=generator)
-        value = _call(loss, model(here.inputs[batch]), here.targets[batch], generator)
+        value = loss(model(here.inputs[batch]), here.targets[batch], generator=generator)
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(value, parameters)]).double()
         total += gradient
         squares += gradient.square().sum().item()
@@ -146,7 +146,7 @@ def cost(classes: int, methods: Sequence[Method], rows: int) -> dict[str, Any]:
     target = smoothed_label(classes).float()
 
     def step(loss: nn.Module) -> Callable[[], None]:
-        return lambda: _call(loss, logits, targets, generator).backward()
+        return lambda: loss(logits, targets, generator=generator).backward()
 
     samplers = {
         "continuous": lambda: ContinuousCategorical(target).sample((10_000,)),
@@ -194,16 +194,10 @@ def _fit(
     for _ in range(epochs):
         for batch in torch.randperm(len(here.inputs), generator=generator).split(here.batch_size):
             optimiser.zero_grad()
-            _call(loss, model(here.inputs[batch]), here.targets[batch], generator).backward()
+            loss(model(here.inputs[batch]), here.targets[batch], generator=generator).backward()
             optimiser.step()
             schedule.step()
         on_epoch()
-
-
-def _call(loss: nn.Module, logits: Tensor, targets: SoftTargets, generator: torch.Generator) -> Tensor:
-    drawing = {"generator": generator} if isinstance(loss, SoftTargetInfoNCE) else {}
-    value: Tensor = loss(logits, targets, **drawing)
-    return value
 
 
 def _accuracy(model: nn.Module, here: Data) -> float:

@@ -1,83 +1,18 @@
 """The runner: results saved as they come, resumed, shared; and the command's answers to bad input."""
 
-import base64
-import gzip
 import re
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from softnce.lab import studies
-from softnce.lab.commands.report import main as report
 from softnce.lab.commands.study import main
-
-TOY = '''
-"""How large are squares? A study for tests.
-
-The second paragraph explains.
-"""
-from dataclasses import dataclass
-
-from softnce.lab.configuration import option
-from softnce.lab.report.charts import Figure, Level, Line, Panel
-from softnce.lab.report.page import Section, Table
-from softnce.lab.experiment.study import Outcome, StudyConfig
-
-ORDER = 5
-VERSION = 1
-computed = []
-stop_before = None
-
-
-@dataclass(frozen=True)
-class Config(StudyConfig):
-    power: int = option(2, "exponent, in 100 % of the cases")
-
-
-PRESETS = {"quick": Config(seeds=3), "paper": Config(seeds=6)}
-
-
-@dataclass(frozen=True)
-class Run:
-    power: int
-    seed: int
-
-
-def runs(config):
-    return [Run(config.power, seed) for seed in range(config.seeds)]
-
-
-def execute(todo, progress):
-    for run in todo:
-        if run.seed == stop_before:
-            raise KeyboardInterrupt
-        computed.append(run.seed)
-        yield Outcome(run, {"value": run.seed**run.power}, 0.5)
-
-
-def section(rows):
-    x, y = [row.config["seed"] for row in rows], [row.result["value"] for row in rows]
-    marks = [Line.of_loss("nll", x, y), Level("one", 1.0)]
-    figure = Figure("squares", "Squares.", [Panel("all of them", "seed", "square", marks)])
-    blocks = ["A </script> paragraph.", figure, Table(["n"], [["1"]], "t")]
-    return Section("Squares", "They grow.", blocks, ["By hand."])
-'''
 
 
 @pytest.fixture
-def toy(tmp_path, monkeypatch):
-    """A study named ``toy`` beside the real ones: one more module on the package's path, nothing registered."""
-    package = tmp_path / "more"
-    package.mkdir()
-    (package / "toy").mkdir()
-    (package / "toy" / "__init__.py").touch()
-    (package / "toy" / "run.py").write_text(textwrap.dedent(TOY))
-    monkeypatch.setattr(studies, "__path__", [*studies.__path__, str(package)])
-    yield studies.load("toy").module
-    for part in ("toy", "toy.run"):
-        sys.modules.pop(f"softnce.lab.studies.{part}", None)
+def toy(install):
+    """What a study named ``toy`` runs."""
+    return install("toy").run
 
 
 def lines(out: Path) -> list[str]:
@@ -143,6 +78,7 @@ def test_a_damaged_line_is_named_and_only_its_run_done_again(tmp_path, toy, caps
     [
         (["squares"], "softnce study: unknown study 'squares'; the studies are "),
         (["toy", "--seeds", "0"], "softnce study toy: seeds: got 0, need at least 1"),
+        (["toy", "--power", "-1"], "softnce study toy: power: got -1, need at least 0"),
         (["toy", "--powr", "3"], "softnce study toy: unknown option --powr; did you mean --power?"),
         (["toy", "--preset", "slow"], "softnce study toy: --preset: got 'slow', need one of quick, paper"),
         (
@@ -176,42 +112,14 @@ def test_unwritable_out_is_one_line(tmp_path, capsys, toy):
     assert toy.computed == [], "nothing was computed in vain"
 
 
-def test_report_builds_one_self_contained_page(tmp_path, toy, capsys):
-    main(["toy", "--out", str(tmp_path)])
-    report([str(tmp_path)])
-    page = (tmp_path / "index.html").read_text()
-    assert (tmp_path / "figures" / "toy-squares.png").stat().st_size > 5000
-    assert (tmp_path / "figures" / "toy-squares.pdf").stat().st_size > 5000
-    for part in (
-        "Squares",
-        "They grow.",
-        "By hand.",
-        "A &lt;/script&gt; paragraph.",
-        "3 runs",
-        "data:image/png;base64,",
-    ):
-        assert part in page
-    # The results, the library that draws them and nothing from elsewhere.
-    (packed,) = re.findall(r'<script type="application/gzip" id="plotly">([^<]+)</script>', page)
-    assert b"plotly.js v" in gzip.decompress(base64.b64decode(packed))
-    outside = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
-    assert not re.search(r"""(src|href)=["']?(https?:)?//""", outside)
-    assert not (tmp_path / "index.partial.html").exists()
-
-
-def test_report_without_results(tmp_path, capsys):
-    with pytest.raises(SystemExit) as exit:
-        report([str(tmp_path)])
-    assert exit.value.code == 2
-    assert f"no results in {tmp_path}" in capsys.readouterr().err
-
-
-def test_all_studies_one_after_another(toy, tmp_path, monkeypatch, capsys):
-    package = tmp_path / "more"
-    (package / "poor.py").write_text(
-        textwrap.dedent(TOY).replace("    for run in", '    raise ValueError("data: none here")\n    for run in', 1)
+def test_all_studies_one_after_another(toy, install, tmp_path, monkeypatch, capsys):
+    poor = (
+        Path(toy.__file__)
+        .read_text()
+        .replace("    for run in todo", '    raise ValueError("data: none here")\n    for run in todo')
     )
-    monkeypatch.setattr(studies, "__path__", [str(package)])
+    install("poor", run=poor)
+    monkeypatch.setattr(studies, "__path__", [str(tmp_path / "more")])  # no others
     with pytest.raises(SystemExit) as stop:
         main(["all", "--preset", "quick", "--out", str(tmp_path / "out")])
     assert stop.value.code == 2
@@ -219,7 +127,6 @@ def test_all_studies_one_after_another(toy, tmp_path, monkeypatch, capsys):
     assert "softnce study poor: data: none here" in found.err
     assert "could not run poor" in found.err
     assert len(lines(tmp_path / "out")) == 3  # the other one was run all the same
-    sys.modules.pop("softnce.lab.studies.poor", None)
 
 
 def test_all_takes_only_what_all_studies_share(tmp_path, capsys):

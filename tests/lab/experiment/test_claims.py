@@ -2,12 +2,14 @@
 
 import pytest
 
+from softnce.lab import studies
 from softnce.lab.experiment import claims
 from softnce.lab.experiment.statistics import estimate
 
 
 def test_the_table_as_text():
-    text = claims.as_markdown({"bound": claims.Finding("1.0 | 2", "a table", "reproduced")})
+    known = studies.load("information").claims
+    text = claims.as_markdown(known, {"bound": claims.Finding("1.0 | 2", "a table", "reproduced")})
     assert text.count("\n") == 3
     assert "1.0 \\| 2" in text
     assert "**reproduced**" in text
@@ -36,3 +38,20 @@ def test_a_lead_needs_an_interval(gaps, verdict):
     assert claims.ahead(estimate(gaps)) == verdict
     opposite = {"reproduced": "not reproduced", "not reproduced": "reproduced"}
     assert claims.ahead(-estimate(gaps)) == opposite.get(verdict, verdict)
+
+
+def test_claims_are_distinct_and_belong_to_studies():
+    every = [claim for name in studies.names() for claim in studies.load(name).claims]
+    assert len({claim.key for claim in every}) == len(every)
+    for claim in every:
+        assert claim.command == f"softnce study {claim.study} --preset paper"
+        assert claim.text.endswith(".")
+
+
+def test_findings_are_checked():
+    finding, known = claims.Finding("1", "data", "reproduced"), studies.load("density").claims
+    assert claims.checked("density", known, {"density-gap": finding}) == {"density-gap": finding}
+    with pytest.raises(ValueError, match="'density-gab' is not a claim of density; did you mean 'density-gap'"):
+        claims.checked("density", known, {"density-gab": finding})
+    with pytest.raises(ValueError, match="verdict: got 'proved', need one of reproduced"):
+        claims.Finding("1", "data", "proved")
