@@ -290,14 +290,14 @@ class SoftTargets:
             return values.mean(-1)
         return (values * self.smoothing_dist.to(values.dtype)).sum(-1)
 
-    def class_mass(self) -> Tensor:
-        """The sum of all rows that count, (K,), in float32 or better. O(N·S + K)."""
-        dtype = _at_least_float32(torch.float32 if self.weight is None else self.weight.dtype)
-        weight, mass = self.pair_weight(dtype), self.background_mass(dtype)
+    def class_mass(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The sum of all rows that count, (K,), in ``dtype``, by default float32 or better. O(N·S + K)."""
+        dtype = dtype or _at_least_float32(torch.float32 if self.weight is None else self.weight.dtype)
+        weight, mass = self.pair_weight(None if self.form == DENSE else dtype), self.background_mass(dtype)
         if self.mask is not None:
             weight, mass = weight * self.mask[:, None], mass * self.mask
         if self.form == DENSE:
-            total = weight.sum(0)
+            total = weight.sum(0, dtype=dtype)
         else:
             total = weight.new_zeros(self.num_classes).index_add(0, self.classes.flatten(), weight.flatten())
         if is_zero(self.smoothing):
