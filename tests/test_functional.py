@@ -24,6 +24,7 @@ PAIRS = {
     "soft-target": (functional.soft_target_info_nce, softnce.SoftTargetInfoNCE),
     "hard": (functional.info_nce, softnce.InfoNCE),
     "drawn": (functional.soft_distribution_info_nce, softnce.SoftDistributionInfoNCE),
+    "expected": (functional.expected_info_nce, softnce.ExpectedInfoNCE),
     "cross-entropy": (functional.soft_target_cross_entropy, softnce.SoftTargetCrossEntropy),
     "nll": (functional.nll, softnce.NLL),
 }
@@ -92,10 +93,26 @@ def assert_same(ours: list[Tensor], theirs: list[Tensor], bound: float = 1e-12) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_function_module_and_table_agree(kind: str, candidates: str) -> None:
     for options in settings(KINDS.index(kind), 10):
-        check_forms(kind, CANDIDATES[candidates], **options)
+        check_forms("soft-target", kind, CANDIDATES[candidates], **options)
 
 
-def check_forms(kind: str, candidates, *, noise_probs: Tensor | None, weighted: bool, part: bool, **options) -> None:
+@pytest.mark.parametrize("others", ["mean", "drawn"])
+@pytest.mark.parametrize("candidates", CANDIDATES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_expected_function_module_and_table_agree(kind: str, candidates: str, others: str) -> None:
+    for options in settings(KINDS.index(kind), 6):
+        del options["draw"], options["remove_accidental_hits"]
+        given = CANDIDATES[candidates] if candidates != "none" else BatchCandidates  # the default depends on the form
+        check_forms("expected", kind, given, others=others, **options)
+
+
+def check_forms(
+    name: str, kind: str, candidates, *, noise_probs: Tensor | None, weighted: bool, part: bool, **options
+) -> None:
+    of_logits, of_table = {
+        "soft-target": (functional.soft_target_info_nce, functional.linear_soft_target_info_nce),
+        "expected": (functional.expected_info_nce, functional.linear_expected_info_nce),
+    }[name]
     generator = seeded(1)
     features = torch.randn(N, DIM, dtype=torch.float64, generator=generator)
     table = torch.randn(K, DIM, dtype=torch.float64, generator=generator)
@@ -110,13 +127,13 @@ def check_forms(kind: str, candidates, *, noise_probs: Tensor | None, weighted: 
 
     def function(x: Tensor) -> Tensor:
         given = {"candidates": candidates(), "generator": seeded()}
-        return functional.soft_target_info_nce(x, mine, noise_probs, **given, **options, **call)
+        return of_logits(x, mine, noise_probs, **given, **options, **call)
 
     def from_table(z: Tensor, y: Tensor, b: Tensor) -> Tensor:
         given = {"candidates": candidates(), "generator": seeded()}
-        return functional.linear_soft_target_info_nce(z, y, mine, noise_probs, bias=b, **given, **options, **call)
+        return of_table(z, y, mine, noise_probs, bias=b, **given, **options, **call)
 
-    module = softnce.SoftTargetInfoNCE(noise_probs, candidates=candidates(), **options).eval()
+    module = PAIRS[name][1](noise_probs, candidates=candidates(), **options).eval()
     logits = z @ table.T + bias
     assert_same(run(lambda x: module(x, mine, generator=seeded(), **call), logits), run(function, logits))
     expected = run(lambda z, y, b: function(z @ y.T + b), z, table, bias)
@@ -169,7 +186,7 @@ def test_options_come_by_name_after_the_noise(call: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["soft-target", "drawn", "cross-entropy"])
+@pytest.mark.parametrize("name", ["soft-target", "drawn", "expected", "cross-entropy"])
 def test_parts_add_up_to_the_batch(kind: str, name: str) -> None:
     """Accumulation with draws and sample weights: values and gradients of the parts sum to the batch's."""
     module = PAIRS[name][1]

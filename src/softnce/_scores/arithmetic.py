@@ -161,20 +161,24 @@ def _run(logits: Tensor, problem: Problem, with_gradient: bool) -> tuple[Tensor,
     """ℓ, (N,), and its gradient (N, K)."""
     dtype = at_least_float32(logits.dtype)
     kept = torch.empty_like(logits, dtype=dtype) if with_gradient else None
-    block = problem.block or max(1, BLOCK // logits.shape[1])
+    block = min(problem.block or max(1, BLOCK // logits.shape[1]), len(logits))
     work = _dense_rows if problem.own_index is None else _pair_rows
-    values = [
-        work(logits[start : start + block].to(dtype), problem, slice(start, start + block), kept)
-        for start in range(0, len(logits), block)
-    ]
+    # Buffers for all blocks: fresh memory for every temporary would cost more than what is computed in it.
+    scratch = torch.empty(4 if kept is None else 3, block, logits.shape[1], dtype=dtype, device=logits.device)
+    values = []
+    for start in range(0, len(logits), block):
+        rows = slice(start, start + block)
+        x = logits[rows].to(dtype)
+        out = scratch[-1, : len(x)] if kept is None else kept[rows]
+        values.append(work(x, problem, rows, out, scratch[:, : len(x)]))
     return torch.cat(values), kept
 
 
-def _scores(x: Tensor, problem: Problem) -> Tensor:
+def _scores(x: Tensor, problem: Problem, out: Tensor | None = None) -> Tensor:
     """s of a block of rows, (n, K); ``x`` itself where it is the same."""
     if problem.shift is not None:
-        return torch.add(problem.shift, x, alpha=problem.scale)
-    return x if problem.scale == 1 else x * problem.scale
+        return torch.add(problem.shift, x, alpha=problem.scale, out=out)
+    return x if problem.scale == 1 else torch.mul(x, problem.scale, out=out)
 
 
 def _scores_at(x: Tensor, index: Tensor, problem: Problem) -> Tensor:
@@ -184,22 +188,23 @@ def _scores_at(x: Tensor, index: Tensor, problem: Problem) -> Tensor:
     return picked if problem.shift is None else picked + problem.shift[index]
 
 
-def _counted_scores(x: Tensor, problem: Problem, rows: slice) -> Tensor:
+def _counted_scores(x: Tensor, problem: Problem, rows: slice, out: Tensor | None = None) -> Tensor:
     """s + log w of a block of rows, (n, K)."""
     offset = problem.log_counts if problem.shift is None else problem.log_counts + problem.shift
-    exponents = torch.add(offset, x, alpha=problem.scale)
+    exponents = torch.add(offset, x, alpha=problem.scale, out=out)
     if problem.held_index is not None and problem.held_log is not None:
-        exponents = exponents.scatter_add(1, problem.held_index[rows], problem.held_log[rows])
+        # Counts are constants, so that nothing needs to be kept for a gradient.
+        exponents.scatter_add_(1, problem.held_index[rows], problem.held_log[rows])
     return exponents
 
 
-def _pair_rows(x: Tensor, problem: Problem, rows: slice, kept: Tensor | None) -> Tensor:
-    """ℓ of a block of rows whose targets are pairs, with its gradient written to ``kept``."""
+def _pair_rows(x: Tensor, problem: Problem, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
+    """ℓ of a block of rows whose targets are pairs; its gradient is written to ``out``."""
     assert problem.own_index is not None
     index, weight = problem.own_index[rows], problem.own_weight[rows]
-    exponents = _counted_scores(x, problem, rows)
+    exponents = _counted_scores(x, problem, rows, scratch[0])
     highest = exponents.amax(1)
-    share = torch.softmax(exponents, 1, out=None if kept is None else kept[rows])
+    share = torch.softmax(exponents, 1, out=out)
     # max softmax = exp(highest − log R): one fused kernel gives both the shares and R.
     log_rest = highest - share.amax(1).log()
     gap = log_rest[:, None] - _scores_at(x, index, problem)
@@ -207,36 +212,35 @@ def _pair_rows(x: Tensor, problem: Problem, rows: slice, kept: Tensor | None) ->
     pull = weight * gap.sigmoid()
     total = pull.sum(1)
     if problem.mass > 0:
-        more, push = _background(x, share, log_rest, problem, rows, exponents)
+        more, push = _background(x, share, log_rest, problem, rows, scratch)
         value, total = value + problem.mass * more, total + problem.mass * _spread_mean(push, problem)
-        if kept is not None:
-            # Where uniform, ε·ξ is one number.
-            pushed = problem.mass / x.shape[1] if problem.spread is None else problem.mass * problem.spread
-            share.mul_(total[:, None]).sub_(push.mul_(pushed))
-    elif kept is not None:
+        # Where uniform, ε·ξ is one number.
+        pushed = problem.mass / x.shape[1] if problem.spread is None else problem.mass * problem.spread
+        share.mul_(total[:, None]).sub_(push.mul_(pushed))
+    else:
         share.mul_(total[:, None])
-    if kept is not None:
-        share.scatter_add_(1, index, -pull)
-        if problem.scale != 1:
-            share.mul_(problem.scale)
+    share.scatter_add_(1, index, -pull)
+    if problem.scale != 1:
+        share.mul_(problem.scale)
     return value
 
 
 def _background(
     x: Tensor, share: Tensor, log_rest: Tensor, problem: Problem, rows: slice, scratch: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Σ_k ξ_k log(1 + R/e^{s_k}) of a block of rows, (n,), and π of all classes, (n, K); overwrites ``scratch``."""
+    """Σ_k ξ_k log(1 + R/e^{s_k}) of a block of rows, (n,), and π of all classes, (n, K)."""
     if problem.inverse is None:  # some class may have no count
         gap = log_rest[:, None] - _scores(x, problem)
         return _spread_mean(F.softplus(gap, threshold=50), problem), gap.sigmoid_()
-    odds = torch.mul(share, problem.inverse, out=scratch)  # the share of a class is its count times e^{s}/R
+    odds = torch.mul(share, problem.inverse, out=scratch[0])  # the share of a class is its count times e^{s}/R
     if problem.held_index is not None:  # there the counts are the row's own
         index = problem.held_index[rows]
         odds.scatter_(1, index, (_scores_at(x, index, problem) - log_rest[:, None]).exp())
     mean_score = problem.scale * _spread_mean(x, problem)
     if problem.shift is not None:
         mean_score = mean_score + _spread_mean(problem.shift[None], problem)
-    return log_rest - mean_score + _spread_mean(odds.log1p(), problem), odds.add_(1).reciprocal_()
+    above = _spread_mean(torch.log1p(odds, out=scratch[1]), problem)
+    return log_rest - mean_score + above, odds.add_(1).reciprocal_()
 
 
 def _spread_mean(values: Tensor, problem: Problem) -> Tensor:
@@ -244,39 +248,40 @@ def _spread_mean(values: Tensor, problem: Problem) -> Tensor:
     return values.mean(1) if problem.spread is None else values @ problem.spread
 
 
-def _dense_rows(x: Tensor, problem: Problem, rows: slice, kept: Tensor | None) -> Tensor:
-    """ℓ of a block of dense rows, with its gradient written to ``kept``."""
-    own = problem.own_weight[rows]
+def _dense_rows(x: Tensor, problem: Problem, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
+    """ℓ of a block of dense rows; its gradient is written to ``out``."""
     assert problem.counts is not None
-    scores = _scores(x, problem)
+    own, (a, b, c, *_) = problem.own_weight[rows], scratch
+    scores = _scores(x, problem, a)
     highest = scores.amax(1, keepdim=True)
-    odds = torch.exp(scores - highest)
-    counts = problem.counts if problem.held is None else problem.counts - problem.held[rows]
-    rest = (odds * counts).sum(1, keepdim=True)
-    if not bool((rest > 1e-30).all()):
-        return _far_rows(x, problem, rows, kept)
-    odds.div_(rest)  # e^{s}/R
-    log_rest = highest + rest.log()
-    value = (own * (odds.log1p() + (log_rest - scores))).sum(1)
-    if kept is not None:
-        pull = own / (odds + 1)
-        total = pull.sum(1, keepdim=True)
-        torch.mul(odds, counts, out=kept[rows])
-        kept[rows].mul_(total).sub_(pull)
-        if problem.scale != 1:
-            kept[rows].mul_(problem.scale)
+    odds = torch.sub(scores, highest, out=out).exp_()
+    counts = problem.counts if problem.held is None else torch.sub(problem.counts, problem.held[rows], out=b)
+    counted = torch.mul(odds, counts, out=c)
+    rest = counted.sum(1, keepdim=True)
+    if x.device.type != "cpu" or not bool((rest > 1e-30).all()):  # an accelerator would have to wait for the answer
+        return _far_rows(scores, counts, problem, rows, out)
+    more = torch.add(odds.div_(rest), 1, out=b)  # 1 + e^{s}/R
+    # log(1 + R/e^s) = log(1 + e^s/R) + (log R − s)
+    value = odds.log1p_().add_(torch.sub(highest + rest.log(), scores, out=a)).mul_(own).sum(1)
+    pull = torch.div(own, more, out=b)
+    torch.mul(counted, pull.sum(1, keepdim=True) / rest, out=out).sub_(pull)
+    if problem.scale != 1:
+        out.mul_(problem.scale)
     return value
 
 
-def _far_rows(x: Tensor, problem: Problem, rows: slice, kept: Tensor | None) -> Tensor:
-    """The same where the others' scores are so far below the highest that R is lost beside it: in logarithms."""
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        value = _plain(x, problem, rows)
-        if kept is not None:
-            (gradient,) = torch.autograd.grad(value.sum(), x)
-            kept[rows].copy_(gradient)
-    return value.detach()
+def _far_rows(scores: Tensor, counts: Tensor, problem: Problem, rows: slice, out: Tensor) -> Tensor:
+    """The same where the others' scores may be so far below the highest that R is lost beside it: in logarithms."""
+    own = problem.own_weight[rows]
+    exponents = scores + log_counts(counts, scores.dtype)
+    highest = exponents.amax(1)
+    share = torch.softmax(exponents, 1, out=out)
+    gap = (highest - share.amax(1).log())[:, None] - scores
+    pull = own * gap.sigmoid()
+    share.mul_(pull.sum(1, keepdim=True)).sub_(pull)
+    if problem.scale != 1:
+        share.mul_(problem.scale)
+    return (own * F.softplus(gap, threshold=50)).sum(1)
 
 
 def _plain(logits: Tensor, problem: Problem, rows: slice = slice(None)) -> Tensor:
