@@ -103,18 +103,19 @@ def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int)
     return kind.build(eta, **options), kind.draw
 
 
-def loss_with_noise(name: str, eta: Tensor | None, strength: float = 0.0) -> tuple[ClassifierLoss, Draw | None]:
-    """A loss at temperature 1 with a noise of its own, and how its targets are drawn.
+def loss_with_noise(name: str, eta: Tensor | None, strength: float = 0.0) -> ClassifierLoss:
+    """A loss at temperature 1 with a noise of its own; where it draws, it draws in the call.
 
     Args:
         name: one of :data:`LOSSES`; or of :data:`DRAWS`, for soft target InfoNCE of such draws against draws from η.
         eta: η, (K,); None for uniform.
         strength: n or κ of the draws.
     """
-    if name in DRAWS:
-        return SoftTargetInfoNCE(eta, draw=DRAWS[name](strength)), None
+    draw = DRAWS[name](strength) if name in DRAWS else LOSSES[name].draw
+    if draw is not None:
+        return SoftTargetInfoNCE(eta, draw=draw)
     kind = LOSSES[name]
-    return kind.build(eta) if kind.contrastive else kind.build(), kind.draw
+    return kind.build(eta) if kind.contrastive else kind.build()
 
 
 def _candidates(config: Loss, targets: Targets, labels: Tensor, num_classes: int) -> Candidates:

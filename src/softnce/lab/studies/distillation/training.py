@@ -124,12 +124,12 @@ def learn(student: Student, files: Files) -> dict[str, Any]:
         soft = targets(outputs, student)[rows]
     if student.method in HARD and not soft.is_hard:
         soft = SoftTargets.from_labels(soft.dense().argmax(1), data.num_classes)
-    loss, draw = loss_with_noise(student.method, noise.from_counts(soft.class_mass(), floor=1), student.n)
+    loss = loss_with_noise(student.method, noise.from_counts(soft.class_mass(), floor=1), student.n)
     head = build_head(Head("linear"), data.dim, data.num_classes, student.seed)
     watch = BestEpoch(head, data.held_out)
     fit(
         head, loss, data.train.x, soft,
-        batch=student.batch, lr=student.lr, epochs=student.epochs, seed=student.seed, draw=draw, after=watch,
+        batch=student.batch, lr=student.lr, epochs=student.epochs, seed=student.seed, after=watch,
     )  # fmt: skip
     found = watch.measurements(data)
     del found["reliability"]

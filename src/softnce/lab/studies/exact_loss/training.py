@@ -167,37 +167,8 @@ def _medians(works: dict[str, Callable[[], Any]], repetitions: int) -> dict[str,
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def make_loss(method: Method, noise: Tensor | None) -> nn.Module:
-    match method.kind:
-        case "soft-ce":
-            return softnce.SoftTargetCrossEntropy()
-        case "soft-target-info-nce":
-            return SoftTargetInfoNCE(noise)
-        case "soft-dist-info-nce":
-            return softnce.SoftDistributionInfoNCE(noise)
-        case "averaged":
-            return SoftTargetInfoNCE(noise, draw=draws.Averaged(int(method.strength)))
-        case "continuous":
-            return SoftTargetInfoNCE(noise, draw=draws.ContinuousCategorical(method.strength))
-
-
-def _fit(
-    model: nn.Module,
-    loss: nn.Module,
-    here: Data,
-    epochs: int,
-    generator: torch.Generator,
-    on_epoch: Callable[[], None] = lambda: None,
-) -> None:
-    optimiser = torch.optim.Adam(model.parameters(), lr=here.lr)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * (len(here.inputs) // here.batch_size))
-    for _ in range(epochs):
-        for batch in torch.randperm(len(here.inputs), generator=generator).split(here.batch_size):
-            optimiser.zero_grad()
-            _call(loss, model(here.inputs[batch]), here.targets[batch], generator).backward()
-            optimiser.step()
-            schedule.step()
-        on_epoch()
+def _loss(method: Method, noise: Tensor | None) -> ClassifierLoss:
+    return loss_with_noise(method.kind, noise, method.strength)
 
 
 def _call(loss: nn.Module, logits: Tensor, targets: SoftTargets, generator: torch.Generator) -> Tensor:

@@ -108,11 +108,11 @@ def perform(run: Run) -> dict[str, Any]:
         for part in (parts.train, parts.held_out)
     )
     soft = SoftTargets.from_votes(asked)
-    loss, draw = loss_with_noise(run.method, noise.from_counts(soft.class_mass(), floor=1), run.n)
+    loss = loss_with_noise(run.method, noise.from_counts(soft.class_mass(), floor=1), run.n)
     if run.method == "nll":
         soft = SoftTargets.from_labels(votes.majority(asked, generator), soft.num_classes)
     head = build_head(Head(hidden=run.hidden), parts.train.x.shape[1], soft.num_classes, run.seed)
-    fit(head, loss, parts.train.x, soft, batch=run.batch, lr=run.lr, epochs=run.epochs, seed=run.seed, draw=draw)
+    fit(head, loss, parts.train.x, soft, batch=run.batch, lr=run.lr, epochs=run.epochs, seed=run.seed)
     with torch.no_grad():
         held, test = head(parts.held_out.x), head(parts.test.x)
     temperature = calibration.fit_temperature(held, _shares(known))
