@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from softnce.lab.data import features as data
 from softnce.lab.data.features import Part, load, split
-from softnce.lab.experiment.probe import HARD, MIXED, BestEpoch, Probe, build_head, fit, scores, targets_for, train
-from softnce.lab.losses import build_loss
-from softnce.lab.recipes import LOSSES
-from softnce.lab.recipes.recipe import Head, Loss
+from softnce.lab.experiment.probe import HARD, MIXED, BestEpoch, Probe, fit, reliability, scores, targets_for, train
+from softnce.lab.heads import Head, build_head
+from softnce.lab.losses import LOSSES, Loss, build_loss
 from softnce.targets import SoftTargets
 
 SMALL = Probe("digits", head=Head(hidden=32), batch=64, epochs=1, lr=3e-3)
@@ -120,3 +120,33 @@ def test_clear_errors(monkeypatch):
         data.prepare(["cifar100"])
     with pytest.raises(ValueError, match="data: got 'mnist', need one of digits"):
         data.prepare(["mnist"])
+
+
+def test_calibration_equals_a_brute_force_count():
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(500, 6, generator=generator)
+    logits[:5, 0] = 200.0  # a confidence of exactly 1
+    labels = torch.randint(6, (500,), generator=generator)
+    found, bins = scores(logits, labels), reliability(logits, labels)
+    probs = torch.softmax(logits, 1).numpy().astype(np.float64)
+    confidence, hits = probs.max(1), probs.argmax(1) == labels.numpy()
+
+    def gap(p, outcome, edges):
+        total = 0.0
+        for b in range(len(edges) - 1):
+            inside = [i for i in range(len(p)) if (edges[b] < p[i] <= edges[b + 1]) or (b == 0 and p[i] == edges[0])]
+            if inside:
+                total += len(inside) / len(p) * abs(np.mean(p[inside]) - np.mean(outcome[inside]))
+        return total
+
+    width = np.linspace(0, 1, 16)
+    assert found["ece"] == pytest.approx(gap(confidence, hits, width), abs=1e-6)
+    by_class = [gap(probs[:, k], labels.numpy() == k, width) for k in range(6)]
+    assert found["classwise_ece"] == pytest.approx(np.mean(by_class), abs=1e-6)
+    onehot = np.eye(6)[labels.numpy()]
+    assert found["brier"] == pytest.approx(np.mean(((probs - onehot) ** 2).sum(1)), abs=1e-6)
+    shifted = logits.numpy().astype(np.float64) - logits.numpy().max(1, keepdims=True)
+    log_probs = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    assert found["nll"] == pytest.approx(-np.mean(log_probs[np.arange(500), labels.numpy()]), rel=1e-6)
+    assert sum(bins["count"]) == 500
+    assert bins["count"][-1] >= 5

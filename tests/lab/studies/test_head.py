@@ -5,14 +5,13 @@ import random
 import pytest
 
 from softnce.lab import studies
-from softnce.lab.commands import study as study_command
 from softnce.lab.configuration import to_mapping
 from softnce.lab.experiment.results import Row
-from softnce.lab.recipes import LOSSES
+from softnce.lab.losses import PAPER as LOSSES
 from softnce.lab.report import charts
+from softnce.lab.studies.head import findings, page
 from softnce.lab.studies.head import run as head
-
-CE, OURS = "soft-ce", "soft-target-info-nce"
+from softnce.lab.studies.head.run import CE, OURS
 
 
 def rows_with(gains, lead=0.0, noise=0.0, config=None):
@@ -50,17 +49,17 @@ def test_every_loss_meets_every_head():
 
 
 def test_the_papers_linear_heads_are_behind_by_what_its_figures_say():
-    assert head.PAPER_LINEAR["cifar100"] == pytest.approx(-0.28)
-    assert head.PAPER_LINEAR["tiny-imagenet"] == pytest.approx(-0.93)
+    assert findings.PAPER_LINEAR["cifar100"] == pytest.approx(-0.28)
+    assert findings.PAPER_LINEAR["tiny-imagenet"] == pytest.approx(-0.93)
 
 
 def test_gains_are_paired_and_at_the_chosen_rate():
     rows = rows_with(GAINS, lead=-0.3)
-    (part,) = head.parts(rows)
+    (part,) = findings.parts(rows)
     assert part.seeds == 3
-    assert {runs[0].config["lr"] for runs in part.chosen.values()} == {3e-3}
+    assert {setting.lr for setting in part.settings.values()} == {3e-3}
     for loss, gain in GAINS.items():
-        found = part.gain(loss)
+        found = part.gains()[loss]
         assert (found.mean, found.low, found.high) == pytest.approx((gain,) * 3)  # the seeds' own level cancels
     assert part.extra().mean == pytest.approx(0.5)
     assert part.lead(head.LINEAR).mean == pytest.approx(-0.3)
@@ -89,11 +88,11 @@ def test_digits_decide_nothing():
 
 
 def test_the_page_says_the_numbers_of_the_rows():
-    section = head.section(rows_with(GAINS, lead=-0.3))
+    section = page.section(rows_with(GAINS, lead=-0.3))
     text = section.summary + " ".join(block for block in section.blocks if isinstance(block, str))
     for number in ("+0.90", "+0.40", "+0.50 [+0.50, +0.50]", "−0.30 [−0.30, −0.30]"):
         assert number in text
-    assert head.section(rows_with(GAINS)[:1]).title
+    assert page.section(rows_with(GAINS)[:1]).title
     for block in section.blocks:
         if isinstance(block, charts.Figure):
             charts.draw(block)
@@ -106,13 +105,6 @@ def test_bad_settings_are_named():
 
 
 @pytest.mark.slow
-def test_from_command_to_page(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(head, "one_per_core", lambda perform, todo: map(perform, todo))
-    command = ["head", "--out", str(tmp_path), "--epochs", "[1]", "--rates", "[0.01]"]
-    command += ["--seeds", "2", "--compared_seeds", "3"]
-    for _ in range(2):
-        study_command.main(command)
-    assert capsys.readouterr().out.count(": 0 runs to do") == 2
-    rows = studies.load("head").results(tmp_path).rows()
+def test_from_command_to_page(made):
+    rows = made("head", "--epochs", "[1]", "--rates", "[0.01]", "--seeds", "2", "--compared_seeds", "3")
     assert len(rows) == 5 * 4 * 2 + 2 * 2  # a third seed for the two losses that are compared, with both plain heads
-    assert "nan" not in head.section(rows).summary

@@ -26,3 +26,11 @@ def test_all_studies_make_their_page(tmp_path, monkeypatch):
     assert len(found) > sum(len(study.claims) for study in studies.in_order()) / 2
     decided = {key for key in found if found[key].verdict != "undecided" and key.startswith(("accuracy", "head"))}
     assert not decided  # digits decide nothing about the paper's images
+
+
+@pytest.mark.parametrize("name", ["accuracy", "head", "noise-samples", "smoothing", "calibration"])
+def test_missing_data_is_said_before_any_work(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("SOFTNCE_DATA", raising=False)
+    with pytest.raises(SystemExit):
+        study_command.main([name, "--preset", "paper", "--out", str(tmp_path)])
+    assert "SOFTNCE_DATA" in capsys.readouterr().err

@@ -15,7 +15,7 @@ A ``Figure`` is a row or grid of ``Panel``s, a panel a few axes settings and a l
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ class Diagonal:
     high: float
 
 
-def band(estimates: Sequence[Estimate]) -> tuple[list[float], list[float], list[float]]:
+def band(estimates: Collection[Estimate]) -> tuple[list[float], list[float], list[float]]:
     """Means and both ends of the intervals: what a Line or Points takes after x."""
     return [e.mean for e in estimates], [e.low for e in estimates], [e.high for e in estimates]
 

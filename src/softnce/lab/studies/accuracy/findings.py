@@ -1,0 +1,124 @@
+"""How the losses compare, for each of the two models."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from softnce.lab.data.features import NAMES
+from softnce.lab.experiment.claims import Finding, ahead, on_par
+from softnce.lab.experiment.comparison import Value, largest
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.settings import TOP1, TOP5, Setting, chosen, tried
+from softnce.lab.experiment.statistics import Estimate, signed
+from softnce.lab.experiment.text import counted
+from softnce.lab.losses import TITLES
+
+OURS, CE, DRAWN = "soft-target-info-nce", "soft-ce", "soft-dist-info-nce"
+PAPER = {  # top-1 and top-5 of ViT-B/16 (tab:soft_target_results, tab:top_5): ImageNet, Tiny ImageNet, CIFAR-100
+    "nll": (("82.35", "82.63", "90.84"), ("94.95", "93.84", "98.37")),
+    "soft-ce": (("83.85", "83.67", "90.74"), ("96.46", "94.91", "98.40")),
+    "info-nce": (("82.52", "82.72", "90.75"), ("95.43", "93.67", "98.40")),
+    "soft-dist-info-nce": (("82.96", "82.77", "89.82"), ("96.40", "95.06", "98.78")),
+    "soft-target-info-nce": (("83.54", "83.86", "90.80"), ("96.43", "94.91", "98.51")),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """The trainings of one model.
+
+    Attributes:
+        title: the model and its data.
+        on: data and number of seeds.
+        losses: by name, at their chosen rates.
+        tried: held-out top-1 in per cent, by loss and learning rate.
+        decides: whether the paper's claims can be judged on these data.
+    """
+
+    title: str
+    on: str
+    losses: dict[str, Setting]
+    tried: dict[str, dict[float, float]]
+    decides: bool
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the search is finished for each of the paper's losses."""
+        return self.losses.keys() >= PAPER.keys()
+
+    def leads(self, value: Value = TOP1) -> dict[str, Estimate]:
+        """Soft target InfoNCE minus every other loss, paired by seed."""
+        return {name: self.losses[OURS].minus(other, value) for name, other in self.losses.items() if name != OURS}
+
+
+def parts(rows: Sequence[Row]) -> list[Part]:
+    """Of each model the trainings of the most common sizes."""
+    heads = largest([row for row in rows if "data" in row.config], "data", "head", "batch", "epochs")
+    networks = largest([row for row in rows if "recipe" in row.config], "recipe", "batch", "epochs", "held_out")
+    found = []
+    for group in (heads, networks):
+        if not group:
+            continue
+        config = group[0].config
+        if group is networks:
+            title, on = "a small residual network, end to end", f"CIFAR-100, {config['epochs']} epochs from scratch"
+        else:
+            title, on = f"a head on features, {NAMES[config['data']]}", f"{NAMES[config['data']]} features"
+        losses = {setting.loss: setting for setting in chosen(group)}
+        seeds = counted(max(map(len, losses.values()), default=0), "seed")
+        found.append(Part(title, f"{on}, {seeds}", losses, tried(group), config.get("data") != "digits"))
+    return found
+
+
+def claims(rows: Sequence[Row]) -> dict[str, Finding]:
+    """What both models say; a verdict only where they agree."""
+    answers = [
+        _claims(part)
+        for part in parts(rows)
+        if part.decides and part.is_complete and min(map(len, part.losses.values())) > 1
+    ]
+    found = {}
+    for key in answers[0] if answers else ():
+        of_key = [answer[key] for answer in answers]
+        agree = len({finding.verdict for finding in of_key}) == 1
+        found[key] = Finding(
+            "; ".join(finding.ours for finding in of_key),
+            "; ".join(finding.on for finding in of_key),
+            of_key[0].verdict if agree else "undecided",
+        )
+    return found
+
+
+def _claims(part: Part) -> dict[str, Finding]:
+    leads = part.leads()
+    top1 = {name: part.losses[name].mean(TOP1).mean for name in PAPER}
+    top5 = {name: part.losses[name].mean(TOP5).mean for name in PAPER}
+    next_lowest = min(mean for name, mean in top1.items() if name != DRAWN)
+    first = max(top5, key=top5.__getitem__)
+    ours, ce = part.losses[OURS].lr, part.losses[CE].lr
+    rates = sorted({lr for name in PAPER for lr in part.tried[name]})
+    is_inside = rates[0] < min(ours, ce) and max(ours, ce) < rates[-1]
+
+    def beats(other: str) -> Finding:
+        return Finding(f"{signed(leads[other])} points", part.on, ahead(leads[other]))
+
+    return {
+        "accuracy-soft-ce": Finding(f"{signed(leads[CE])} points", part.on, on_par(leads[CE])),
+        "accuracy-nll": beats("nll"),
+        "accuracy-info-nce": beats("info-nce"),
+        "accuracy-soft-distribution": beats(DRAWN),
+        "accuracy-worst": Finding(
+            f"{top1[DRAWN]:.2f}, the next {next_lowest:.2f}",
+            part.on,
+            "reproduced" if top1[DRAWN] < next_lowest else "not reproduced",
+        ),
+        "accuracy-top-5": Finding(
+            f"{top5[DRAWN]:.2f}, first is {TITLES[first]} with {top5[first]:.2f}",
+            part.on,
+            "reproduced" if first == DRAWN else "not reproduced",
+        ),
+        "accuracy-rates": Finding(
+            f"{ce:g} and {ours:g}, of {rates[0]:g} to {rates[-1]:g}",
+            part.on,
+            "not reproduced" if ours != ce else "reproduced" if is_inside else "undecided",
+        ),
+    }

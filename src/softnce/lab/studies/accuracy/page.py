@@ -1,0 +1,82 @@
+"""The losses on images: a table, the paired differences and the search for each model, and the paper's table."""
+
+from collections.abc import Sequence
+
+from softnce.lab.experiment.comparison import nats
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.settings import ECE, TOP1, TOP5
+from softnce.lab.experiment.statistics import signed
+from softnce.lab.report.charts import Figure
+from softnce.lab.report.losses import INTERVAL, Columns, cells, listed, points_panel, search_panel
+from softnce.lab.report.page import Section, Table
+from softnce.lab.report.style import LOSSES
+from softnce.lab.studies.accuracy.findings import CE, PAPER, Part, parts
+
+ORDER = 30
+COLUMNS: Columns = {
+    "top-1 (%)": (TOP1, 2), "top-5 (%)": (TOP5, 2), "ECE (%)": (ECE, 2), "NLL (nats)": (nats("nll"), 3)
+}  # fmt: skip
+
+
+def section(rows: Sequence[Row]) -> Section:
+    found = parts(rows)
+    blocks = [
+        block for number, part in enumerate(found) for block in (_table(part), _leads(part), _figure(part, number))
+    ]
+    return Section(
+        "Losses on images",
+        " ".join(map(_summary, found)),
+        [*blocks, _papers_table()],
+        [
+            """NLL and InfoNCE are trained on labels. The soft losses are trained on labels smoothed by 0.1 and mixed:
+            MixUp (0.8) of features for the head; MixUp or CutMix of images in four batches of five end to end. AdamW,
+            weight decay 0.05, a cosine down to 0. A tenth of the training set, the same for every run, is held out; it
+            chooses the learning rate (seed 0) and the epoch."""
+        ],
+    )
+
+
+def _summary(part: Part) -> str:
+    if not part.is_complete:
+        return ""
+    leads = part.leads()
+    return f"""On {part.title}, soft target InfoNCE is {signed(leads[CE])} points from soft target cross-entropy and
+        {signed(leads["nll"])} from NLL in top-1."""
+
+
+def _leads(part: Part) -> str:
+    if not part.is_complete:
+        return "The search for the learning rates is not finished."
+    return f"""Soft target InfoNCE minus the others, paired by seed, with 95 % intervals, in points of top-1:
+        {listed(part.leads())}; of ECE: {listed(part.leads(ECE))}."""
+
+
+def _table(part: Part) -> Table:
+    return Table(
+        ["loss", *COLUMNS, "learning rate", "paper, CIFAR-100 top-1"],
+        [
+            [LOSSES[name].name, *cells(of, COLUMNS), f"{of.lr:g}", PAPER[name][0][2] if name in PAPER else "–"]
+            for name, of in part.losses.items()
+        ],
+        f"""Test scores, {part.title} ({part.on}); {INTERVAL}. The paper's column is ViT-B/16, MAE pre-trained,
+        fine-tuned 100 epochs: another model, to compare the order of the losses, not the level.""",
+    )
+
+
+def _figure(part: Part, number: int) -> Figure:
+    means = {name: of.mean(TOP1) for name, of in part.losses.items()}
+    return Figure(
+        f"rates-{number}" if number else "rates",
+        f"""Left: test accuracy of {part.title}, mean and 95 % interval. Right: the search for the learning rate,
+        held-out accuracy of seed 0.""",
+        [points_panel("test", "top-1 (%)", means), search_panel(part.tried)],
+    )
+
+
+def _papers_table() -> Table:
+    sets = ("ImageNet", "Tiny ImageNet", "CIFAR-100")
+    return Table(
+        ["the paper's figures", *(header for data in sets for header in (f"{data} top-1", "top-5"))],
+        [[LOSSES[name].name, *(x for pair in zip(*both, strict=True) for x in pair)] for name, both in PAPER.items()],
+        "ViT-B/16, as printed (tab:soft_target_results, tab:top_5). Each cell is a recipe: softnce recipes.",
+    )

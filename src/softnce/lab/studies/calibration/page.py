@@ -1,0 +1,79 @@
+"""Calibration: scores before and after temperature scaling, and a reliability diagram, for each case."""
+
+from collections.abc import Sequence
+
+from softnce.lab.experiment.comparison import nats, percent
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.settings import ECE, SCALED_ECE, TOP1, temperature
+from softnce.lab.experiment.statistics import signed
+from softnce.lab.report.charts import Diagonal, Figure, Line, Mark, Panel
+from softnce.lab.report.losses import INTERVAL, Columns, cells
+from softnce.lab.report.page import Section, Table
+from softnce.lab.report.style import LOSSES
+from softnce.lab.studies.calibration.findings import CE, OURS, Case, cases
+
+ORDER = 70
+COLUMNS: Columns = {
+    "top-1 (%)": (TOP1, 2),
+    "ECE (%)": (ECE, 2),
+    "ECE, equal mass (%)": (percent("ece_mass"), 2),
+    "by class (%)": (percent("classwise_ece"), 2),
+    "NLL (nats)": (nats("nll"), 3),
+    "Brier": (lambda row: float(row.result["test"]["brier"]), 3),
+    "temperature": (temperature, 2),
+    "ECE, scaled (%)": (SCALED_ECE, 2),
+    "NLL, scaled (nats)": (nats("nll", "scaled"), 3),
+}
+
+
+def section(rows: Sequence[Row]) -> Section:
+    found = cases(rows)
+    said = [
+        f"{case.title}: {case.losses[OURS].mean(ECE).mean:.1f} % against {case.losses[CE].mean(ECE).mean:.1f} %"
+        for case in found
+        if case.is_complete
+    ]
+    return Section(
+        "Calibration",
+        f"ECE of soft target InfoNCE against soft target cross-entropy: {'; '.join(said)}.",
+        [block for number, case in enumerate(found) for block in (_table(case), _gap(case), _diagram(case, number))],
+        [
+            """Probabilities are the softmax of the scores. A confidence of exactly 1 falls in the last bin. The
+            expected calibration error is biased upwards, the more the fewer samples a bin holds: more on the 2,000 test
+            images of Tiny ImageNet here than on the 10,000 of CIFAR-100. Bins of equal mass and the classwise error
+            show whether a conclusion depends on the choice of bins."""
+        ],
+    )
+
+
+def _gap(case: Case) -> str:
+    if not case.is_complete:
+        return "The search for the learning rates is not finished."
+    paper = "; the paper (ViT-B/16, one run each): {:g} % against {:g} %".format(*case.paper) if case.paper else ""
+    return f"""Soft target InfoNCE minus soft target cross-entropy, in points of ECE: {signed(case.gap())}; after
+        temperature scaling {signed(case.gap(SCALED_ECE))}{paper}."""
+
+
+def _table(case: Case) -> Table:
+    return Table(
+        ["loss", *COLUMNS],
+        [[LOSSES[name].name, *cells(setting, COLUMNS)] for name, setting in case.losses.items()],
+        f"""{case.title}: test scores, {INTERVAL}; 15 bins. "Scaled" after the temperature fitted on the held-out part:
+        above 1 a loss is overconfident, below 1 underconfident.""",
+    )
+
+
+def _diagram(case: Case, number: int) -> Figure:
+    marks: list[Mark] = [Diagonal("calibrated", 0.0, 1.0)]
+    for name, setting in case.losses.items():
+        bins = setting.rows[0].result["reliability"]
+        filled = [i for i, count in enumerate(bins["count"]) if count]
+        x, y = ([bins[axis][i] for i in filled] for axis in ("confidence", "accuracy"))
+        marks.append(Line.of_loss(name, x, y))
+    return Figure(
+        f"reliability-{number}",
+        f"""{case.title}: accuracy against confidence of the predicted class in 15 bins of equal width, seed 0. Above
+        the line a model is underconfident, below it overconfident.""",
+        [Panel(case.title, "confidence", "accuracy", marks, x_range=(0.0, 1.0), y_range=(0.0, 1.0))],
+        panel_size=(4.8, 3.9),
+    )

@@ -1,0 +1,130 @@
+"""Gaps to soft target cross-entropy, by where candidates come from, how many there are, and batch size."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from softnce.lab.data.features import NAMES
+from softnce.lab.experiment.claims import MARGIN, Finding, ahead, on_par
+from softnce.lab.experiment.comparison import alike, largest
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.settings import TOP1, Setting, chosen
+from softnce.lab.experiment.statistics import Estimate, signed
+from softnce.lab.experiment.text import counted
+from softnce.lab.studies.noise_samples.run import FURTHER
+
+SHARPER = "sharper"
+COUNTED = ("sampled", "queue", SHARPER)
+"""What has a number M of candidates; the others have as many as there are."""
+
+Key = tuple[str, int, int]
+"""Method, batch size, number of candidates."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Trainings of the data set and head with the most of them.
+
+    Attributes:
+        settings: by method, batch size and number of candidates.
+        further: the same on seeds that had no part in deciding what to train.
+        data: name of the data set.
+        num_candidates: of the comparison over batch sizes.
+        tested_batch: the batch size with the most seeds.
+    """
+
+    settings: dict[Key, Setting]
+    further: dict[Key, Setting]
+    data: str
+    num_candidates: int
+    tested_batch: int
+
+    def of(self, method: str, batch: int, number: int | None = None, further: bool = False) -> Setting | None:
+        number = self.num_candidates if number is None else number
+        return (self.further if further else self.settings).get((method, batch, number if method in COUNTED else 0))
+
+    def gap(self, method: str, batch: int, number: int | None = None, further: bool = False) -> Estimate | None:
+        """Points of top-1 over soft target cross-entropy, paired by seed; None where one of them is missing."""
+        ours, theirs = self.of(method, batch, number, further), self.of("soft-ce", batch, further=further)
+        return ours.minus(theirs, TOP1) if ours and theirs and method != "soft-ce" else None
+
+    @property
+    def batches(self) -> list[int]:
+        return sorted({batch for _, batch, _ in self.settings})
+
+    @property
+    def numbers(self) -> list[int]:
+        """M of sampled candidates at the tested batch size."""
+        return sorted(n for method, batch, n in self.settings if method == "sampled" and batch == self.tested_batch)
+
+    @property
+    def only_batch_falls(self) -> bool:
+        """Whether candidates from the batch alone are behind by more than the margin, and no others."""
+        gap = self.gap("batch", self.tested_batch)
+        others = [self.gap(method, self.tested_batch) for method in ("sampled", "queue", "batch+classes")]
+        return gap is not None and gap.high < -MARGIN and all(g is not None and g.low > -MARGIN for g in others)
+
+
+def find(rows: Sequence[Row]) -> Found:
+    group = largest(rows, "data", "head", "epochs", "targets")
+    found: dict[Key, Setting] = {}
+    for of_batch in alike(group, "batch"):  # other rates are tried at large batches
+        for setting in chosen(of_batch):
+            key = _key(setting)
+            if key not in found or len(setting) > len(found[key]):  # of several mixings the one most often trained
+                found[key] = setting
+    queued: Counter[int] = Counter()
+    for (method, _, number), setting in found.items():
+        if method == "queue":
+            queued[number] += len(setting)
+    most = max(found, key=lambda key: (len(found[key]), -key[1]), default=("", 0, 0))[1]
+    first = {key: of_seeds for key, s in found.items() if (of_seeds := s.of_seeds(lambda seed: seed < FURTHER))}
+    further = {key: of_seeds for key, s in found.items() if (of_seeds := s.of_seeds(lambda seed: seed >= FURTHER))}
+    return Found(first, further, group[0].config["data"], max(queued, key=queued.__getitem__, default=0), most)
+
+
+def _key(setting: Setting) -> Key:
+    loss = setting.config["loss"]
+    method = SHARPER if "candidate_mixup" in setting.config else loss["candidates"]
+    method = "soft-ce" if loss["name"] == "soft-ce" else method
+    return method, setting.config["batch"], loss["num_candidates"] if method in COUNTED else 0
+
+
+def equivalence(gap: Estimate, margin: float = MARGIN) -> float:
+    """p of two one-sided tests: how surprising the gap would be if it were ±margin or more."""
+    from scipy.stats import t
+
+    if gap.count < 2:
+        return 1.0
+    error = (gap.high - gap.mean) / float(t.ppf(0.975, gap.count - 1))
+    if error == 0:
+        return float(abs(gap.mean) >= margin)
+    return float(t.sf((margin - abs(gap.mean)) / error, gap.count - 1))
+
+
+def claims(rows: Sequence[Row]) -> dict[str, Finding]:
+    found = find(rows)
+    if len(found.batches) < 2 or found.data == "digits":
+        return {}
+    batch, largest_batch = found.tested_batch, max(found.batches)
+
+    def on(size: int) -> str:
+        seeds = len(setting) if (setting := found.of("batch", size)) else 0
+        return f"{NAMES[found.data]} features, batch {size}, {counted(seeds, 'seed')}"
+
+    answers = {}
+    if drop := found.gap("batch", batch):
+        answers["small-batch-drop"] = Finding(f"{signed(drop)} points", on(batch), ahead(-drop))
+    if par := found.gap("batch", largest_batch):
+        answers["large-batch-par"] = Finding(f"{signed(par)} points", on(largest_batch), on_par(par))
+    if (mended := found.gap("sampled", batch)) and mended.count > 1:
+        said = [
+            f"{signed(gap)} points with {found.num_candidates} sampled {way} (p = {equivalence(gap):.2g}"
+            + (f"; on {again.count} further seeds {signed(again)}, p = {equivalence(again):.2g})" if again else ")")
+            for way, method in (("as targets are made", "sampled"), ("nearer to the classes", SHARPER))
+            for gap, again in [(found.gap(method, batch), found.gap(method, batch, further=True))]
+            if gap
+        ]
+        ours = f"{'; '.join(said)}; p of a gap of {MARGIN:g} or more"
+        answers["small-batch-mended"] = Finding(ours, on(batch), "beyond")
+    return answers

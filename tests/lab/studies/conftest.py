@@ -1,0 +1,33 @@
+"""A study run from the command line, and its page."""
+
+import pytest
+
+from softnce.lab import studies
+from softnce.lab.commands import study as study_command
+from softnce.lab.experiment import study as runner
+from softnce.lab.report import charts
+
+
+@pytest.fixture
+def made(tmp_path, capsys, monkeypatch):
+    """``made(name, *options)`` runs a study twice, in this process, checks that its page can be shown; the rows."""
+
+    def make(name, *options):
+        monkeypatch.setattr(runner, "one_per_core", lambda perform, todo: map(perform, todo))
+        for _ in range(2):
+            study_command.main([name, "--out", str(tmp_path), *options])
+        study = studies.load(name)
+        stages = 2 if hasattr(study.run, "follow_up") else 1
+        assert capsys.readouterr().out.count(": 0 runs to do") == stages, "all are finished the second time"
+        rows = study.results(tmp_path).rows()
+        section = study.page.section(rows)
+        assert "nan" not in section.summary
+        for figure in (block for block in section.blocks if isinstance(block, charts.Figure)):
+            charts.draw(figure)
+        for finding in study.judge(rows).values():
+            assert finding.ours
+        assert study.page.section(rows[:1]).title, "an interrupted study has a page too"
+        study.judge(rows[:1])
+        return rows
+
+    return make

@@ -1,0 +1,72 @@
+"""The losses on images: both models train, and their findings are joined honestly."""
+
+import json
+
+import numpy as np
+import pytest
+
+from softnce.lab.commands import study as study_command
+from softnce.lab.experiment import search
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.settings import Setting
+from softnce.lab.losses import PAPER
+from softnce.lab.studies.accuracy import findings
+from softnce.lab.studies.accuracy.run import Config, networks, perform
+
+
+@pytest.mark.slow
+def test_from_command_to_page(made):
+    rows = made("accuracy", "--epochs", "1", "--rates", "[0.003]", "--seeds", "2")
+    (part,) = findings.parts(rows)
+    assert tuple(part.losses) == PAPER
+    assert findings.claims(rows) == {}  # digits decide nothing
+
+
+@pytest.mark.slow
+def test_the_small_network_is_trained_on_images(tmp_path, monkeypatch):
+    """Twenty images per class in the form of CIFAR-100, told apart by their colour."""
+    random = np.random.default_rng(0)
+    (tmp_path / "cifar100").mkdir()
+    y = np.arange(200) % 10
+    for split in ("train", "test"):
+        x = np.clip(25 * y[:, None, None, None] + random.integers(0, 20, (200, 32, 32, 3)), 0, 255).astype(np.uint8)
+        np.savez(tmp_path / "cifar100" / f"{split}.npz", x=x, y=y)
+    monkeypatch.setenv("SOFTNCE_DATA", str(tmp_path))
+    (run, *_) = search.trials(networks(Config(batch=20, image_epochs=1)), [1e-3])
+    result = perform(run)
+    assert 0 <= result["test"]["top1"] <= 1
+    assert set(result["held_out"]) >= {"top1", "top5", "ece"}
+    assert json.loads(json.dumps(result)) == result
+
+
+def part(title, gains):
+    """Three seeds of every loss, top-1 of 50 % and what ``gains`` adds."""
+
+    def row(loss, seed):
+        result = {"test": {"top1": 0.5 + gains.get(loss, 0.0), "top5": 0.9}}
+        return Row("", {"seed": seed, "lr": 1e-3, "loss": {"name": loss}}, result, 1.0, "", {})
+
+    losses = {loss: Setting([row(loss, seed) for seed in range(3)]) for loss in PAPER}
+    return findings.Part(title, title, losses, {loss: {3e-4: 1.0, 1e-3: 2.0, 3e-3: 1.0} for loss in PAPER}, True)
+
+
+def test_models_that_disagree_decide_nothing(monkeypatch):
+    ahead, behind = {"soft-target-info-nce": 0.02, "nll": 0.01}, {"soft-target-info-nce": -0.02}
+    monkeypatch.setattr(findings, "parts", lambda rows: [part("a", ahead), part("b", behind)])
+    found = findings.claims([])
+    assert found["accuracy-nll"].verdict == "undecided"
+    assert found["accuracy-nll"].on == "a; b"
+    assert found["accuracy-soft-ce"].verdict == "not reproduced"  # both far from it, in either direction
+    assert found["accuracy-rates"].verdict == "reproduced"
+
+
+@pytest.mark.parametrize(("options", "message"), [({"rates": ()}, "rates: got"), ({"batch": 1}, "batch: got 1")])
+def test_bad_settings_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        Config(**options)
+
+
+def test_an_unknown_data_set_is_named(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        study_command.main(["accuracy", "--out", str(tmp_path), "--data", "mnist"])
+    assert "data: got 'mnist', need one of digits" in capsys.readouterr().err
