@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
 import softnce
-from softnce import SoftTargetInfoNCE, SoftTargets, calibration, draws
+from softnce import SoftTargetInfoNCE, SoftTargets, calibration
 from softnce.distributions import AveragedCategorical, ContinuousCategorical
+from softnce.lab.experiment.probe import fit
+from softnce.lab.losses import loss_with_noise
 from softnce.lab.studies.exact_loss.distribution import SMOOTHING, smoothed_label
+from softnce.losses import ClassifierLoss
 
 Problem = Literal["digits", "conditional", "labels"]
 Kind = Literal["soft-ce", "soft-target-info-nce", "soft-dist-info-nce", "averaged", "continuous"]
@@ -74,7 +77,7 @@ def train(problem: Problem, method: Method, seed: int, epochs: int) -> dict[str,
     here = data(problem, seed)
     model = _model(problem, generator)
     course: list[float] = []
-    _fit(model, make_loss(method, here.noise), here, epochs, generator, lambda: course.append(_accuracy(model, here)))
+    _fit(model, _loss(method, here.noise), here, epochs, generator, lambda _: course.append(_accuracy(model, here)))
     with torch.no_grad():
         logits = model(here.test_inputs)
     truth = here.test_targets
@@ -121,8 +124,8 @@ def gradient_noise(problem: Problem, method: Method, seed: int, batches: int) ->
     generator = torch.Generator().manual_seed(seed)
     here = data(problem, seed)
     model = _model(problem, generator)
-    _fit(model, make_loss(Method("soft-ce"), here.noise), here, 1, generator)
-    loss, parameters = make_loss(method, here.noise), list(model.parameters())
+    _fit(model, _loss(Method("soft-ce"), here.noise), here, 1, generator)
+    loss, parameters = _loss(method, here.noise), list(model.parameters())
     total, squares = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64), 0.0
     for _ in range(batches):
         batch = torch.randint(len(here.inputs), (here.batch_size,), generator=generator)
@@ -152,7 +155,7 @@ def cost(classes: int, methods: Sequence[Method], rows: int) -> dict[str, Any]:
         "continuous": lambda: ContinuousCategorical(target).sample((10_000,)),
         "dirichlet": lambda: torch.distributions.Dirichlet(1 + target).sample((10_000,)),
     }
-    steps = _medians({str(i): step(make_loss(method, None)) for i, method in enumerate(methods)}, 7)
+    steps = _medians({str(i): step(_loss(method, None)) for i, method in enumerate(methods)}, 7)
     return {"milliseconds": [1e3 * seconds for seconds in steps.values()], "draw_seconds": _medians(samplers, 3)}
 
 
@@ -169,6 +172,18 @@ def _medians(works: dict[str, Callable[[], Any]], repetitions: int) -> dict[str,
 
 def _loss(method: Method, noise: Tensor | None) -> ClassifierLoss:
     return loss_with_noise(method.kind, noise, method.strength)
+
+
+def _fit(
+    model: nn.Module,
+    loss: ClassifierLoss,
+    here: Data,
+    epochs: int,
+    generator: torch.Generator,
+    after: Callable[[int], None] = lambda epoch: None,
+) -> None:
+    options = {"batch": here.batch_size, "lr": here.lr, "epochs": epochs, "seed": generator}
+    fit(model, loss, here.inputs, here.targets, **options, weight_decay=0.0, after=after)
 
 
 def _call(loss: nn.Module, logits: Tensor, targets: SoftTargets, generator: torch.Generator) -> Tensor:
