@@ -98,8 +98,8 @@ def _training_figure(trained: Trainings) -> Figure:
         above.append(Panel(PROBLEMS[problem], "nats in a draw", label, _error_marks(trained, problem), **axes))
         below.append(Panel("", "nats in a draw", "gradient noise", _noise_marks(trained, problem), **axes))
     caption = f"""Above: error of the trained model at its best temperature, mean and 95 % interval over
-        {counted(trained.seeds, "seed")}, against what a draw says about its target. Below: noise of the gradient
-        (seed 0), in batches to average until signal equals noise. Dashed: losses that draw nothing."""
+        {counted(trained.seeds, "seed")}, against what a draw says about its target. Below: noise of the gradient (seed
+        0), in batches to average until signal equals noise. Dashed: losses that draw nothing."""
     return Figure("training", caption, [*above, *below], columns=len(above), panel_size=(3.9, 2.9))
 
 
@@ -264,9 +264,9 @@ def _original_figure(of_classes: dict[int, dict[str, Any]]) -> Figure:
         {k: 10 ** shape["log10_original_proposals"] for k, shape in drawn.items()},
         {k: shape["proposals"] for k, shape in of_classes.items()},
     )
-    caption = """This library beside the method of the distribution's original authors. Left: error of log Z in fp64, for
-        normal ω. Right: proposals per draw for a smoothed label; the original's grow faster than exponentially and leave
-        the picture."""
+    caption = """This library beside the method of the distribution's original authors. Left: error of log Z in fp64,
+        for normal ω. Right: proposals per draw for a smoothed label; the original's grow faster than exponentially and
+        leave the picture."""
     panels = [
         Panel("normaliser", "K", "absolute error of log Z", normaliser, log_x=True, log_y=True),
         Panel("sampler", "K", "proposals per draw", sampler, log_x=True, log_y=True),
@@ -289,8 +289,8 @@ def _cost_table(of_cost: dict[int, Cost]) -> Table:
     return Table(
         ["milliseconds per step", *(f"K = {k}" for k in of_cost)],
         [[_name(m), *(_number(cost.milliseconds.get(m)) for cost in of_cost.values())] for m in methods],
-        f"""Loss and gradient of {of_cost[max(of_cost)].rows} rows against as many candidates, smoothed labels, one core;
-        medians of interleaved repetitions.""",
+        f"""Loss and gradient of {of_cost[max(of_cost)].rows} rows against as many candidates, smoothed labels, one
+        core; medians of interleaved repetitions.""",
     )
 
 
@@ -300,15 +300,16 @@ def _number(value: float | None) -> str:
 
 def _method() -> list[str]:
     return [
-        f"""Digits: 400 to train on, the other 1397 to test; two hidden layers of 128, Adam at 1e-3, batches of 100. Known
-        conditional: x normal in {DIMENSION} dimensions, p(y|x) ∝ exp(x·θ_y + b_y) with normal θ (standard deviation
-        {SPREAD:g}) and b, {CLASSES} classes, 4096 samples to train on and 4096 to test; the linear model, which contains
-        the truth, Adam at 0.02, batches of 256. Learning rates fall to 0 on a cosine; they were not tuned for any loss.
-        The best temperature is fitted on the test set itself: it shows what of the error is a matter of scale.""",
+        f"""Digits: 400 to train on, the other 1397 to test; two hidden layers of 128, Adam at 1e-3, batches of 100.
+        Known conditional: x normal in {DIMENSION} dimensions, p(y|x) ∝ exp(x·θ_y + b_y) with normal θ (standard
+        deviation {SPREAD:g}) and b, {CLASSES} classes, 4096 samples to train on and 4096 to test; the linear model,
+        which contains the truth, Adam at 0.02, batches of 256. Learning rates fall to 0 on a cosine; they were not
+        tuned for any loss. The best temperature is fitted on the test set itself: it shows what of the error is a
+        matter of scale.""",
         """Gradient noise is the variance of one batch's gradient, from data and draws together, over the square of its
         mean, at the weights after one epoch of soft target cross-entropy. Nats are KL(draw from the target ‖ draw from
         η), over 512 training targets.""",
         f"""The original authors' method is re-implemented: the normaliser as a sum of terms of either sign, in fp64,
-        against 30-digit arithmetic, for five normal ω up to K = {EXACT_UP_TO} (median errors, shown within 1e-16 and 1);
-        the sampler by ordered rejection, whose acceptance is known in closed form.""",
+        against 30-digit arithmetic, for five normal ω up to K = {EXACT_UP_TO} (median errors, shown within 1e-16 and
+        1); the sampler by ordered rejection, whose acceptance is known in closed form.""",
     ]
