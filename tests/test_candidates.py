@@ -89,13 +89,17 @@ def test_a_queue_remembers_an_accumulated_batch_once_and_last(order: list[int]) 
     for rows in torch.tensor(order).split(2):
         assert len(loss.candidates.terms[1]) == 0
         loss(torch.randn(2, K), whole[rows], batch=whole, own=rows)
+    loss.remember(whole)
     assert len(loss.candidates.terms[1]) == 6
 
 
 def test_own_must_name_the_rows_labels_in_the_batch() -> None:
     loss, whole = SoftTargetInfoNCE(label_smoothing=0.1), SoftTargets.from_labels(torch.tensor([2, 2, 0]), K)
     loss(torch.randn(1, K), torch.tensor([0]), batch=whole, own=torch.tensor([2]))
-    with pytest.raises(ValueError, match="own says that candidate 1 is row 0's own target, but it has label 2"):
+    with pytest.raises(
+        ValueError,
+        match="row 1 of batch is the target of row 0, but it is label 2 and the target is label 0",
+    ):
         loss(torch.randn(1, K), torch.tensor([0]), batch=whole, own=torch.tensor([1]))
 
 

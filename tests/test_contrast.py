@@ -10,7 +10,7 @@ from reference import published_loss
 
 import softnce
 from softnce import SoftTargets, functional
-from softnce.contrast import contrast
+from softnce._scores.geometric import contrast
 
 
 def assert_equal(batch: Batch, candidates: list[SoftTargets], own: torch.Tensor | None, remove_hits: bool) -> None:
@@ -69,7 +69,7 @@ def test_equals_the_published_formulation() -> None:
     logits, noise = torch.randn(12, 6, dtype=torch.float64), torch.rand(6, dtype=torch.float64) + 0.1
     noise = noise / noise.sum()
     targets = torch.randn(12, 6, dtype=torch.float64).softmax(1)
-    ours = functional.soft_target_info_nce(logits, targets, noise, 0.7)
+    ours = functional.soft_target_info_nce(logits, targets, noise, temperature=0.7)
     torch.testing.assert_close(ours, published_loss(logits, targets, noise, 0.7), rtol=0, atol=1e-13)
 
 
@@ -90,7 +90,9 @@ def test_permuting_the_batch_permutes_the_losses(batch: Batch, random) -> None:
     random.shuffle(order)
 
     def losses(logits: torch.Tensor, targets: SoftTargets) -> torch.Tensor:
-        return functional.soft_target_info_nce(logits, targets, batch.noise, batch.temperature, reduction="none")
+        return functional.soft_target_info_nce(
+            logits, targets, batch.noise, temperature=batch.temperature, reduction="none"
+        )
 
     expected = losses(batch.logits, batch.targets)[order]
     bound = 1e-12 * (1 + float(batch.scores.detach().abs().max()))

@@ -24,10 +24,10 @@ from softnce import (
     SoftTargetCrossEntropy,
     SoftTargetInfoNCE,
     SoftTargets,
-    distributed,
+    _ranks,
     noise,
 )
-from softnce.distributed import gather_targets
+from softnce._ranks import gather_targets
 
 K, DIM = 6, 4
 SIZES = {"even": [5, 5, 5, 5], "uneven": [5, 2, 1, 4], "empty rank": [5, 0, 3, 0]}
@@ -61,7 +61,7 @@ def step(
     for _ in range(2):
         model.zero_grad()
         loss.zero_grad()
-        value = loss(model(x), targets, weight)
+        value = loss(model(x), targets, sample_weight=weight)
         value.backward()
         shown.append(value.item())
     parameters = [*model.parameters(), *loss.parameters()]
@@ -131,13 +131,13 @@ def every_case(rank: int, world: int, port: int, results: Path) -> None:
     found["sharded"] = accumulate(rank, world, sharded=True)
     # What travels: count it at the collective.
     sent = []
-    real = distributed._all_gather
+    real = _ranks._all_gather
 
     def counting(output: Tensor, tensor: Tensor, *args: object, **kwargs: object) -> object:
         sent.append((tensor.dtype, tensor.numel() * tensor.element_size()))
         return real(output, tensor, *args, **kwargs)
 
-    distributed._all_gather = counting
+    _ranks._all_gather = counting
     t = SoftTargets.from_labels(torch.randint(1000, (1024,)), 1000, smoothing=0.1)
     gathered, offset = gather_targets(t.mix(t.flip(0), torch.rand(1024)))
     assert (len(gathered), offset) == (1024 * world, 1024 * rank)

@@ -142,12 +142,12 @@ def test_the_mean_of_one_label_is_soft_distribution_info_nce_with_noise_from_eta
     """The same labels, the same candidates, the same loss; and α is distributed as the categorical draw's."""
     draw = draws.Averaged(1, candidates=7)
     alpha, noise = drawn(draw, SMOOTHED, NOISE.log())
-    ours = SoftTargetInfoNCE(NOISE, 0.6, draw=draw)(LOGITS, SMOOTHED, generator=seeded())
-    expected = functional.info_nce(LOGITS, alpha.index[:, 0], NOISE, 0.6, candidates=noise)
+    ours = SoftTargetInfoNCE(NOISE, temperature=0.6, draw=draw)(LOGITS, SMOOTHED, generator=seeded())
+    expected = functional.info_nce(LOGITS, alpha.index[:, 0], NOISE, temperature=0.6, candidates=noise)
     torch.testing.assert_close(ours, expected, **EXACT)
     # With the batch as candidates it is soft distribution InfoNCE to the letter: only the labels' draws differ.
-    batch = functional.info_nce(LOGITS, alpha.index[:, 0], NOISE, 0.6)
-    drawn_again = SoftTargetInfoNCE(NOISE, 0.6, draw=_Given(1.0, alpha, None))(LOGITS, SMOOTHED)
+    batch = functional.info_nce(LOGITS, alpha.index[:, 0], NOISE, temperature=0.6)
+    drawn_again = SoftTargetInfoNCE(NOISE, temperature=0.6, draw=_Given(1.0, alpha, None))(LOGITS, SMOOTHED)
     torch.testing.assert_close(drawn_again, batch, **EXACT)
     rows = SMOOTHED[torch.zeros(20_000, dtype=torch.long)]
     samples = [d.alpha(rows, seeded(6)).index[:, 0].bincount(minlength=K) for d in (draw, draws.Categorical())]
@@ -341,7 +341,7 @@ def test_the_loss_scales_scores_and_keeps_the_own_target_once(name: str, tempera
     alpha, noise = (points.dense(torch.float64) for points in drawn(draw, SMOOTHED, NOISE.log()))
     scores = draw.scale * (LOGITS / temperature - NOISE.log())
     expected = slow_contrast(scores, alpha, noise, own=None)
-    loss = SoftTargetInfoNCE(NOISE, temperature, draw=draw, reduction="none")
+    loss = SoftTargetInfoNCE(NOISE, temperature=temperature, draw=draw, reduction="none")
     torch.testing.assert_close(loss(LOGITS, SMOOTHED, generator=seeded()), expected, rtol=1e-6, atol=1e-6)
 
 
@@ -362,7 +362,9 @@ def test_the_gradient_is_the_candidates_mean_less_alpha_times_the_scale(name: st
     weights = torch.einsum("nmk,nk->nm", pool, scores).softmax(1)
     expected = draw.scale / temperature * (torch.einsum("nm,nmk->nk", weights, pool) - pool[:, 0])
     logits = LOGITS.clone().requires_grad_()
-    SoftTargetInfoNCE(NOISE, temperature, draw=draw, reduction="sum")(logits, SMOOTHED, generator=seeded()).backward()
+    SoftTargetInfoNCE(NOISE, temperature=temperature, draw=draw, reduction="sum")(
+        logits, SMOOTHED, generator=seeded()
+    ).backward()
     torch.testing.assert_close(logits.grad, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -371,7 +373,7 @@ def test_from_label_embeddings_it_is_the_same_loss(name: str) -> None:
     features = torch.randn(N, 4, dtype=torch.float64, generator=GENERATOR)
     table = torch.randn(K, 4, dtype=torch.float64, generator=GENERATOR)
     leaves = [t.clone().requires_grad_() for t in (features, table, features, table)]
-    loss = SoftTargetInfoNCE(NOISE, 0.8, draw=DRAWS[name])
+    loss = SoftTargetInfoNCE(NOISE, temperature=0.8, draw=DRAWS[name])
     direct = loss(leaves[0] @ leaves[1].T, SMOOTHED, generator=seeded())
     linear = loss.linear(leaves[2], leaves[3], SMOOTHED, generator=seeded())
     torch.testing.assert_close(linear, direct, **EXACT)
@@ -434,7 +436,7 @@ def test_averaged_tends_to_the_soft_target_at_temperature_over_n() -> None:
     logits = LOGITS[:4, :3] / n
     averaged = SoftTargetInfoNCE(draw=_Given(float(n), alpha, None))(logits, targets)
     torch.testing.assert_close(
-        averaged, functional.soft_target_info_nce(logits, targets, None, 1 / n), rtol=0, atol=1e-2
+        averaged, functional.soft_target_info_nce(logits, targets, None, temperature=1 / n), rtol=0, atol=1e-2
     )
 
 

@@ -11,7 +11,7 @@ from reference import contrast as slow_contrast
 from torch.nn import functional as F
 
 from softnce import BatchCandidates, ClassCandidates, SoftTargetInfoNCE, SoftTargets, functional
-from softnce.contrast import contrast
+from softnce._scores.geometric import contrast
 
 N, K = 40, 7
 GENERATOR = torch.Generator().manual_seed(0)
@@ -32,7 +32,7 @@ def test_1_labels_against_the_batch_need_only_its_class_counts() -> None:
     logits = LOGITS.clone().requires_grad_()
     counts = torch.bincount(LABELS, minlength=K).double()
     scores = logits / 0.7 - NOISE.log()
-    losses = functional.info_nce(logits, LABELS, NOISE, 0.7, reduction="none")
+    losses = functional.info_nce(logits, LABELS, NOISE, temperature=0.7, reduction="none")
     expected = -scores.gather(1, LABELS[:, None])[:, 0] + (scores + counts.log()).logsumexp(1)
     torch.testing.assert_close(losses, expected, **EXACT)
     shifted = F.cross_entropy(scores + counts.log(), LABELS, reduction="none")
@@ -64,7 +64,9 @@ def test_3_shared_smoothing_is_a_temperature(mixing: bool) -> None:
     # η^(1−ε) is no distribution, but only its logarithm enters.
     noise = (1 - epsilon) * NOISE.log()
     plain = contrast(LOGITS, temperature / (1 - epsilon), noise, targets(0.0), [targets(0.0)], torch.arange(N))
-    smoothed = functional.soft_target_info_nce(LOGITS, targets(epsilon), NOISE, temperature, reduction="none")
+    smoothed = functional.soft_target_info_nce(
+        LOGITS, targets(epsilon), NOISE, temperature=temperature, reduction="none"
+    )
     torch.testing.assert_close(smoothed, plain, **EXACT)
     # And it really is the smoothed targets' loss, background included.
     rows = targets(epsilon).dense(torch.float64)
@@ -117,7 +119,7 @@ def test_5_the_gradient_is_the_candidates_mean_less_the_target(kind: str) -> Non
         t = t.mix(t.flip(0), LAM)
     if kind == "dense":
         t = SoftTargets.from_dense(t.dense())
-    losses = functional.soft_target_info_nce(logits, t, NOISE, temperature, reduction="sum")
+    losses = functional.soft_target_info_nce(logits, t, NOISE, temperature=temperature, reduction="sum")
     rows = t.dense(torch.float64)
     scores = LOGITS / temperature - NOISE.log()
     weights = (scores @ rows.t()).softmax(1)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from batches import KINDS, make_targets
 
-from softnce import SoftTargetInfoNCE, contrast, functional
+from softnce import SoftTargetInfoNCE, functional
+from softnce._scores import geometric
 
 N = 9
 
@@ -38,11 +39,13 @@ def test_few_logits_and_many_take_labels_alike(monkeypatch: pytest.MonkeyPatch, 
     noise = torch.tensor([0.3, 0.25, 0.2, 0.1, 0.1, 0.05], dtype=torch.float64)
 
     def run() -> tuple[torch.Tensor, torch.Tensor]:
-        loss = functional.soft_target_info_nce(logits, labels, noise, 0.6, reduction="none", label_smoothing=smoothing)
+        loss = functional.soft_target_info_nce(
+            logits, labels, noise, temperature=0.6, reduction="none", label_smoothing=smoothing
+        )
         return loss.detach(), torch.autograd.grad(loss, logits, torch.arange(N).double())[0]
 
     few = run()
-    monkeypatch.setattr(contrast, "SMALL", 0)
+    monkeypatch.setattr(geometric, "SMALL", 0)
     for ours, expected in zip(run(), few, strict=True):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-14)
 

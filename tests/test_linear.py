@@ -161,11 +161,11 @@ def test_an_index_finds_what_it_says() -> None:
     [
         (
             lambda: functional.linear_soft_target_info_nce(torch.randn(2, 3), torch.randn(5, 4), torch.tensor([0, 1])),
-            "3 features",
+            "features have 3 columns",
         ),
         (
             lambda: functional.linear_soft_target_info_nce(torch.randn(2, 4), torch.randn(5, 4), torch.tensor([0])),
-            "1 rows",
+            r"labels of shape \(2,\)",
         ),
         (
             lambda: functional.linear_soft_target_info_nce(torch.randn(4), torch.randn(5, 4), torch.tensor([0])),

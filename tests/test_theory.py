@@ -37,7 +37,9 @@ def test_info_nce_as_printed() -> None:
     score = [(z @ labels[k]) / tau - eta[k].log() for k in tuple_]
     printed = -(score[0].exp() / sum(s.exp() for s in score)).log()
     negatives = SoftTargets.from_labels(torch.tensor(tuple_[1:]), 7)
-    found = functional.info_nce((labels @ z)[None], torch.tensor(tuple_[:1]), eta, tau, candidates=negatives)
+    found = functional.info_nce(
+        (labels @ z)[None], torch.tensor(tuple_[:1]), eta, temperature=tau, candidates=negatives
+    )
     torch.testing.assert_close(found, printed, **EXACT)
 
 
@@ -49,7 +51,7 @@ def test_soft_target_info_nce_as_printed() -> None:
     own = (p * s).sum().exp()
     denominator = own + sum((other * s).sum().exp() for other in others)
     logits, candidates = (labels @ z)[None], SoftTargets.from_dense(others)
-    found = functional.soft_target_info_nce(logits, p[None], eta, tau, candidates=candidates)
+    found = functional.soft_target_info_nce(logits, p[None], eta, temperature=tau, candidates=candidates)
     torch.testing.assert_close(found, -(own / denominator).log(), **EXACT)
     energies = -sum(p[i] * (s[i].exp() / denominator).log() for i in range(7))
     torch.testing.assert_close(found, energies, **EXACT)

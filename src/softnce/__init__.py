@@ -7,11 +7,32 @@
 torch.Size([])
 """
 
-from softnce import draws, functional, heads, noise
+from softnce import (
+    calibration,
+    candidates,
+    distributions,
+    draws,
+    dynamics,
+    functional,
+    heads,
+    information,
+    losses,
+    noise,
+    targets,
+)
+from softnce._checks import set_validation
 from softnce.candidates import BatchCandidates, Candidates, ClassCandidates, QueueCandidates, SampledCandidates
-from softnce.losses import NLL, InfoNCE, SoftDistributionInfoNCE, SoftTargetCrossEntropy, SoftTargetInfoNCE
+from softnce.losses import (
+    NLL,
+    ClassifierLoss,
+    ContrastiveLoss,
+    InfoNCE,
+    SoftDistributionInfoNCE,
+    SoftTargetCrossEntropy,
+    SoftTargetInfoNCE,
+)
+from softnce.noise import RunningNoise
 from softnce.targets import SoftTargets
-from softnce.validation import set_validation
 
 __version__ = "0.1.0"
 
@@ -20,16 +41,26 @@ __all__ = [
     "BatchCandidates",
     "Candidates",
     "ClassCandidates",
+    "ClassifierLoss",
+    "ContrastiveLoss",
     "InfoNCE",
     "QueueCandidates",
+    "RunningNoise",
     "SampledCandidates",
     "SoftDistributionInfoNCE",
     "SoftTargetCrossEntropy",
     "SoftTargetInfoNCE",
     "SoftTargets",
+    "calibration",
+    "candidates",
+    "distributions",
     "draws",
+    "dynamics",
     "functional",
     "heads",
+    "information",
+    "losses",
     "noise",
     "set_validation",
+    "targets",
 ]

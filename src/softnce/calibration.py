@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from softnce.targets import SoftTargets, as_soft_targets
-from softnce.validation import check_rows_sum_to_one, values_are_checked
+from softnce._checks import check_rows_sum_to_one, values_are_checked
+from softnce.targets.soft_targets import SoftTargets, as_soft_targets
 
 Targets = Tensor | SoftTargets
 Binning = Literal["width", "mass"]

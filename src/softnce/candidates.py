@@ -12,8 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softnce.targets import SoftTargets, class_edges, invert_edges, same_number
-from softnce.validation import KeepsPrecision, check_distribution
+from softnce._checks import check_distribution
+from softnce._precision import KeepsPrecision
+from softnce.targets._background import same_number
+from softnce.targets._sampling import class_edges, invert_edges
+from softnce.targets.soft_targets import LABELS, SoftTargets
 
 Groups = list[SoftTargets]
 
@@ -75,8 +78,8 @@ class ClassCandidates(Candidates):
             raise ValueError("ClassCandidates(smoothing=None) needs targets that share one smoothing; give a number")
         labels = torch.arange(batch.num_classes, device=batch.device)[:, None]
         vertices = SoftTargets(batch.num_classes, labels, None, smoothing, batch.smoothing_dist)
-        if batch.index is not None and batch.weight is None and same_number(batch.smoothing, smoothing):
-            return [vertices], batch.index[own, 0]  # a label's own target is its vertex
+        if batch.form == LABELS and same_number(batch.smoothing, smoothing):
+            return [vertices], batch.labels[own]  # a label's own target is its vertex
         return [vertices], None
 
     @property
@@ -88,7 +91,7 @@ class SampledCandidates(Candidates, KeepsPrecision):
     """``size`` soft targets drawn afresh at every call, as the training policy would make them.
 
     Each is a label from ``marginal``, or, with ``mix_alpha`` > 0, two of them mixed by λ ~ Beta(mix_alpha, mix_alpha);
-    then smoothed. O(size·log K) a call. On every rank its own.
+    then smoothed. O(size·log K) per call. Every rank draws its own.
 
     Args:
         size: M, the number of candidates.

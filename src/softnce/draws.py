@@ -37,8 +37,10 @@ import torch
 from torch import Tensor
 
 from softnce import distributions
-from softnce.targets import SoftTargets, is_zero, sample_labels
-from softnce.validation import values_are_checked
+from softnce._checks import values_are_checked
+from softnce.targets._background import is_zero
+from softnce.targets._sampling import sample_labels
+from softnce.targets.soft_targets import DENSE, SoftTargets
 
 
 class Draw:
@@ -103,9 +105,9 @@ class Averaged(Draw):
             shares = torch.cat([shares, targets.background_mass(shares.dtype)[:, None]], 1)
         mean = distributions.AveragedCategorical(self.n, probs=shares, validate_args=False)
         slots = mean.sample_labels(generator=generator)
-        inside = (
-            slots if targets.index is None else targets.index.gather(1, slots.clamp(max=targets.index.shape[1] - 1))
-        )
+        inside = slots
+        if targets.form != DENSE:
+            inside = targets.classes.gather(1, slots.clamp(max=targets.classes.shape[1] - 1))
         if not is_zero(targets.smoothing):
             background = sample_labels(
                 targets.smoothing_dist, slots.numel(), targets.num_classes, targets.device, generator

@@ -15,8 +15,8 @@ O(N·M·K) time, O(N·M + N·K + M·K) memory.
 import torch
 from torch import Tensor
 
-from softnce.arguments import check_temperature
-from softnce.validation import check_places, check_rows_sum_to_one, values_are_checked
+from softnce._checks import check_places, check_rows_sum_to_one, values_are_checked
+from softnce._rows import check_temperature
 
 __all__ = [
     "attraction_and_repulsion",

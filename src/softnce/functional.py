@@ -1,49 +1,57 @@
-"""The losses as functions of class logits and targets.
+r"""The losses as functions of class scores and targets.
 
-Every one takes ``logits`` (N, K) or (N, K, d₁, …) and ``targets``: labels (N,) or (N, d₁, …), probabilities of the
-logits' shape, or :class:`~softnce.SoftTargets` (of N·d₁·… rows, the class dimension moved last). Scores are computed in
-float32 or better, also under autocast, and a loss of half-precision logits is float32.
+Every function takes ``logits`` (N, K) or (N, K, d₁, …), the ``linear_*`` ones ``features`` (N, d) and a ``table`` of
+label embeddings (K, d) instead, and ``targets``: labels (N,) or (N, d₁, …), probabilities of the logits' shape, or
+:class:`~softnce.SoftTargets` (of N·d₁·… rows, the class dimension moved last). Scores are computed in float32 or
+better, also under autocast, and the loss of half-precision logits is float32. Functions keep no state and talk to no
+other rank; the Modules in :mod:`softnce.losses` call the same pipeline and do both.
 
 Arguments they share:
 
+- ``noise_probs`` η: class probabilities (K,), None for uniform. The score of class k is logit_k/τ − log η_k.
 - ``temperature`` τ: a positive number, or a tensor (a learnable parameter).
-- ``noise_probs`` η: class probabilities (K,), None for uniform.
-- ``reduction``: ``"mean"`` (weighted, over the rows that count), ``"sum"`` or ``"none"``.
-- ``weight``: one weight a sample, of the labels' shape.
+- ``candidates``: what each target is contrasted with. None: the batch's targets (or what ``draw`` supplies); a
+  :class:`~softnce.Candidates`; or :class:`~softnce.SoftTargets`, used as they are.
+- ``batch``, ``own``: for a part of a larger batch (gradient accumulation). ``batch`` holds the targets of the whole
+  batch, ``own`` (N,) the positions of these rows in it. The rows are contrasted with the whole batch and the mean is
+  over the whole batch, so that the losses of all parts add up to the loss of the batch. Without ``batch``, ``own``
+  gives positions in ``candidates`` passed as SoftTargets, for candidates that hold the rows' own targets.
+- ``draw``: how a soft target becomes the α that is contrasted, see :mod:`softnce.draws`; None: it stays as it is.
+- ``generator``: source of randomness of ``draw`` and ``candidates``. With ``draw`` and ``batch``, pass a generator in
+  the same state for every part of the batch.
+- ``remove_accidental_hits``: leave out other candidates that equal the row's own target. Costs an (N, M) mask.
+- ``chunk_size``: rows worked on at a time, to bound the memory for scores by chunk_size × M; by default as many as the
+  cache holds.
+- ``reduction``: ``"mean"`` (weighted, over the samples that are not ignored), ``"sum"`` or ``"none"``.
+- ``sample_weight``: one weight per sample, of the labels' shape; with ``batch``, one per row of the whole batch.
 - ``class_weight`` (K,): in cross-entropy as in :func:`torch.nn.functional.cross_entropy`; in the contrastive losses it
-  weighs a sample by Σ_k α_k·class_weight_k, which for a label is the same thing.
-- ``label_smoothing`` ε in [0, 1]: moves the targets towards uniform.
-- ``ignore_index``: samples with this label are neither positives nor candidates. A batch of nothing else has loss 0.
+  weighs a sample by Σ_k α_k·class_weight_k, which is the same for a label.
+- ``label_smoothing`` ε in [0, 1]: moves the targets towards uniform, and with them ``batch`` and the ``candidates``
+  that ``own`` points into.
+- ``ignore_index``: samples with this label are neither positives nor candidates. If every sample is ignored, the loss
+  is 0.
+
+All functions return a scalar, or with ``reduction="none"`` a tensor of the labels' shape.
 """
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from softnce import draws
-from softnce.arguments import (
-    blank_ignored,
-    check_candidates,
-    check_chunk_size,
-    check_class_weight,
-    check_hard,
-    check_own,
-    check_temperature,
-    reduce,
-    row_weight,
-    rows_of_features,
-    rows_of_logits,
-    rows_of_targets,
-    times,
-    total_weight,
-)
-from softnce.contrast import class_scores, contrast, cross_entropy
-from softnce.linear import linear_contrast
+from softnce._pipeline import compute
+from softnce._rows import Reduction, check_table, check_temperature
+from softnce._scores.classes import class_scores
+from softnce._scores.logits import Logits
+from softnce._scores.table import Table
+from softnce.candidates import Candidates
+from softnce.draws import Categorical, Draw
 from softnce.noise import log_noise
 from softnce.targets import SoftTargets
 
 __all__ = [
     "info_nce",
     "linear_soft_target_info_nce",
+    "linear_topk",
     "nll",
     "probabilities",
     "ranking",
@@ -57,88 +65,91 @@ def soft_target_info_nce(
     logits: Tensor,
     targets: Tensor | SoftTargets,
     noise_probs: Tensor | None = None,
-    temperature: float | Tensor = 1.0,
-    candidates: SoftTargets | None = None,
-    reduction: str = "mean",
     *,
-    own: Tensor | None = None,
-    weight: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    candidates: Candidates | SoftTargets | None = None,
+    draw: Draw | None = None,
+    remove_accidental_hits: bool = False,
+    chunk_size: int | None = None,
+    reduction: Reduction = "mean",
+    sample_weight: Tensor | None = None,
     class_weight: Tensor | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    remove_accidental_hits: bool = False,
-    chunk_size: int | None = None,
+    batch: SoftTargets | None = None,
+    own: Tensor | None = None,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
     r"""Pick each row's soft target out of the candidates.
 
     .. math:: \ell = -\log \frac{e^{\sigma(\alpha)}}{\sum_{c \in C} e^{\sigma(c)}}, \qquad
               \sigma(c) = \sum_k c_k \left(\text{logit}_k / \tau - \log \eta_k\right)
 
-    Args:
-        candidates: every target to contrast with; None: the batch's own ``targets``.
-        own: (N,) which of the candidates is each row's own; None: it is not among them, and is added.
-        remove_accidental_hits: leave out other candidates that equal the row's own target.
-        chunk_size: rows worked on at a time, to bound the memory for scores by chunk_size × M; by default as many as
-            the cache holds.
+    The row's own target is in C exactly once. Time O(N·K) for labels, O(N·M·S) for S pairs, one (N, K) × (K, M) product
+    for dense targets. Besides the gradient, memory is one chunk, and N × M where K > 2·M·S; never N × M × K. Targets
+    carry no gradient.
 
-    Time O(N·K) for labels, O(N·M·S) for S pairs, one (N, K) × (K, M) product for dense targets. Besides the gradient,
-    memory is one chunk, and N × M where K > 2·M·S; never N × M × K. Removing accidental hits takes an N × M mask more.
-    Targets carry no gradient.
+    Args: see :mod:`softnce.functional`.
+
+    Returns:
+        the loss, () or of the labels' shape.
+
+    References: eq. (soft-target-infonce) of Hugger and Uhlmann, *Noise contrastive estimation with soft targets for
+    conditional models* (2024).
 
     >>> logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
     >>> soft_target_info_nce(logits, torch.tensor([0, 1]), label_smoothing=0.1)
     tensor(0.1530)
     """
-    logits, shape = rows_of_logits(logits)
-    soft = rows_of_targets(targets, logits, shape, label_smoothing, ignore_index).detach()
-    logits = blank_ignored(logits, soft)
-    if candidates is None:
-        if own is not None:
-            raise ValueError("own says which of candidates is each row's own, so it needs candidates")
-        candidates, own = soft, torch.arange(len(soft), device=logits.device)
-    else:
-        check_candidates(candidates, own, *logits.shape)
-        check_own(candidates, own, soft)
-    eta, temperature = log_noise(noise_probs, logits.shape[1]), check_temperature(temperature)
-    losses = contrast(
-        logits, temperature, eta, soft, [candidates], own, remove_accidental_hits, check_chunk_size(chunk_size)
-    )
-    return reduce(losses, contrast_weight(soft, shape, weight, class_weight), reduction, shape)
+    source = Logits(logits)
+    return compute(
+        source, targets, contrast="geometric", log_noise=log_noise(noise_probs, source.num_classes),
+        temperature=temperature, candidates=candidates, draw=draw, remove_accidental_hits=remove_accidental_hits,
+        chunk_size=chunk_size, reduction=reduction, sample_weight=sample_weight, class_weight=class_weight,
+        label_smoothing=label_smoothing, ignore_index=ignore_index, batch=batch, own=own, generator=generator,
+    )[0]  # fmt: skip
 
 
 def linear_soft_target_info_nce(
-    input: Tensor,
-    weight: Tensor,
+    features: Tensor,
+    table: Tensor,
     targets: Tensor | SoftTargets,
     noise_probs: Tensor | None = None,
-    temperature: float | Tensor = 1.0,
-    candidates: SoftTargets | None = None,
-    reduction: str = "mean",
     *,
     bias: Tensor | None = None,
     sparse: bool = False,
     cosine: bool = False,
-    own: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    candidates: Candidates | SoftTargets | None = None,
+    draw: Draw | None = None,
+    remove_accidental_hits: bool = False,
+    chunk_size: int | None = None,
+    reduction: Reduction = "mean",
     sample_weight: Tensor | None = None,
     class_weight: Tensor | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    remove_accidental_hits: bool = False,
-    chunk_size: int | None = None,
+    batch: SoftTargets | None = None,
+    own: Tensor | None = None,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
-    """:func:`soft_target_info_nce` of the logits ``input @ weight.T + bias``, without computing them.
+    """:func:`soft_target_info_nce` of the logits ``features @ table.T + bias``, without computing them.
 
-    Value and gradients are the same, but no step depends on the number of classes: S rows of ``weight`` are mixed for
-    each of the M candidates, then multiplied with the N inputs. O(N·M·d + M·S·d) time, O(N·M + M·S·d) memory.
+    Value and gradients are the same, but no step depends on the number of classes: S rows of ``table`` are mixed for
+    each of the M candidates, then multiplied with the N features. O(N·M·d + M·S·d) time, O(N·M + M·S·d) memory.
 
     Args:
-        input: features (N, d).
-        weight: label embeddings (K, d).
+        features: (N, d).
+        table: label embeddings (K, d).
         bias: (K,).
-        sparse: make the gradient of ``weight`` a sparse tensor of the rows touched, for ``SparseAdam`` or ``SGD``.
+        sparse: make the gradient of ``table`` a sparse tensor of the rows touched, for ``SparseAdam`` or ``SGD``.
         cosine: normalise features and label embeddings to unit length.
-        sample_weight: one weight a sample, (N,).
         chunk_size: rows worked on at a time and recomputed in backward, to bound memory by chunk_size × M.
+
+    The other arguments are those of :mod:`softnce.functional`.
+
+    Returns:
+        the loss, () or (N,).
 
     >>> table = torch.randn(1_000_000, 16, requires_grad=True)
     >>> loss = linear_soft_target_info_nce(torch.randn(4, 16), table, torch.tensor([5, 6, 7, 8]), sparse=True)
@@ -146,166 +157,161 @@ def linear_soft_target_info_nce(
     >>> table.grad.coalesce().indices()
     tensor([[5, 6, 7, 8]])
     """
-    features, soft, shape = rows_of_features(input, weight, bias, targets, label_smoothing, ignore_index)
-    soft = soft.detach()
-    if candidates is None:
-        if own is not None:
-            raise ValueError("own says which of candidates is each row's own, so it needs candidates")
-        candidates, own = soft, torch.arange(len(soft), device=input.device)
-    else:
-        check_candidates(candidates, own, len(soft), soft.num_classes)
-        check_own(candidates, own, soft)
-    losses = linear_contrast(
-        features,
-        weight,
-        bias,
-        check_temperature(temperature),
-        log_noise(noise_probs, len(weight)),
-        soft,
-        [candidates],
-        own,
-        remove_accidental_hits,
-        check_chunk_size(chunk_size),
-        sparse,
-        cosine,
-    )
-    return reduce(losses, contrast_weight(soft, shape, sample_weight, class_weight), reduction, shape)
+    source = Table(features, table, bias, sparse, cosine)
+    return compute(
+        source, targets, contrast="geometric", log_noise=log_noise(noise_probs, source.num_classes),
+        temperature=temperature, candidates=candidates, draw=draw, remove_accidental_hits=remove_accidental_hits,
+        chunk_size=chunk_size, reduction=reduction, sample_weight=sample_weight, class_weight=class_weight,
+        label_smoothing=label_smoothing, ignore_index=ignore_index, batch=batch, own=own, generator=generator,
+    )[0]  # fmt: skip
 
 
 def info_nce(
     logits: Tensor,
     targets: Tensor | SoftTargets,
     noise_probs: Tensor | None = None,
-    temperature: float | Tensor = 1.0,
-    candidates: SoftTargets | None = None,
-    reduction: str = "mean",
     *,
-    own: Tensor | None = None,
-    weight: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    candidates: Candidates | SoftTargets | None = None,
+    remove_accidental_hits: bool = False,
+    chunk_size: int | None = None,
+    reduction: Reduction = "mean",
+    sample_weight: Tensor | None = None,
     class_weight: Tensor | None = None,
     ignore_index: int = -100,
-    remove_accidental_hits: bool = False,
+    batch: SoftTargets | None = None,
+    own: Tensor | None = None,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
     """InfoNCE on class logits: pick each row's label out of the batch's labels. O(N·K).
 
     The same as :func:`soft_target_info_nce`, for hard labels only.
     """
-    return soft_target_info_nce(
-        logits,
-        check_hard(targets, "info_nce"),
-        noise_probs,
-        temperature,
-        candidates,
-        reduction,
-        own=own,
-        weight=weight,
-        class_weight=class_weight,
-        ignore_index=ignore_index,
-        remove_accidental_hits=remove_accidental_hits,
-    )
+    source = Logits(logits)
+    return compute(
+        source, targets, contrast="geometric", hard_labels_of="info_nce",
+        log_noise=log_noise(noise_probs, source.num_classes), temperature=temperature, candidates=candidates,
+        remove_accidental_hits=remove_accidental_hits, chunk_size=chunk_size, reduction=reduction,
+        sample_weight=sample_weight, class_weight=class_weight, ignore_index=ignore_index, batch=batch, own=own,
+        generator=generator,
+    )[0]  # fmt: skip
 
 
 def soft_distribution_info_nce(
     logits: Tensor,
     targets: Tensor | SoftTargets,
     noise_probs: Tensor | None = None,
-    temperature: float | Tensor = 1.0,
-    reduction: str = "mean",
     *,
-    weight: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    candidates: Candidates | SoftTargets | None = None,
+    remove_accidental_hits: bool = False,
+    chunk_size: int | None = None,
+    reduction: Reduction = "mean",
+    sample_weight: Tensor | None = None,
     class_weight: Tensor | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    remove_accidental_hits: bool = False,
+    batch: SoftTargets | None = None,
+    own: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """InfoNCE with one label drawn from each soft target, against the batch's drawn labels. O(N·K)."""
-    logits, shape = rows_of_logits(logits)
-    soft = rows_of_targets(targets, logits, shape, label_smoothing, ignore_index)
-    drawn = draws.Categorical().alpha(soft, generator)
-    losses = soft_target_info_nce(
-        logits,
-        drawn,
-        noise_probs,
-        temperature,
-        reduction="none",
-        remove_accidental_hits=remove_accidental_hits,
-    )
-    return reduce(losses, contrast_weight(drawn, shape, weight, class_weight), reduction, shape)
+    return soft_target_info_nce(
+        logits, targets, noise_probs,
+        temperature=temperature, candidates=candidates, draw=Categorical(),
+        remove_accidental_hits=remove_accidental_hits, chunk_size=chunk_size, reduction=reduction,
+        sample_weight=sample_weight, class_weight=class_weight, label_smoothing=label_smoothing,
+        ignore_index=ignore_index, batch=batch, own=own, generator=generator,
+    )  # fmt: skip
 
 
 def soft_target_cross_entropy(
     logits: Tensor,
     targets: Tensor | SoftTargets,
-    temperature: float | Tensor = 1.0,
-    reduction: str = "mean",
     *,
-    weight: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    reduction: Reduction = "mean",
+    sample_weight: Tensor | None = None,
     class_weight: Tensor | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
+    batch: SoftTargets | None = None,
+    own: Tensor | None = None,
 ) -> Tensor:
     """−Σ_k α_k·log softmax(logits/τ)_k. O(N·K).
 
     As :func:`torch.nn.functional.cross_entropy`, class weights and their part in the mean included; SoftTargets are
-    treated as probabilities are there.
+    treated as probabilities are there. Targets may carry a gradient.
     """
-    logits, shape = rows_of_logits(logits)
-    soft = rows_of_targets(targets, logits, shape, label_smoothing, ignore_index)
-    logits = blank_ignored(logits, soft)
-    check_class_weight(class_weight, logits.shape[1])
-    losses = cross_entropy(class_scores(logits, check_temperature(temperature)), soft, class_weight)
-    rows = row_weight(soft, shape, weight)
-    return reduce(losses, rows, reduction, shape, cross_entropy_total(losses, soft, rows, class_weight))
+    return compute(
+        Logits(logits), targets, contrast="classes", temperature=temperature, reduction=reduction,
+        sample_weight=sample_weight, class_weight=class_weight, label_smoothing=label_smoothing,
+        ignore_index=ignore_index, batch=batch, own=own,
+    )[0]  # fmt: skip
 
 
 def nll(
     logits: Tensor,
     targets: Tensor | SoftTargets,
-    temperature: float | Tensor = 1.0,
-    reduction: str = "mean",
     *,
-    weight: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    reduction: Reduction = "mean",
+    sample_weight: Tensor | None = None,
     class_weight: Tensor | None = None,
     ignore_index: int = -100,
+    batch: SoftTargets | None = None,
+    own: Tensor | None = None,
 ) -> Tensor:
     """−log softmax(logits/τ)_y of hard labels y. O(N·K)."""
-    return soft_target_cross_entropy(
-        logits,
-        check_hard(targets, "nll"),
-        temperature,
-        reduction,
-        weight=weight,
-        class_weight=class_weight,
-        ignore_index=ignore_index,
-    )
+    return compute(
+        Logits(logits), targets, contrast="classes", hard_labels_of="nll", temperature=temperature,
+        reduction=reduction, sample_weight=sample_weight, class_weight=class_weight, ignore_index=ignore_index,
+        batch=batch, own=own,
+    )[0]  # fmt: skip
 
 
-def probabilities(logits: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
+def probabilities(logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
     """p(k|x) ∝ exp(logit_k/τ), (N, K): the model all these losses train, normalised over the classes."""
     return class_scores(logits, check_temperature(temperature)).softmax(1)
 
 
 def ranking(logits: Tensor, k: int = 1) -> Tensor:
-    """The k best classes of each row, best first, (N, k). The noise has no part in it, nor has the temperature."""
+    """The k best classes of each row, best first, (N, k). Independent of noise and temperature."""
     if not 1 <= k <= logits.shape[1]:
         raise ValueError(f"k must be between 1 and the {logits.shape[1]} classes, got {k}")
     return logits.topk(k, dim=1).indices
 
 
-def contrast_weight(
-    targets: SoftTargets, shape: torch.Size, weight: Tensor | None, class_weight: Tensor | None
-) -> Tensor | None:
-    """The weight of every row in a contrastive loss, (N,), or None where all weigh 1."""
-    check_class_weight(class_weight, targets.num_classes)
-    rows = row_weight(targets, shape, weight)
-    return rows if class_weight is None else times(rows, targets.expectation(class_weight))
+def linear_topk(
+    features: Tensor,
+    table: Tensor,
+    k: int,
+    *,
+    bias: Tensor | None = None,
+    cosine: bool = False,
+    chunk_size: int = 65536,
+) -> tuple[Tensor, Tensor]:
+    """The k best classes of each row of ``features @ table.T + bias`` and their logits.
 
+    Goes through the whole table, ``chunk_size`` classes at a time. O(N·K·d) time, O(N·chunk_size) memory.
 
-def cross_entropy_total(
-    losses: Tensor, targets: SoftTargets, rows: Tensor | None, class_weight: Tensor | None
-) -> Tensor:
-    """What the mean of a cross-entropy divides by: the weights of the labels' classes, or of the rows if soft."""
-    if class_weight is not None and targets.index is not None and targets.weight is None:
-        rows = times(rows, class_weight[targets.index[:, 0]])
-    return total_weight(len(losses), rows, losses)
+    Returns:
+        logits and classes, (N, k) each, best first.
+    """
+    check_table(features, table, bias, allow_empty=True)
+    if not 1 <= k <= len(table):
+        raise ValueError(f"k must be between 1 and the {len(table)} classes, got {k}")
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size must be positive, got {chunk_size}")
+    z = F.normalize(features, dim=1) if cosine else features
+    best = features.new_empty(len(features), 0)
+    classes = torch.empty(len(features), 0, dtype=torch.long, device=features.device)
+    for start in range(0, len(table), chunk_size):
+        part = table[start : start + chunk_size]
+        logits = F.linear(z, F.normalize(part, dim=1) if cosine else part)
+        if bias is not None:
+            logits = logits + bias[start : start + chunk_size]
+        values, index = logits.topk(min(k, len(part)), dim=1)
+        best, order = torch.cat([best, values], 1).topk(min(k, best.shape[1] + values.shape[1]), dim=1)
+        classes = torch.cat([classes, index + start], 1).gather(1, order)
+    return best, classes

@@ -5,14 +5,13 @@ logits the dot products z·y_k.
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from softnce import linear
-from softnce.losses import SoftTargetInfoNCE
+from softnce import functional
+from softnce.losses import ContrastiveLoss
 from softnce.targets import SoftTargets
 
 
@@ -84,7 +83,8 @@ class LabelEmbeddingHead(nn.Module):
             and any optimiser for the rest.
         cosine: logits are cosine similarities; give the criterion a temperature well below 1.
 
-    >>> head, criterion = LabelEmbeddingHead(16, 100_000), SoftTargetInfoNCE()
+    >>> import softnce
+    >>> head, criterion = LabelEmbeddingHead(16, 100_000), softnce.SoftTargetInfoNCE()
     >>> features = torch.randn(8, 16, requires_grad=True)
     >>> head.loss(features, torch.arange(8), criterion).backward()
     >>> head.weight.grad.is_sparse, tuple(head.topk(features, 5)[1].shape)
@@ -110,20 +110,32 @@ class LabelEmbeddingHead(nn.Module):
         return F.linear(features, self.weight)
 
     def loss(
-        self, features: Tensor, targets: Tensor | SoftTargets, criterion: SoftTargetInfoNCE, **options: Any
+        self,
+        features: Tensor,
+        targets: Tensor | SoftTargets,
+        criterion: ContrastiveLoss,
+        *,
+        bias: Tensor | None = None,
+        sample_weight: Tensor | None = None,
+        batch: SoftTargets | None = None,
+        own: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
-        """``criterion(self(features), targets)`` without the logits; options are those of ``criterion.linear``."""
-        if not isinstance(criterion, SoftTargetInfoNCE):
+        """``criterion(self(features), targets)`` without the logits; arguments as in ``criterion.linear``."""
+        if not isinstance(criterion, ContrastiveLoss):
             raise TypeError(
-                f"criterion must be a SoftTargetInfoNCE or InfoNCE, got {type(criterion).__name__}, which needs the "
-                "logits: criterion(head(features), targets)"
+                f"criterion must be a contrastive loss such as SoftTargetInfoNCE, got {type(criterion).__name__}, "
+                "which needs the logits: criterion(head(features), targets)"
             )
-        return criterion.linear(features, self.weight, targets, sparse=self.sparse, cosine=self.cosine, **options)
+        return criterion.linear(
+            features, self.weight, targets, bias=bias, sparse=self.sparse, cosine=self.cosine,
+            sample_weight=sample_weight, batch=batch, own=own, generator=generator,
+        )  # fmt: skip
 
     @torch.no_grad()
     def topk(self, features: Tensor, k: int, chunk_size: int = 65536) -> tuple[Tensor, Tensor]:
         """The k best logits and their classes, (N, k) each, through the whole table in chunks. O(N·K·d)."""
-        return linear.topk(features, self.weight, k, cosine=self.cosine, chunk_size=chunk_size)
+        return functional.linear_topk(features, self.weight, k, cosine=self.cosine, chunk_size=chunk_size)
 
 
 class LabelIndex:

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from softnce.validation import check_places, check_rows_sum_to_one, values_are_checked
+from softnce._checks import check_places, check_rows_sum_to_one, values_are_checked
 
 __all__ = [
     "InformationMeter",

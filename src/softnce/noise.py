@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from softnce._checks import check_distribution, check_labels, check_tensor, values_are_checked
+from softnce._precision import KeepsPrecision
 from softnce.targets import SoftTargets
-from softnce.validation import KeepsPrecision, check_distribution, check_labels, check_tensor, values_are_checked
 
 
 def uniform(num_classes: int) -> Tensor:
@@ -118,7 +119,10 @@ def log_noise(noise_probs: Tensor | None, num_classes: int | None = None) -> Ten
         return None
     if not isinstance(noise_probs, Tensor):
         raise TypeError(f"noise_probs must be a tensor (K,) or None, got {type(noise_probs).__name__}")
-    check_distribution(noise_probs, "noise_probs", num_classes)
+    try:
+        check_distribution(noise_probs, "noise_probs", num_classes)
+    except ValueError as error:
+        raise ValueError(f"{error}; if these are class weights, write class_weight=...") from None
     if values_are_checked(noise_probs) and bool((noise_probs == 0).any()):
         first = int((noise_probs == 0).nonzero()[0])
         raise ValueError(

@@ -119,9 +119,9 @@ def shares_of(inputs, labels, count, step):
 @pytest.mark.parametrize(("config", "policy", "labels"), list(losses()))
 def test_accumulated_shares_give_the_whole_batchs_update(config, policy, labels):
     def run(count):
-        loss, draw = build_loss(config, policy, labels, K)
+        loss = build_loss(config, policy, labels, K)
         classifier = Classifier(
-            linear(), loss, K, targets=policy, draw=draw, seed=4,
+            linear(), loss, K, targets=policy, seed=4,
             optimiser=Optimiser("sgd", base_lr=3.0, batch=13, weight_decay=0.0, momentum=0.0),
             schedule=Schedule(epochs=100, warmup_epochs=0.0), steps_per_epoch=2,
         )  # fmt: skip
@@ -145,7 +145,7 @@ def test_accumulated_shares_give_the_whole_batchs_update(config, policy, labels)
 def test_one_share_equals_the_plain_loss():
     inputs, labels = problem()
     policy = Targets(smoothing=0.1)
-    loss, _ = build_loss(Loss(), policy, labels, K)
+    loss = build_loss(Loss(), policy, labels, K)
     assert isinstance(loss, SoftTargetInfoNCE)
     for batch in (Batch(inputs, labels), Batch(inputs, labels, labels, torch.arange(len(labels)), 0)):
         model = linear()

@@ -11,10 +11,17 @@ from torch import Tensor
 
 from softnce import noise
 from softnce.candidates import BatchCandidates, Candidates, ClassCandidates, QueueCandidates, SampledCandidates
-from softnce.draws import Averaged, Categorical, ContinuousCategorical, Draw
+from softnce.draws import Averaged, ContinuousCategorical, Draw
 from softnce.lab.configuration import option
 from softnce.lab.targets import Targets
-from softnce.losses import NLL, ClassifierLoss, InfoNCE, SoftTargetCrossEntropy, SoftTargetInfoNCE
+from softnce.losses import (
+    NLL,
+    ClassifierLoss,
+    InfoNCE,
+    SoftDistributionInfoNCE,
+    SoftTargetCrossEntropy,
+    SoftTargetInfoNCE,
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,6 @@ class LossKind:
         labels_only: takes hard labels, no soft targets.
         contrastive: contrasts the target with those of other rows, and corrects by the noise η.
         takes_candidates: the recipe may say what a target is contrasted with.
-        draw: turns each soft target into what is contrasted; None leaves it.
         in_paper: one of the paper's five, which the recipes and studies of the paper run.
     """
 
@@ -37,7 +43,6 @@ class LossKind:
     labels_only: bool = False
     contrastive: bool = False
     takes_candidates: bool = False
-    draw: Draw | None = None
     in_paper: bool = True
 
 
@@ -45,7 +50,7 @@ LOSSES: dict[str, LossKind] = {
     "nll": LossKind("NLL", NLL, labels_only=True),
     "soft-ce": LossKind("soft target cross-entropy", SoftTargetCrossEntropy),
     "info-nce": LossKind("InfoNCE", InfoNCE, labels_only=True, contrastive=True),
-    "soft-dist-info-nce": LossKind("soft distribution InfoNCE", InfoNCE, contrastive=True, draw=Categorical()),
+    "soft-dist-info-nce": LossKind("soft distribution InfoNCE", SoftDistributionInfoNCE, contrastive=True),
     "soft-target-info-nce": LossKind("soft target InfoNCE", SoftTargetInfoNCE, contrastive=True, takes_candidates=True),
 }
 PAPER = tuple(name for name, kind in LOSSES.items() if kind.in_paper)
@@ -81,8 +86,8 @@ class Loss:
         return LOSSES[self.name]
 
 
-def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int) -> tuple[ClassifierLoss, Draw | None]:
-    """The loss a recipe names, and how its targets are drawn.
+def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int) -> ClassifierLoss:
+    """The loss a recipe names.
 
     Args:
         config: the recipe's loss.
@@ -92,28 +97,27 @@ def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int)
     """
     kind = config.kind
     if not kind.contrastive:
-        return kind.build(temperature=config.temperature), kind.draw
+        return kind.build(temperature=config.temperature)
     try:
         eta = None if config.noise == "uniform" else noise.from_labels(labels, num_classes)
     except ValueError as error:  # what is wrong, and what a recipe can do about it
         raise ValueError(f"{str(error).partition(';')[0]}; --loss.noise uniform does without η") from None
     options = {"temperature": config.temperature}
     if kind.takes_candidates:
-        return kind.build(eta, candidates=_candidates(config, targets, labels, num_classes), **options), kind.draw
-    return kind.build(eta, **options), kind.draw
+        return kind.build(eta, candidates=_candidates(config, targets, labels, num_classes), **options)
+    return kind.build(eta, **options)
 
 
 def loss_with_noise(name: str, eta: Tensor | None, strength: float = 0.0) -> ClassifierLoss:
-    """A loss at temperature 1 with a noise of its own; where it draws, it draws in the call.
+    """A loss at temperature 1 with a noise of its own.
 
     Args:
         name: one of :data:`LOSSES`; or of :data:`DRAWS`, for soft target InfoNCE of such draws against draws from η.
         eta: η, (K,); None for uniform.
         strength: n or κ of the draws.
     """
-    draw = DRAWS[name](strength) if name in DRAWS else LOSSES[name].draw
-    if draw is not None:
-        return SoftTargetInfoNCE(eta, draw=draw)
+    if name in DRAWS:
+        return SoftTargetInfoNCE(eta, draw=DRAWS[name](strength))
     kind = LOSSES[name]
     return kind.build(eta) if kind.contrastive else kind.build()
 

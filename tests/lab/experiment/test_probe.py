@@ -77,7 +77,7 @@ def test_all_rows_of_whole_batches_are_seen_once():
             return super().forward(x)
 
     x = torch.arange(10.0)[:, None].repeat(1, 2)
-    loss, _ = build_loss(Loss("nll"), HARD, torch.zeros(10, dtype=torch.long), 2)
+    loss = build_loss(Loss("nll"), HARD, torch.zeros(10, dtype=torch.long), 2)
     targets = SoftTargets.from_labels(torch.arange(10) % 2, 2)
     fit(Watched(2, 2), loss, x, targets, batch=4, lr=1e-3, epochs=2, seed=0)
     assert [len(rows) for rows in seen] == [4, 4, 4, 4]
@@ -88,7 +88,7 @@ def test_all_rows_of_whole_batches_are_seen_once():
 
 def test_a_step_is_adamws_with_decayed_matrices_and_the_rate_asked_for():
     x, targets = torch.randn(8, 3), SoftTargets.from_labels(torch.arange(8) % 2, 2)
-    loss, _ = build_loss(Loss("nll"), HARD, torch.zeros(8, dtype=torch.long), 2)
+    loss = build_loss(Loss("nll"), HARD, torch.zeros(8, dtype=torch.long), 2)
     for options, rate in (({"cosine": False, "weight_decay": 0.0}, 1.0), ({}, 0.5)):  # of the second of two epochs
         head, other = (build_head(Head("linear"), 3, 2, seed=0) for _ in range(2))
         fit(head, loss, x, targets, batch=8, lr=0.1, epochs=2, seed=0, **options)

@@ -25,7 +25,6 @@ from softnce.lab.losses import build_loss
 from softnce.lab.models.images import build_network
 from softnce.lab.recipes.recipe import Recipe
 from softnce.lab.train.classifier import trainable
-from softnce.losses import SoftTargetInfoNCE
 from softnce.targets import SoftTargets
 
 CLASSES = {"imagenet": 1000, "tiny-imagenet": 200, "cifar100": 100}
@@ -61,22 +60,18 @@ def measure(recipe: Recipe, options: Options) -> Costs:
     model = replace(recipe.model, weights="none")
     network = build_network(model, recipe.head, classes, recipe.data.image_size).to(device)
     labels = torch.arange(batch, device=device) % classes
-    loss, draw = build_loss(recipe.loss, recipe.targets, torch.arange(classes), classes)
+    loss = build_loss(recipe.loss, recipe.targets, torch.arange(classes), classes)
     loss = loss.to(device).eval()
     whole = SoftTargets.from_labels(labels, classes, recipe.targets.smoothing)
     if recipe.targets.mixes:
         whole = whole.mix(whole.flip(0), 0.7)
-    if draw is not None:
-        whole = draw.alpha(whole)
     own = torch.arange(rows, device=device) % batch
     inputs = torch.randn(rows, 3, recipe.data.image_size, recipe.data.image_size, device=device)
     scores = torch.randn(rows, classes, device=device, requires_grad=True)
 
     def contrast() -> None:
-        if isinstance(loss, SoftTargetInfoNCE):
-            loss(scores, whole[own], batch=whole, own=own).backward()
-        else:
-            loss(scores, whole[own]).backward()
+        generator = torch.Generator(device).manual_seed(0)
+        loss(scores, whole[own], batch=whole, own=own, generator=generator).backward()
 
     update = torch.optim.AdamW(trainable(network), lr=1e-6)
     network_time = _time(lambda: network(inputs).square().mean().backward(), options.repeats, device)

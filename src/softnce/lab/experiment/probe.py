@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from softnce import calibration
-from softnce.draws import Draw
 from softnce.lab.data.features import Features, Part, Source, load
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.heads import Head, build_head
 from softnce.lab.losses import LOSSES, Loss, build_loss
 from softnce.lab.targets import Targets
 from softnce.lab.train.scores import Scores
-from softnce.losses import ClassifierLoss, SoftTargetInfoNCE
+from softnce.losses import ClassifierLoss
 from softnce.targets import SoftTargets
 
 WEIGHT_DECAY = 0.05
@@ -62,13 +61,13 @@ def trained(probe: Probe, data: Features, candidates: Targets | None = None) -> 
 
     ``candidates`` is how sampled ones are made, where that is not how targets are.
     """
-    loss, draw = build_loss(probe.loss, candidates or probe.targets, data.train.y, data.num_classes)
+    loss = build_loss(probe.loss, candidates or probe.targets, data.train.y, data.num_classes)
     targets = SoftTargets.from_labels(data.train.y, data.num_classes, probe.targets.smoothing)
     head = build_head(probe.head, data.dim, data.num_classes, probe.seed)
     watch = BestEpoch(head, data.held_out, loss.temperature)
     fit(
         head, loss, data.train.x, targets,
-        batch=probe.batch, lr=probe.lr, epochs=probe.epochs, seed=probe.seed, mix=probe.targets, draw=draw, after=watch,
+        batch=probe.batch, lr=probe.lr, epochs=probe.epochs, seed=probe.seed, mix=probe.targets, after=watch,
     )  # fmt: skip
     return watch
 
@@ -84,7 +83,6 @@ def fit(
     epochs: int,
     seed: int | torch.Generator,
     mix: Targets = HARD,
-    draw: Draw | None = None,
     weight_decay: float = WEIGHT_DECAY,
     cosine: bool = True,
     after: Callable[[int], None] = lambda epoch: None,
@@ -126,11 +124,7 @@ def fit(
             mixed = draw_mix(mix, inputs.shape, generator.initial_seed(), step) if mix.mixes else None
             if mixed is not None:
                 inputs, soft = mix_inputs(inputs, mixed), soft.mix(soft.flip(0), mixed.share)
-            if draw is not None:
-                soft = draw.alpha(soft, generator)
-            scores = head(inputs)
-            drawing = {"generator": generator} if isinstance(loss, SoftTargetInfoNCE) else {}
-            value = loss(scores, soft, **drawing)
+            value = loss(head(inputs), soft, generator=generator)
             optimiser.zero_grad()
             value.backward()
             optimiser.step()

@@ -13,14 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from softnce.candidates import Candidates
-from softnce.draws import Draw
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
 from softnce.lab.recipes.recipe import GraphOptimiser, Optimiser, Schedule
 from softnce.lab.targets import Targets, soft_targets
 from softnce.lab.train.scores import Scores
-from softnce.losses import ClassifierLoss, SoftTargetInfoNCE
+from softnce.losses import ClassifierLoss, ContrastiveLoss
 from softnce.targets import SoftTargets
 
 import lightning as L  # isort: skip
@@ -55,7 +53,6 @@ class Classifier(L.LightningModule):
         loss: one of :mod:`softnce.losses`, called with scores and soft targets.
         num_classes: K.
         targets: smoothing and mixing.
-        draw: turns each soft target into what is contrasted, such as one label drawn from it; None leaves it.
         optimiser, schedule: how the weights move.
         steps_per_epoch: updates an epoch, for the schedule.
         parameter_groups: what the optimiser gets, with ``lr_scale`` and ``weight_decay`` a group; None: all that is
@@ -76,7 +73,6 @@ class Classifier(L.LightningModule):
         num_classes: int,
         *,
         targets: Targets | None = None,
-        draw: Draw | None = None,
         optimiser: Optimiser | GraphOptimiser | None = None,
         schedule: Schedule | None = None,
         steps_per_epoch: int = 1,
@@ -90,7 +86,6 @@ class Classifier(L.LightningModule):
         self.loss = loss
         self.num_classes = num_classes
         self.targets = targets or Targets()
-        self.draw = draw
         self.optimiser: Optimiser | GraphOptimiser = optimiser or Optimiser()
         self.schedule = schedule or Schedule()
         self.steps_per_epoch = steps_per_epoch
@@ -99,9 +94,9 @@ class Classifier(L.LightningModule):
         self.about = about or {}
         self.scores = scores or Scores(num_classes)
         self.skipped = 0
-        # of the update under way: what its micro-batches add to the loss, and the targets of its whole batch
+        # of the update under way: what its micro-batches add to the loss; targets and step of its whole batch
         self._pending: list[Tensor] = []
-        self._remembered: SoftTargets | None = None
+        self._whole: tuple[SoftTargets, int] | None = None
 
     def forward(self, inputs: Any) -> Tensor:
         return self.model(inputs)
@@ -118,7 +113,7 @@ class Classifier(L.LightningModule):
             self._pending.append(value.detach() / divided)
             return value
         self._pending.append(value.detach())
-        self._remembered = soft
+        self._whole = soft, step
         return value * divided  # the shares' losses already add up to the mean over the whole batch
 
     def step_loss(self, batch: Batch, step: int, batch_idx: int = 0, rank: int = 0) -> tuple[Tensor, SoftTargets]:
@@ -127,8 +122,6 @@ class Classifier(L.LightningModule):
         All that is random in it follows from the seed and these numbers; it needs no trainer.
         """
         torch.manual_seed(_seed(self.seed, step, batch_idx, rank))  # dropout and stochastic depth
-        # what all shares of a batch must draw alike comes from this one
-        shared = torch.Generator(batch.labels.device).manual_seed(_seed(self.seed, step))
         labels = batch.labels if batch.whole is None else batch.whole
         soft = soft_targets(labels, batch.votes, self.num_classes, self.targets.smoothing)
         inputs = batch.inputs
@@ -140,38 +133,25 @@ class Classifier(L.LightningModule):
             mix = draw_mix(self.targets, inputs.shape, self.seed, step)
             if mix is not None:
                 inputs, soft = mix_inputs(inputs, mix), soft.mix(soft.flip(0), mix.share)
-        if self.draw is not None:
-            soft = self.draw.alpha(soft, shared)
-        scores = self(inputs)
-        if batch.whole is None:
-            return self._whole_loss(scores, soft, shared), soft
-        assert batch.own is not None
-        return self._share_loss(scores, soft, batch.own, shared), soft
+        scores, generator = self(inputs), self._shared_generator(step, batch.labels.device)
+        if batch.whole is None or batch.own is None:
+            return self.loss(scores, soft, generator=generator), soft
+        if len(batch.own) == 0:
+            return 0.0 * scores.sum(), soft
+        self.loss.distributed = False  # the whole batch is at hand: there is nothing to ask other ranks for
+        return self.loss(scores, soft[batch.own], batch=soft, own=batch.own, generator=generator), soft
 
-    def _whole_loss(self, scores: Tensor, soft: SoftTargets, generator: torch.Generator) -> Tensor:
-        if isinstance(self.loss, SoftTargetInfoNCE):
-            return self.loss(scores, soft, generator=generator)
-        return self.loss(scores, soft)
-
-    def _share_loss(self, scores: Tensor, whole: SoftTargets, own: Tensor, generator: torch.Generator) -> Tensor:
-        """This share's part of the mean over the whole batch."""
-        if len(own) == 0:
-            return 0.0 * scores.sum()
-        # The whole batch is at hand, so the loss need not ask other ranks, and remembers it once an update, not once a
-        # share: both are what it does in eval mode. Gradients flow as ever.
-        self.loss.eval()
-        if isinstance(self.loss, SoftTargetInfoNCE):
-            return self.loss(scores, whole[own], batch=whole, own=own, generator=generator)
-        mine = whole[own]
-        return self.loss(scores, mine) * (rows_that_count(mine) / max(1, rows_that_count(whole)))
+    def _shared_generator(self, step: int, device: torch.device) -> torch.Generator:
+        """Where all shares of a batch draw from, so that they draw alike."""
+        return torch.Generator(device).manual_seed(_seed(self.seed, step))
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Once an update: show the loss of the whole batch, and stop if it is no number."""
         total = torch.stack(self._pending).sum()
         self._pending.clear()
-        candidates = getattr(self.loss, "candidates", None)
-        if self._remembered is not None and isinstance(candidates, Candidates):
-            candidates.remember(self._remembered)
+        if self._whole is not None and isinstance(self.loss, ContrastiveLoss):
+            whole, step = self._whole
+            self.loss.remember(whole, generator=self._shared_generator(step, whole.device))
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(total)
         value, rate = total.item(), max(group["lr"] for group in optimizer.param_groups)
@@ -219,10 +199,6 @@ class Classifier(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["about"] = self.about
-
-
-def rows_that_count(targets: SoftTargets) -> int:
-    return len(targets) if targets.mask is None else int(targets.mask.sum())
 
 
 def build_optimiser(config: Optimiser | GraphOptimiser, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

@@ -408,13 +408,12 @@ def prepare(recipe: Recipe | GraphRecipe, out: Path, *, resume: bool = False) ->
 def build(recipe: Recipe | GraphRecipe, machine: Machine) -> tuple[Classifier, L.LightningDataModule, int]:
     """The classifier a recipe describes, its data, and how many micro-batches make a batch."""
     parts = _image_parts(recipe, machine) if isinstance(recipe, Recipe) else _graph_parts(recipe, machine)
-    loss, draw = build_loss(recipe.loss, recipe.targets, parts.labels, len(parts.classes))
+    loss = build_loss(recipe.loss, recipe.targets, parts.labels, len(parts.classes))
     classifier = Classifier(
         parts.network,
         loss,
         len(parts.classes),
         targets=recipe.targets,
-        draw=draw,
         optimiser=recipe.optimiser,
         schedule=recipe.schedule,
         steps_per_epoch=parts.batches.steps,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from softnce.lab.experiment.claims import Finding
+from softnce.lab.experiment.claims import Finding, Verdict
 from softnce.lab.experiment.comparison import alike
 from softnce.lab.experiment.results import Row
 from softnce.lab.studies.classes.training import METHODS, Method
@@ -101,5 +101,5 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     text = f"""{ours.accuracy:.1f} % at the end of training, after {ours.seconds:.0f} s; by then full softmax
         cross-entropy, on its way, has {full:.1f} %, sampled softmax {sampled.accuracy_by(ours.seconds):.1f} %
         ({sampled.accuracy:.1f} % at its end after {sampled.seconds:.0f} s)"""
-    verdict = "undecided" if largest < 100_000 else "beyond" if ours.accuracy > full else "not reproduced"
+    verdict: Verdict = "undecided" if largest < 100_000 else "beyond" if ours.accuracy > full else "not reproduced"
     return {"many-classes": Finding(text, f"generated problem, {largest:,} classes", verdict)}

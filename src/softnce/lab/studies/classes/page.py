@@ -40,8 +40,12 @@ def section(rows: Sequence[Row]) -> Section:
         softmax), both with a cosine schedule. Seconds count drawing the batch, forward, backward and the optimiser, not
         evaluation. Peak memory is parameters, optimiser state and the most that a step allocates beside them, traced at
         torch's allocator."""
-    blocks = [_time_figure(found), _memory_figure(found), _table(found)]
-    return Section("Ten thousand to a million classes", summary, blocks, [method])
+    return Section(
+        "Ten thousand to a million classes",
+        summary,
+        [_time_figure(found), _memory_figure(found), _table(found)],
+        [method],
+    )
 
 
 def _best_possible(of_size: dict[Method, Trained]) -> float:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from softnce import SoftTargets, linear
+from softnce import SoftTargets, functional
 
 
 class Problem:
@@ -35,7 +35,9 @@ class Problem:
         labels = torch.randint(len(self.points), (rows,), generator=self._generator)
         places = self._places(labels)
         # The nearest point has the largest u·p − |p|²/2.
-        nearest = linear.topk(places, self.points, 1, bias=-self.points.square().sum(1) / 2, chunk_size=16384)[1][:, 0]
+        nearest = functional.linear_topk(
+            places, self.points, 1, bias=-self.points.square().sum(1) / 2, chunk_size=16384
+        )[1][:, 0]
         return self.seen(places), labels, (nearest == labels).float().mean().item()
 
     def seen(self, places: Tensor) -> Tensor:

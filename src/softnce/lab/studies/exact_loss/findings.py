@@ -14,7 +14,7 @@ from softnce.lab.studies.exact_loss.distribution import SMOOTHING
 from softnce.lab.studies.exact_loss.training import CLASSES, Kind, Method, Problem
 
 FEWEST_SEEDS = 3  # for a verdict
-TARGETS = {"labels": "smoothed labels", "conditional": "the true conditional as target"}
+TARGETS: dict[Problem, str] = {"labels": "smoothed labels", "conditional": "the true conditional as target"}
 
 
 @dataclass(frozen=True)

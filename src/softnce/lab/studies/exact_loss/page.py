@@ -94,9 +94,9 @@ def _training_figure(trained: Trainings) -> Figure:
     above, below = [], []
     for problem in trained.rows:
         label = "negative log-likelihood (nats)" if problem == "digits" else "KL(p‖q) (nats)"
-        axes = {"log_x": True, "log_y": True}
-        above.append(Panel(PROBLEMS[problem], "nats in a draw", label, _error_marks(trained, problem), **axes))
-        below.append(Panel("", "nats in a draw", "gradient noise", _noise_marks(trained, problem), **axes))
+        errors, noises = _error_marks(trained, problem), _noise_marks(trained, problem)
+        above.append(Panel(PROBLEMS[problem], "nats in a draw", label, errors, log_x=True, log_y=True))
+        below.append(Panel("", "nats in a draw", "gradient noise", noises, log_x=True, log_y=True))
     caption = f"""Above: error of the trained model at its best temperature, mean and 95 % interval over
         {counted(trained.seeds, "seed")}, against what a draw says about its target. Below: noise of the gradient (seed
         0), in batches to average until signal equals noise. Dashed: losses that draw nothing."""

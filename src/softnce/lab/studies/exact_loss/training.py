@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
 import softnce
-from softnce import SoftTargetInfoNCE, SoftTargets, calibration
+from softnce import SoftTargets, calibration
 from softnce.distributions import AveragedCategorical, ContinuousCategorical
 from softnce.lab.experiment.probe import fit
 from softnce.lab.losses import loss_with_noise
@@ -129,7 +129,7 @@ def gradient_noise(problem: Problem, method: Method, seed: int, batches: int) ->
     total, squares = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64), 0.0
     for _ in range(batches):
         batch = torch.randint(len(here.inputs), (here.batch_size,), generator=generator)
-        value = _call(loss, model(here.inputs[batch]), here.targets[batch], generator)
+        value = loss(model(here.inputs[batch]), here.targets[batch], generator=generator)
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(value, parameters)]).double()
         total += gradient
         squares += gradient.square().sum().item()
@@ -149,7 +149,7 @@ def cost(classes: int, methods: Sequence[Method], rows: int) -> dict[str, Any]:
     target = smoothed_label(classes).float()
 
     def step(loss: nn.Module) -> Callable[[], None]:
-        return lambda: _call(loss, logits, targets, generator).backward()
+        return lambda: loss(logits, targets, generator=generator).backward()
 
     samplers = {
         "continuous": lambda: ContinuousCategorical(target).sample((10_000,)),
@@ -182,14 +182,10 @@ def _fit(
     generator: torch.Generator,
     after: Callable[[int], None] = lambda epoch: None,
 ) -> None:
-    options = {"batch": here.batch_size, "lr": here.lr, "epochs": epochs, "seed": generator}
-    fit(model, loss, here.inputs, here.targets, **options, weight_decay=0.0, after=after)
-
-
-def _call(loss: nn.Module, logits: Tensor, targets: SoftTargets, generator: torch.Generator) -> Tensor:
-    drawing = {"generator": generator} if isinstance(loss, SoftTargetInfoNCE) else {}
-    value: Tensor = loss(logits, targets, **drawing)
-    return value
+    fit(
+        model, loss, here.inputs, here.targets,
+        batch=here.batch_size, lr=here.lr, epochs=epochs, seed=generator, weight_decay=0.0, after=after,
+    )  # fmt: skip
 
 
 def _accuracy(model: nn.Module, here: Data) -> float:

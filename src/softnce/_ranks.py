@@ -1,7 +1,7 @@
 """Targets and means across ranks.
 
 A candidate is only a target: it carries no gradient, so gathering targets is exact, and it is small, so what travels
-are (class, weight) pairs. Two collectives a step: one header of 64 bytes a rank, then one block of 4-byte words.
+are (class, weight) pairs. Two collectives per step: a header of 64 bytes per rank, then a block of 4-byte words.
 """
 
 import struct
@@ -13,9 +13,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.nn.functional import pad
 
-from softnce.targets import SoftTargets
-
-_LABELS, _PAIRS, _DENSE = range(3)
+from softnce.targets.soft_targets import DENSE, LABELS, SoftTargets
 
 # Renamed in torch 2.13.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -51,7 +49,7 @@ def average_gradient(parameter: Tensor) -> Tensor:
 def gather_targets(targets: SoftTargets) -> tuple[SoftTargets, int]:
     """The targets of all ranks in rank order, and where this rank's begin.
 
-    Batches may be uneven, or empty on some ranks. Sends S int32 and S float32 a row (labels: one int32; dense rows: K
+    Batches may be uneven, or empty on some ranks. Sends S int32 and S float32 per row (labels: one int32; dense rows: K
     float32); float64 weights travel as float64. ξ is taken to be the same on all ranks.
     """
     headers = _exchange(_header(targets), targets.device)
@@ -67,15 +65,15 @@ def gather_targets(targets: SoftTargets) -> tuple[SoftTargets, int]:
 
     # Every rank lays out its rows in the same columns of 4-byte words, filled up to the longest batch.
     size = torch.finfo(dtype).bits // 32
-    pairs = num_classes if form == _DENSE else max(header.pairs for header in filled)
-    widths = [pairs * (form != _DENSE), pairs * size * (form != _LABELS), size * (not shared), 1 * masked]
+    pairs = num_classes if form == DENSE else max(header.pairs for header in filled)
+    widths = [pairs * (form != DENSE), pairs * size * (form != LABELS), size * (not shared), 1 * masked]
     block = torch.zeros(len(targets), 0, dtype=torch.int32, device=targets.device)
     if len(targets):
         columns = [block]
-        if form != _DENSE and targets.index is not None:
-            columns.append(pad(targets.index.int(), (0, pairs - targets.index.shape[1])))
-        if form != _LABELS:
-            weight = targets.foreground(dtype) if form == _DENSE else targets.pair_weight(dtype)
+        if form != DENSE:
+            columns.append(pad(targets.classes.int(), (0, pairs - targets.classes.shape[1])))
+        if form != LABELS:
+            weight = targets.foreground(dtype) if form == DENSE else targets.pair_weight(dtype)
             columns.append(_words(pad(weight, (0, pairs - weight.shape[1]))))
         if not shared:
             columns.append(_words(targets.background_mass(dtype)[:, None]))
@@ -91,8 +89,8 @@ def gather_targets(targets: SoftTargets) -> tuple[SoftTargets, int]:
     index, weight, mass, counts = (part.contiguous() for part in rows.split(widths, 1))
     gathered = SoftTargets(
         num_classes,
-        None if form == _DENSE else index.long(),
-        None if form == _LABELS else weight.view(dtype),
+        None if form == DENSE else index.long(),
+        None if form == LABELS else weight.view(dtype),
         filled[0].smoothing if shared else mass.view(dtype)[:, 0],
         targets.smoothing_dist,
         counts[:, 0].bool() if masked else None,
@@ -115,8 +113,8 @@ def _header(targets: SoftTargets) -> _Header:
     return _Header(
         len(targets),
         targets.num_classes,
-        _DENSE if targets.index is None else _LABELS if targets.weight is None else _PAIRS,
-        0 if targets.index is None else targets.index.shape[1],
+        targets.form,
+        0 if targets.form == DENSE else targets.classes.shape[1],
         targets.weight is not None and targets.weight.dtype == torch.float64,
         targets.mask is not None,
         isinstance(targets.smoothing, float),

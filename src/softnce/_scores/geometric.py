@@ -10,28 +10,20 @@ enter, so whatever adds the same number to every candidate, such as a shared lab
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from softnce.kernel import Direction, Problem, logsumexp
-from softnce.targets import SoftTargets, is_zero, same_background, same_dist
+from softnce._precision import at_least_float32, full_precision
+from softnce._scores.blocks import Direction, Problem, logsumexp
+from softnce._scores.classes import class_scores
+from softnce.targets._background import is_zero
+from softnce.targets._equality import numbered
+from softnce.targets.soft_targets import DENSE, LABELS, SoftTargets
 
 SMALL = 1 << 16
 """Logits up to which torch's cross-entropy is quicker than the kernel: there launching operations takes the time."""
-
-
-def class_scores(logits: Tensor, temperature: float | Tensor = 1.0, log_noise: Tensor | None = None) -> Tensor:
-    """s = logits/τ − log η, (N, K), in float32 or better whatever autocast says.
-
-    Without ``log_noise`` η is uniform; −log η is then one constant, which no loss here can see, and is left out.
-    """
-    scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if isinstance(temperature, Tensor) or temperature != 1.0:
-        scores = scores / temperature
-    return scores if log_noise is None else scores - log_noise.to(scores.dtype)
 
 
 def contrast(
@@ -57,12 +49,12 @@ def contrast(
     with full_precision(logits.device):
         groups = [group for group in candidates if len(group)]
         if not groups or len(logits) == 0:
-            return class_scores(logits, temperature)[:, :0].sum(1)  # 0, yet of everything that will be trained
+            return class_scores(logits, temperature)[:, :0].sum(1)  # zero, but keeps the autograd graph connected
         if isinstance(temperature, Tensor):  # it may be learned
             logits, temperature = class_scores(logits, temperature), 1.0
         if len(groups) == 1 and own is not None and not remove_accidental_hits and _are_counted(targets, groups[0]):
             return _label_losses(logits, temperature, log_noise, targets, groups[0], chunk_size)
-        numbers = identities(targets, groups) if remove_accidental_hits else None
+        numbers = numbered(targets, groups) if remove_accidental_hits else None
         parts, start = [], 0
         for group in groups:
             problem = _problem(logits, temperature, log_noise, targets, group)
@@ -76,24 +68,10 @@ def contrast(
         return torch.logaddexp(rest, rest.new_zeros(()))
 
 
-def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """No autocast: scores are sums of products, which half precision would ruin."""
-    is_on = torch.is_autocast_enabled(device.type)
-    return torch.autocast(device.type, enabled=False) if is_on else nullcontext()
-
-
-def cross_entropy(scores: Tensor, targets: SoftTargets, class_weight: Tensor | None = None) -> Tensor:
-    """−Σ_k α_k·log softmax(s)_k of every row, (N,); with ``class_weight`` w, −Σ_k w_k·α_k·log softmax(s)_k. O(N·K)."""
-    log_probs = scores.log_softmax(1)
-    if class_weight is not None:
-        log_probs = log_probs * class_weight.to(log_probs.dtype)
-    return -targets.expectation(log_probs)
-
-
 def _are_counted(targets: SoftTargets, group: SoftTargets) -> bool:
     """Whether class counts are all that matters of the candidates, and the quicker way."""
-    labels = all(t.index is not None and t.weight is None for t in (targets, group))
-    return labels and same_background(targets, group) and group.num_classes <= 2 * len(group)
+    are_labels = targets.form == LABELS == group.form
+    return are_labels and targets.shares_background(group) and group.num_classes <= 2 * len(group)
 
 
 def _label_losses(
@@ -108,12 +86,10 @@ def _label_losses(
 
     ℓ = −s_y + log Σ_k n_k exp s_k: the candidates are the K classes, each as often as it occurs. O(N·K).
     """
-    assert targets.index is not None
-    assert group.index is not None
     assert isinstance(targets.smoothing, float)
-    dtype = torch.promote_types(logits.dtype, torch.float32)
+    dtype = at_least_float32(logits.dtype)
     sharpness = 1 - targets.smoothing
-    label, labels = targets.index[:, 0], group.index[:, 0]
+    label, labels = targets.labels, group.labels
     ones = torch.ones_like(labels, dtype=dtype) if group.mask is None else group.mask.to(dtype)
     counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add_(0, labels, ones)
     # The lowest number instead of −∞ for n = 0, so that gradients stay finite when all classes are empty.
@@ -124,7 +100,7 @@ def _label_losses(
         scores = torch.add(offset, logits.to(dtype), alpha=sharpness / temperature)
         return F.cross_entropy(scores, label, reduction="none") + log_counts[label]
     problem = Problem(
-        scale=sharpness / temperature, index=None, weight=None, own_index=targets.index, own_weight=None,
+        scale=sharpness / temperature, index=None, weight=None, own_index=targets.classes, own_weight=None,
         offset=offset, own_offset=None if shift is None else -shift[label], directions=[], mask=None, block=chunk_size,
     )  # fmt: skip
     return logsumexp(logits, problem)
@@ -134,12 +110,12 @@ def _problem(
     logits: Tensor, temperature: float, log_noise: Tensor | None, targets: SoftTargets, group: SoftTargets
 ) -> Problem:
     """What the kernel needs to score a group for these rows."""
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    shared = same_background(targets, group)
+    dtype = at_least_float32(logits.dtype)
+    shared = targets.shares_background(group)
     offset = own_offset = None
     if log_noise is not None:
         offset, own_offset = (-t.expectation(log_noise.to(dtype), background=not shared) for t in (group, targets))
-    if shared and group.weight is None and targets.weight is None and isinstance(group.smoothing, float):
+    if shared and group.form == LABELS == targets.form and isinstance(group.smoothing, float):
         # Labels: one weight for all, hence no weights.
         scale, weight, own_weight, directions = (1 - group.smoothing) / temperature, None, None, []
     else:
@@ -157,7 +133,7 @@ def _above_lowest(targets: SoftTargets, dtype: torch.dtype) -> tuple[Tensor, Ten
     what all classes have in common cancels between rows that were smoothed alike.
     """
     weight = targets.pair_weight(dtype)
-    if targets.index is not None:
+    if targets.form != DENSE:
         return weight, None
     lowest = weight.amin(1)
     return weight - lowest[:, None], lowest
@@ -176,7 +152,7 @@ def _directions(
     if shared:
         return directions
     mass, own_mass = (_mass_along(t, dtype) for t in (group, targets))
-    if mass is not None and own_mass is not None and same_dist(group, targets):
+    if mass is not None and own_mass is not None and group.shares_dist(targets):
         return [*directions, Direction(_vector(group, dtype), mass, own_mass)]
     if mass is not None:
         directions.append(Direction(_vector(group, dtype), mass, None))
@@ -196,32 +172,3 @@ def _mass_along(targets: SoftTargets, dtype: torch.dtype) -> Tensor | None:
         return None
     mass = targets.background_mass(dtype)
     return mass / targets.num_classes if targets.smoothing_dist is None else mass
-
-
-def identities(targets: SoftTargets, groups: Sequence[SoftTargets]) -> tuple[Tensor, Tensor]:
-    """A number for each row and each candidate, equal where the targets are, to within 1e-5 of a weight.
-
-    Mixing a target with itself leaves a rounding error, which must not make it another target. O((N + M)·S²), or
-    O((N + M)·K) where some are dense.
-    """
-    members = [targets, *groups]
-    if any(member.index is None for member in members) or not all(same_dist(targets, group) for group in groups):
-        rows = _rounded(torch.cat([member.dense(torch.float64) for member in members]))
-    else:
-        everything = SoftTargets.cat(members)
-        assert everything.index is not None
-        weight = everything.pair_weight(torch.float64)
-        # One form for one target: a class named twice is merged, an empty pair forgotten, the rest sorted by class.
-        same = everything.index[:, :, None] == everything.index[:, None, :]
-        merged = _rounded((same * weight[:, None, :]).sum(2))
-        first = same.int().argmax(2) == torch.arange(weight.shape[1], device=weight.device)
-        kept = first & (merged > 0)
-        classes, order = torch.where(kept, everything.index, everything.num_classes).sort(1)
-        mass = _rounded(everything.background_mass(torch.float64)[:, None])
-        rows = torch.cat([classes.double(), torch.where(kept, merged, 0).gather(1, order), mass], 1)
-    numbers = torch.unique(rows, dim=0, return_inverse=True)[1]
-    return numbers[: len(targets)], numbers[len(targets) :]
-
-
-def _rounded(weights: Tensor) -> Tensor:
-    return (weights * 1e5).round()

@@ -1,7 +1,8 @@
-"""Soft targets, stored as what people really have: a few (class, weight) pairs a row and one shared background."""
+"""Soft targets, stored as what people really have: a few (class, weight) pairs per row and one shared background."""
 
 from __future__ import annotations
 
+import enum
 import operator
 from collections.abc import Sequence
 from typing import Any, Literal, SupportsFloat, SupportsIndex
@@ -10,15 +11,30 @@ import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from softnce.validation import (
+from softnce._checks import (
     as_number,
     check_distribution,
     check_labels,
     check_rows_sum_to_one,
     check_tensor,
     values_are_checked,
-    values_are_readable,
 )
+from softnce.targets._background import common_dist, is_zero, same_dist, same_number
+from softnce.targets._sampling import sample_labels
+
+
+class Form(enum.IntEnum):
+    """How the rows of a :class:`SoftTargets` are stored."""
+
+    LABELS = 0
+    """One class per row: ``index`` (N, 1), its weight 1 − ε is implied."""
+    PAIRS = 1
+    """S weighted classes per row: ``index`` and ``weight`` (N, S)."""
+    DENSE = 2
+    """A weight for every class: ``weight`` (N, K)."""
+
+
+LABELS, PAIRS, DENSE = Form
 
 
 class SoftTargets:
@@ -27,15 +43,15 @@ class SoftTargets:
     Row i is :math:`\alpha_i = \sum_j w_{ij}\, e_{index_{ij}} + \varepsilon_i\, \xi`: S weighted classes and a
     background of mass ε spread over all classes as ξ. Memory is O(N·S + K), whatever K.
 
-    ================  =============  ==============  ==========================================
-    made by           ``index``      ``weight``      S
-    ================  =============  ==============  ==========================================
-    ``from_labels``   (N, 1)         None: 1 − ε     1
-    ``mix``           (N, S)         (N, S)          2 after MixUp or CutMix
-    ``from_topk``     (N, k)         (N, k)          k
-    ``from_pairs``    (N, S)         (N, S)          given
-    ``from_dense``    None           (N, K)          K
-    ================  =============  ==============  ==========================================
+    ================  ==========  =============  ==============  ============================
+    made by           ``form``    ``index``      ``weight``      S
+    ================  ==========  =============  ==============  ============================
+    ``from_labels``   LABELS      (N, 1)         None: 1 − ε     1
+    ``mix``           PAIRS       (N, S)         (N, S)          2 after MixUp or CutMix
+    ``from_topk``     PAIRS       (N, k)         (N, k)          k
+    ``from_pairs``    PAIRS       (N, S)         (N, S)          given
+    ``from_dense``    DENSE       None           (N, K)          K
+    ================  ==========  =============  ==============  ============================
 
     Attributes:
         index: class of each pair, int64, or None when ``weight`` runs over all classes.
@@ -99,7 +115,7 @@ class SoftTargets:
 
     @classmethod
     def from_pairs(cls, index: Tensor, weight: Tensor, num_classes: int) -> SoftTargets:
-        """S weighted classes a row: ``index`` (N, S) and ``weight`` (N, S), each row of which sums to 1.
+        """S weighted classes per row: ``index`` (N, S) and ``weight`` (N, S), each row of which sums to 1.
 
         Rows with fewer pairs are filled up with weight 0 (the index is then ignored, but must be in range); a class
         named twice counts with the sum of its weights.
@@ -175,32 +191,57 @@ class SoftTargets:
 
     # ------------------------------------------------------------------------------------------------- views
 
+    @property
+    def form(self) -> Form:
+        """LABELS, PAIRS or DENSE."""
+        return DENSE if self.index is None else LABELS if self.weight is None else PAIRS
+
+    @property
+    def classes(self) -> Tensor:
+        """``index`` of labels or pairs, (N, S)."""
+        if self.index is None:
+            raise ValueError("dense rows have no index; they have a weight for every class")
+        return self.index
+
+    @property
+    def labels(self) -> Tensor:
+        """The class of each row, (N,), of targets in the form LABELS."""
+        if self.form != LABELS:
+            raise ValueError(f"labels are there in the form LABELS, these rows are {self.form.name}")
+        return self.classes[:, 0]
+
     def __len__(self) -> int:
-        return len(self.weight if self.index is None else self.index)  # type: ignore[arg-type]
+        return len(self._stored)
 
     def __repr__(self) -> str:
-        form = "dense" if self.index is None else f"{self.index.shape[1]} pairs a row"
-        mass = f"{self.smoothing:g}" if isinstance(self.smoothing, float) else "by row"
+        form = {LABELS: "labels", PAIRS: f"{self._stored.shape[1]} pairs per row", DENSE: "dense"}[self.form]
+        mass = f"{self.smoothing:g}" if isinstance(self.smoothing, float) else "per row"
         return f"SoftTargets({len(self)} rows, {self.num_classes} classes, {form}, smoothing {mass}, {self.device})"
 
     @property
+    def _stored(self) -> Tensor:
+        """A tensor that every form has: ``index``, or the weights of dense rows."""
+        stored = self.weight if self.index is None else self.index
+        assert stored is not None
+        return stored
+
+    @property
     def device(self) -> torch.device:
-        return (self.weight if self.index is None else self.index).device  # type: ignore[union-attr]
+        return self._stored.device
 
     @property
     def is_hard(self) -> bool:
         """Whether every row is one label and nothing else."""
-        return self.index is not None and self.weight is None and is_zero(self.smoothing)
+        return self.form == LABELS and is_zero(self.smoothing)
 
     def pair_weight(self, dtype: torch.dtype | None = None) -> Tensor:
         """The weights (N, S), also where they are implied by the labels; in ``dtype`` where one is given."""
         if self.weight is not None:
             return self.weight if dtype is None else self.weight.to(dtype)
-        assert self.index is not None
         dtype = dtype or torch.get_default_dtype()
         if isinstance(self.smoothing, Tensor):
             return (1 - self.smoothing.to(dtype))[:, None]
-        return torch.full(self.index.shape, 1 - self.smoothing, dtype=dtype, device=self.device)
+        return torch.full(self.classes.shape, 1 - self.smoothing, dtype=dtype, device=self.device)
 
     def background_mass(self, dtype: torch.dtype | None = None) -> Tensor:
         """ε of every row, (N,)."""
@@ -212,9 +253,9 @@ class SoftTargets:
     def foreground(self, dtype: torch.dtype | None = None) -> Tensor:
         """The pairs as dense rows (N, K), without the background."""
         weight = self.pair_weight(dtype)
-        if self.index is None:
+        if self.form == DENSE:
             return weight
-        return weight.new_zeros(len(self), self.num_classes).scatter_add(1, self.index, weight)
+        return weight.new_zeros(len(self), self.num_classes).scatter_add(1, self.classes, weight)
 
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
         """The rows as probabilities (N, K). Memory O(N·K)."""
@@ -233,12 +274,12 @@ class SoftTargets:
         O(N·S), and O(K) or O(N·K) more for the background; without ``background`` only the pairs' part.
         """
         dtype, weight = values.dtype, self.pair_weight(values.dtype)
-        if self.index is None:
+        if self.form == DENSE:
             total = (weight * values).sum(-1)
         elif values.dim() == 1:
-            total = (weight * values[self.index]).sum(-1)
+            total = (weight * values[self.classes]).sum(-1)
         else:
-            total = (weight * values.gather(1, self.index)).sum(-1)
+            total = (weight * values.gather(1, self.classes)).sum(-1)
         if not background or is_zero(self.smoothing):
             return total
         return total + self.background_mass(dtype) * self.background_mean(values)
@@ -255,17 +296,17 @@ class SoftTargets:
         weight, mass = self.pair_weight(dtype), self.background_mass(dtype)
         if self.mask is not None:
             weight, mass = weight * self.mask[:, None], mass * self.mask
-        if self.index is None:
+        if self.form == DENSE:
             total = weight.sum(0)
         else:
-            total = weight.new_zeros(self.num_classes).index_add(0, self.index.flatten(), weight.flatten())
+            total = weight.new_zeros(self.num_classes).index_add(0, self.classes.flatten(), weight.flatten())
         if is_zero(self.smoothing):
             return total
         return total + mass.sum() * self.background(total.dtype)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """One label (N,) from each row. O(N·S), and O(N·log K) more for a background that is not uniform."""
-        if self.index is None and is_zero(self.smoothing):
+        if self.form == DENSE and is_zero(self.smoothing):
             return torch.multinomial(self.pair_weight().clamp(min=0), 1, generator=generator)[:, 0]
         weight, mass = self.pair_weight(), self.background_mass()
         # The pairs' weights come first on the unit interval; past them lies the background.
@@ -277,7 +318,7 @@ class SoftTargets:
             last = torch.where(weight > 0, torch.arange(weight.shape[1], device=self.device), 0).amax(1, keepdim=True)
             slot = torch.minimum(slot, last)
         inside = slot.clamp(max=weight.shape[1] - 1)
-        label = inside if self.index is None else self.index.gather(1, inside)
+        label = inside if self.form == DENSE else self.classes.gather(1, inside)
         if not is_zero(self.smoothing):
             background = sample_labels(self.smoothing_dist, len(self), self.num_classes, self.device, generator)
             label = torch.where(slot < weight.shape[1], label, background[:, None])
@@ -290,7 +331,7 @@ class SoftTargets:
         smoothing = _check_smoothing(smoothing, smoothing_dist, self.num_classes)
         if smoothing == 0:
             return self
-        dist = _common_dist([(self.smoothing, self.smoothing_dist), (smoothing, smoothing_dist)], self.num_classes)
+        dist = common_dist([(self.smoothing, self.smoothing_dist), (smoothing, smoothing_dist)], self.num_classes)
         weight = None if self.weight is None else self.weight * (1 - smoothing)
         mass = smoothing if is_zero(self.smoothing) else smoothing + (1 - smoothing) * self.smoothing
         return SoftTargets(self.num_classes, self.index, weight, mass, dist, self.mask)
@@ -323,7 +364,7 @@ class SoftTargets:
             if not 0 <= lam <= 1:
                 raise ValueError(f"lam must lie in [0, 1], got {lam}")
             column = lam
-        dist = _common_dist(
+        dist = common_dist(
             [(self.smoothing, self.smoothing_dist), (other.smoothing, other.smoothing_dist)], self.num_classes
         )
         if same_number(self.smoothing, other.smoothing):
@@ -335,12 +376,12 @@ class SoftTargets:
             mask = self.mask & other.mask
         # Weights implied by labels are born here, in lam's precision.
         born = lam.dtype if isinstance(lam, Tensor) and lam.is_floating_point() else None
-        if self.index is None or other.index is None:
+        if DENSE in (self.form, other.form):
             weight = column * self.foreground() + (1 - column) * other.foreground()
             return SoftTargets(self.num_classes, None, weight, mass, dist, mask)
-        mine, its = (t.pair_weight(born if t.weight is None else None) for t in (self, other))
+        mine, its = (t.pair_weight(born if t.form == LABELS else None) for t in (self, other))
         weight = torch.cat([column * mine, (1 - column) * its], 1)
-        return SoftTargets(self.num_classes, torch.cat([self.index, other.index], 1), weight, mass, dist, mask)
+        return SoftTargets(self.num_classes, torch.cat([self.classes, other.classes], 1), weight, mass, dist, mask)
 
     def __getitem__(self, rows: int | slice | Tensor | Sequence[int]) -> SoftTargets:
         """The rows named; a single number, of Python, numpy or torch, gives a SoftTargets of one row."""
@@ -369,7 +410,7 @@ class SoftTargets:
         return self.to("cpu")
 
     def detach(self) -> SoftTargets:
-        if self.weight is None and isinstance(self.smoothing, float):
+        if self.form == LABELS and isinstance(self.smoothing, float):
             return self  # labels have no gradient
         return self._map(lambda x: x.detach())
 
@@ -378,6 +419,14 @@ class SoftTargets:
 
     def pin_memory(self) -> SoftTargets:
         return self._map(lambda x: x.pin_memory(), shared=True)
+
+    def shares_background(self, other: SoftTargets) -> bool:
+        """Whether every row of both has one and the same background, so that it cancels between their scores."""
+        return same_number(self.smoothing, other.smoothing) and (is_zero(self.smoothing) or self.shares_dist(other))
+
+    def shares_dist(self, other: SoftTargets) -> bool:
+        """Whether both are known to spread their background alike."""
+        return same_dist(self.smoothing_dist, other.smoothing_dist, self.num_classes, unread=False)
 
     @staticmethod
     def cat(parts: Sequence[SoftTargets]) -> SoftTargets:
@@ -394,18 +443,18 @@ class SoftTargets:
         for part in parts[1:]:
             if part.num_classes != first.num_classes:
                 raise ValueError(f"parts have {first.num_classes} and {part.num_classes} classes")
-        dist = _common_dist([(part.smoothing, part.smoothing_dist) for part in parts], first.num_classes)
+        dist = common_dist([(part.smoothing, part.smoothing_dist) for part in parts], first.num_classes)
         mask = SoftTargets.joint_mask(parts)
         mass = first.smoothing
         if not all(same_number(part.smoothing, mass) for part in parts):
             mass = torch.cat([part.background_mass() for part in parts])
-        if any(part.index is None for part in parts):
+        form = max(part.form for part in parts)
+        if form == DENSE:
             weight = torch.cat([part.foreground() for part in parts])
             return SoftTargets(first.num_classes, None, weight, mass, dist, mask)
-        indices = [part.index for part in parts if part.index is not None]
-        width = max(index.shape[1] for index in indices)
-        index = torch.cat([_fill(index, width) for index in indices])
-        if all(part.weight is None for part in parts):
+        width = max(part.classes.shape[1] for part in parts)
+        index = torch.cat([_fill(part.classes, width) for part in parts])
+        if form == LABELS:
             return SoftTargets(first.num_classes, index, None, mass, dist, mask)
         weight = torch.cat([_fill(part.pair_weight(), width) for part in parts])
         return SoftTargets(first.num_classes, index, weight, mass, dist, mask)
@@ -431,41 +480,13 @@ class SoftTargets:
         )
 
 
-def sample_labels(
-    probs: Tensor | None,
-    n: int,
-    num_classes: int,
-    device: torch.device | str,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """n labels from ``probs`` (K,), or uniform where it is None. O(K + n·log K), O(n) for uniform."""
-    if probs is None:
-        return torch.randint(num_classes, (n,), device=device, generator=generator)
-    return invert_edges(class_edges(probs), n, generator)
-
-
-_STEPS = 1 << 52
-
-
-def class_edges(probs: Tensor) -> Tensor:
-    """Where each class ends on a line of 2⁵² steps, (K,), for :func:`invert_edges`; whole numbers do not round."""
-    cdf = probs.double().cumsum(0)
-    return (cdf / cdf[-1] * _STEPS).round().long()
-
-
-def invert_edges(edges: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """n labels drawn by their :func:`class_edges`. O(n·log K)."""
-    u = torch.randint(_STEPS, (n,), device=edges.device, generator=generator)
-    return torch.searchsorted(edges, u, right=True)
-
-
 def as_soft_targets(
     targets: Tensor | SoftTargets,
     num_classes: int,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
 ) -> SoftTargets:
-    """What a loss was given, (N,) labels, (N, K) probabilities or SoftTargets, as SoftTargets."""
+    """What a loss was given, labels (N,), probabilities (N, K) or SoftTargets, as SoftTargets."""
     if isinstance(targets, SoftTargets):
         if targets.num_classes != num_classes:
             raise ValueError(f"targets have {targets.num_classes} classes, logits have {num_classes}")
@@ -498,49 +519,6 @@ def _from_labels(
         mask = index != ignore_index
         index = torch.where(mask, index, 0)
     return SoftTargets(num_classes, index[:, None], None, smoothing, smoothing_dist, mask)
-
-
-def same_background(a: SoftTargets, b: SoftTargets) -> bool:
-    """Whether every row of both has one and the same background, so that it cancels between their scores."""
-    return same_number(a.smoothing, b.smoothing) and (is_zero(a.smoothing) or same_dist(a, b))
-
-
-def same_dist(a: SoftTargets, b: SoftTargets) -> bool:
-    """Whether both are known to spread their background alike."""
-    return _same_dist(a.smoothing_dist, b.smoothing_dist, a.num_classes, unread=False)
-
-
-def is_zero(mass: float | Tensor) -> bool:
-    return isinstance(mass, float) and mass == 0.0
-
-
-def same_number(a: float | Tensor, b: float | Tensor) -> bool:
-    """Whether both are one number for all rows, and the same."""
-    return isinstance(a, float) and isinstance(b, float) and a == b
-
-
-def _same_dist(a: Tensor | None, b: Tensor | None, num_classes: int, unread: bool) -> bool:
-    """Whether two ξ are equal; ``unread`` for two tensors whose values cannot be read now."""
-    if a is b:
-        return True
-    if not values_are_readable(a, b):
-        return unread and a is not None and b is not None
-    if a is None or b is None:
-        given = a if b is None else b
-        assert given is not None
-        return bool((given == 1 / num_classes).all())
-    return a.shape == b.shape and torch.equal(a, b)
-
-
-def _common_dist(parts: Sequence[tuple[float | Tensor, Tensor | None]], num_classes: int) -> Tensor | None:
-    """The one distribution that all parts with a background spread it as."""
-    dists = [dist for mass, dist in parts if not is_zero(mass)]
-    if not all(_same_dist(dists[0], dist, num_classes, unread=True) for dist in dists[1:]):
-        raise ValueError(
-            "the targets have backgrounds of different smoothing_dist; make them dense first: "
-            "SoftTargets.from_dense(t.dense())"
-        )
-    return dists[0] if dists else None
 
 
 def _check_smoothing(smoothing: float, dist: Tensor | None, num_classes: int) -> float:

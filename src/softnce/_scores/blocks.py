@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from softnce._precision import at_least_float32
+
 BLOCK = 1 << 17
 """Exponents worked on at a time: half a megabyte of float32, a share of the second-level cache."""
 
@@ -70,7 +72,7 @@ def logsumexp(logits: Tensor, problem: Problem) -> Tensor:
 
 def _plain(logits: Tensor, problem: Problem) -> Tensor:
     """L by operations that autograd knows, through the whole (N, M) matrix."""
-    x = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    x = logits.to(at_least_float32(logits.dtype))
     return _exponents(x, problem, slice(None)).logsumexp(1) - _own(x, problem, slice(None))
 
 
@@ -119,7 +121,7 @@ def _blocks(logits: Tensor, problem: Problem) -> list[slice]:
 
 def _run(logits: Tensor, problem: Problem, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
     """L, and what backward needs: the gradient (N, K) of each row's L, or the weights (N, M) to make it of."""
-    dtype = torch.promote_types(logits.dtype, torch.float32)
+    dtype = at_least_float32(logits.dtype)
     keeps_gradient = _keeps_gradient(logits, problem)
     kept = None
     if with_gradient and problem.are_classes:

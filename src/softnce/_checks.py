@@ -5,13 +5,11 @@ Value checks can therefore be switched off, and are skipped by themselves while 
 tensors that hold no data (fake and functional tensors).
 """
 
-from collections.abc import Callable
 from numbers import Real
 from types import TracebackType
-from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import Parameter
 
 _enabled = True
@@ -65,19 +63,6 @@ def as_number(value: object, name: str, needed: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"{name} must be {needed}, got {value!r}")
     return float(value)
-
-
-class KeepsPrecision(nn.Module):
-    """A module whose buffers keep their precision when the model around it is cast to half: they are no activations."""
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        before = dict(self._buffers)
-        super()._apply(fn, recurse)
-        for name, buffer in before.items():
-            after = self._buffers[name]
-            if buffer is not None and after is not None and after.dtype != buffer.dtype:
-                self._buffers[name] = buffer.to(after.device)
-        return self
 
 
 def check_distribution(p: Tensor, name: str, num_classes: int | None = None) -> None:

@@ -1,0 +1,31 @@
+"""Scores are sums of products, and noise is a constant: neither may be rounded to half precision."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast switched off, where it is on."""
+    is_on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if is_on else nullcontext()
+
+
+class KeepsPrecision(nn.Module):
+    """A module whose buffers keep their precision when the model around it is cast to half: they are constants."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            after = self._buffers[name]
+            if buffer is not None and after is not None and after.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(after.device)
+        return self

@@ -1,0 +1,55 @@
+"""Class scores from logits (N, K): the usual case, all scores at hand."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from softnce._rows import blank_ignored, rows_of_logits, rows_of_targets
+from softnce._scores.classes import class_scores, cross_entropy
+from softnce._scores.geometric import contrast
+from softnce.targets import SoftTargets
+
+
+class Logits:
+    """Logits (N, K) or (N, K, d₁, …), as rows.
+
+    Attributes:
+        rows: (N·d₁·…, K).
+        shape: (N, d₁, …), of one number per sample.
+        num_classes: K.
+    """
+
+    def __init__(self, logits: Tensor, allow_empty: bool = False) -> None:
+        self.rows, self.shape = rows_of_logits(logits, allow_empty)
+        self.num_classes = self.rows.shape[1]
+
+    def accept(self, targets: Tensor | SoftTargets, label_smoothing: float, ignore_index: int) -> SoftTargets:
+        """The targets of the rows; ignored rows are set to 0."""
+        soft = rows_of_targets(
+            targets, self.rows, self.num_classes, self.shape, "logits", label_smoothing, ignore_index
+        )
+        self.rows = blank_ignored(self.rows, soft)
+        return soft
+
+    def geometric(
+        self,
+        temperature: float | Tensor,
+        log_noise: Tensor | None,
+        targets: SoftTargets,
+        groups: Sequence[SoftTargets],
+        own: Tensor | None,
+        remove_accidental_hits: bool,
+        chunk_size: int | None,
+    ) -> Tensor:
+        """See :func:`softnce._scores.geometric.contrast`."""
+        return contrast(self.rows, temperature, log_noise, targets, groups, own, remove_accidental_hits, chunk_size)
+
+    def cross_entropy(
+        self,
+        temperature: float | Tensor,
+        log_noise: Tensor | None,
+        targets: SoftTargets,
+        class_weight: Tensor | None = None,
+    ) -> Tensor:
+        """The cross-entropy of every row, (N,). O(N·K)."""
+        return cross_entropy(class_scores(self.rows, temperature, log_noise), targets, class_weight)

@@ -1,0 +1,212 @@
+r"""The contrast from embeddings and a table of label embeddings, without logits.
+
+When the last layer is linear, logit_k = z·y_k + b_k, the score of a target is that of its mixed label embedding,
+:math:`\sigma(c) = z \cdot \big(\sum_k c_k y_k\big)/\tau + \dots`: mix S rows of the table for each of the M candidates,
+then take one (N, d) × (d, M) product. No step depends on K, and the table's gradient touches M·S rows. What all targets
+have in common cancels, so a shared label smoothing needs no sum over the classes either.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from softnce._precision import at_least_float32, full_precision
+from softnce._rows import blank_ignored, check_table, rows_of_targets
+from softnce._scores.classes import class_scores, cross_entropy
+from softnce.targets._background import is_zero
+from softnce.targets._equality import numbered
+from softnce.targets.soft_targets import DENSE, SoftTargets
+
+
+class Table:
+    """Features (N, d) and a table of label embeddings (K, d): the logits are ``features @ table.T + bias``.
+
+    Attributes:
+        rows: the features.
+        shape: (N,).
+        num_classes: K.
+    """
+
+    def __init__(
+        self,
+        features: Tensor,
+        table: Tensor,
+        bias: Tensor | None = None,
+        sparse: bool = False,
+        cosine: bool = False,
+        allow_empty: bool = False,
+    ) -> None:
+        check_table(features, table, bias, allow_empty)
+        self.rows, self.shape = features, features.shape[:1]
+        self.table, self.bias, self.sparse, self.cosine = table, bias, sparse, cosine
+        self.num_classes = len(table)
+
+    def accept(self, targets: Tensor | SoftTargets, label_smoothing: float, ignore_index: int) -> SoftTargets:
+        """The targets of the rows; ignored rows are set to 0."""
+        soft = rows_of_targets(
+            targets, self.rows, self.num_classes, self.shape, "features", label_smoothing, ignore_index
+        )
+        self.rows = blank_ignored(self.rows, soft)
+        return soft
+
+    def geometric(
+        self,
+        temperature: float | Tensor,
+        log_noise: Tensor | None,
+        targets: SoftTargets,
+        candidates: Sequence[SoftTargets],
+        own: Tensor | None = None,
+        remove_accidental_hits: bool = False,
+        chunk_size: int | None = None,
+    ) -> Tensor:
+        """ℓ of every row, (N,); arguments as in :func:`softnce._scores.geometric.contrast`.
+
+        Time O(N·M·d + M·S·d), memory O(N·M + M·S·d), whatever K; with ``chunk_size`` rows at a time, recomputed in
+        backward, O(chunk_size·M). Dense targets, and backgrounds that are not shared, cost O(K·d) more.
+        """
+        with full_precision(self.rows.device):
+            dtype = at_least_float32(self.rows.dtype)
+            z = F.normalize(self.rows.to(dtype), dim=1) if self.cosine else self.rows.to(dtype)
+            groups = [group for group in candidates if len(group)]
+            if not groups or len(z) == 0:  # zero, but keeps the autograd graph connected
+                mine = _mixed_embeddings(self.table, [targets], dtype, self.sparse, self.cosine)
+                zeros = (z / temperature * mine)[:, :0].sum(1)
+                return zeros if self.bias is None else zeros + self.bias[:0].sum()
+            shared = all(targets.shares_background(group) for group in groups)
+            if self.sparse and not shared:
+                raise ValueError("sparse=True needs targets and candidates that share their label smoothing")
+            members = groups if own is not None else [*groups, targets]
+            embeddings = _mixed_embeddings(self.table, members, dtype, self.sparse, self.cosine)
+            offsets = _offsets(self.bias, log_noise, temperature, members, self.table, dtype, shared)
+            if not shared:
+                embeddings = embeddings + _background_embeddings(self.table, members, dtype, self.cosine)
+            count = sum(map(len, groups))
+            if own is None:
+                mine, my_offset = embeddings[count:], offsets[count:]
+                embeddings, offsets = embeddings[:count], offsets[:count]
+            else:
+                mine, my_offset = embeddings[own], offsets[own]
+            mask = SoftTargets.joint_mask(groups)
+            numbers = numbered(targets, groups) if remove_accidental_hits else (None, None)
+            z = z / temperature
+            own_score = (z * mine).sum(1) + my_offset
+
+            def rest(rows: slice) -> tuple[Tensor | None, ...]:
+                return (
+                    z[rows],
+                    embeddings,
+                    offsets,
+                    own_score[rows],
+                    mask,
+                    None if own is None else own[rows],
+                    None if numbers[0] is None else numbers[0][rows],
+                    numbers[1],
+                )
+
+            if chunk_size is None:
+                total = _rest(*rest(slice(None)))  # type: ignore[arg-type]
+            else:
+                parts = [
+                    checkpoint(_rest, *rest(slice(start, start + chunk_size)), use_reentrant=False)
+                    for start in range(0, len(z), chunk_size)
+                ]
+                total = torch.cat(parts)
+            return torch.logaddexp(total, total.new_zeros(()))
+
+    def cross_entropy(
+        self,
+        temperature: float | Tensor,
+        log_noise: Tensor | None,
+        targets: SoftTargets,
+        class_weight: Tensor | None = None,
+    ) -> Tensor:
+        """The cross-entropy of every row, (N,), through all logits. O(N·K·d)."""
+        if self.sparse:
+            raise ValueError("sparse=True cannot be combined with class vertices as candidates: they touch every class")
+        with full_precision(self.rows.device):
+            dtype = at_least_float32(self.rows.dtype)
+            z, y = (F.normalize(v.to(dtype), dim=1) if self.cosine else v.to(dtype) for v in (self.rows, self.table))
+            logits = F.linear(z, y, None if self.bias is None else self.bias.to(dtype))
+            return cross_entropy(class_scores(logits, temperature, log_noise), targets, class_weight)
+
+
+def _rest(
+    z: Tensor,
+    embeddings: Tensor,
+    offsets: Tensor,
+    own_score: Tensor,
+    mask: Tensor | None,
+    position: Tensor | None,
+    number: Tensor | None,
+    numbers: Tensor | None,
+) -> Tensor:
+    """log Σ_c exp(σ(c) − σ(own)) over the candidates without the own target, (N,)."""
+    exponents = torch.addmm(offsets - own_score[:, None], z, embeddings.t())
+    # Half the lowest number, so that it can be added once more without becoming −∞, whose differences are no numbers.
+    excluded = torch.finfo(exponents.dtype).min / 2
+    if mask is not None:
+        exponents = exponents.masked_fill(mask.logical_not(), excluded)
+    if number is not None and numbers is not None:
+        exponents = exponents.masked_fill(number[:, None].eq(numbers), excluded)
+    if position is not None:
+        place = position[:, None]
+        exponents = exponents.scatter_add(1, place, torch.full_like(place, excluded, dtype=exponents.dtype))
+    return exponents.logsumexp(1)
+
+
+def _mixed_embeddings(
+    table: Tensor, members: Sequence[SoftTargets], dtype: torch.dtype, sparse: bool, cosine: bool
+) -> Tensor:
+    """Σ_j w_cj·y_{index_cj} of every target, (M, d), by one look-up in the table."""
+    if DENSE in {member.form for member in members}:
+        if sparse:
+            raise ValueError("sparse=True needs targets as pairs; dense rows touch every class (see SoftTargets)")
+        whole = F.normalize(table.to(dtype), dim=1) if cosine else table.to(dtype)
+        return torch.cat([member.foreground(dtype) @ whole for member in members])
+    indices = [member.classes for member in members]
+    rows = F.embedding(torch.cat([index.flatten() for index in indices]), table, sparse=sparse).to(dtype)
+    if cosine:
+        rows = F.normalize(rows, dim=1)
+    pieces = rows.split([index.numel() for index in indices])
+    return torch.cat([
+        torch.einsum("cs,csd->cd", member.pair_weight(dtype), piece.view(*index.shape, table.shape[1]))
+        for member, index, piece in zip(members, indices, pieces, strict=True)
+    ])  # fmt: skip
+
+
+def _offsets(
+    bias: Tensor | None,
+    log_noise: Tensor | None,
+    temperature: float | Tensor,
+    members: Sequence[SoftTargets],
+    table: Tensor,
+    dtype: torch.dtype,
+    shared: bool,
+) -> Tensor:
+    """Σ_k c_k (b_k/τ − log η_k) of every target, (M,)."""
+    if bias is None and log_noise is None:
+        return torch.zeros(sum(map(len, members)), dtype=dtype, device=table.device)
+
+    def expectation(values: Tensor) -> Tensor:
+        return torch.cat([member.expectation(values.to(dtype), background=not shared) for member in members])
+
+    if bias is None:
+        assert log_noise is not None
+        return -expectation(log_noise)
+    offset = expectation(bias) / temperature
+    return offset if log_noise is None else offset - expectation(log_noise)
+
+
+def _background_embeddings(table: Tensor, members: Sequence[SoftTargets], dtype: torch.dtype, cosine: bool) -> Tensor:
+    """ε_c·Σ_k ξ_k y_k of every target, (M, d). O(K·d)."""
+    whole = F.normalize(table.to(dtype), dim=1) if cosine else table.to(dtype)
+    parts = []
+    for member in members:
+        if is_zero(member.smoothing):
+            parts.append(whole.new_zeros(len(member), whole.shape[1]))
+        else:
+            parts.append(member.background_mass(dtype)[:, None] * member.background_mean(whole.t()))
+    return torch.cat(parts)

@@ -1,0 +1,32 @@
+"""Labels drawn from a distribution over many classes."""
+
+import torch
+from torch import Tensor
+
+
+def sample_labels(
+    probs: Tensor | None,
+    n: int,
+    num_classes: int,
+    device: torch.device | str,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """n labels from ``probs`` (K,), or uniform where it is None. O(K + n·log K), O(n) for uniform."""
+    if probs is None:
+        return torch.randint(num_classes, (n,), device=device, generator=generator)
+    return invert_edges(class_edges(probs), n, generator)
+
+
+_STEPS = 1 << 52
+
+
+def class_edges(probs: Tensor) -> Tensor:
+    """Where each class ends on a line of 2⁵² steps, (K,), for :func:`invert_edges`; whole numbers do not round."""
+    cdf = probs.double().cumsum(0)
+    return (cdf / cdf[-1] * _STEPS).round().long()
+
+
+def invert_edges(edges: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    """n labels drawn by their :func:`class_edges`. O(n·log K)."""
+    u = torch.randint(_STEPS, (n,), device=edges.device, generator=generator)
+    return torch.searchsorted(edges, u, right=True)
