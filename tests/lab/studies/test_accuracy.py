@@ -9,9 +9,11 @@ from softnce.lab.commands import study as study_command
 from softnce.lab.experiment import search
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import Setting
-from softnce.lab.losses import PAPER
-from softnce.lab.studies.accuracy import findings
+from softnce.lab.losses import LOSSES, PAPER, LossKind
+from softnce.lab.report import style
+from softnce.lab.studies.accuracy import findings, page
 from softnce.lab.studies.accuracy.run import Config, networks, perform
+from softnce.losses import NLL
 
 
 @pytest.mark.slow
@@ -58,6 +60,24 @@ def test_models_that_disagree_decide_nothing(monkeypatch):
     assert found["accuracy-nll"].on == "a; b"
     assert found["accuracy-soft-ce"].verdict == "not reproduced"  # both far from it, in either direction
     assert found["accuracy-rates"].verdict == "reproduced"
+
+
+def test_another_loss_is_shown_without_a_change_of_the_page(monkeypatch):
+    monkeypatch.setitem(LOSSES, "new", LossKind("a new loss", NLL))
+    monkeypatch.setitem(style.LOSSES, "new", style.Look("a new loss", "#000000"))
+
+    def row(loss, seed):
+        config = {"data": "cifar100", "head": {}, "batch": 8, "epochs": 1, "loss": {"name": loss}}
+        scores = {"top1": 0.5, "top5": 0.9, "ece": 0.1, "nll": 1.0}
+        return Row("", {**config, "lr": 1e-3, "seed": seed}, {"held_out": scores, "test": scores}, 1.0, "", {})
+
+    rows = [row(loss, seed) for loss in ("new", *PAPER) for seed in range(2)]
+    section = page.section(rows)
+    table, text, figure, _ = section.blocks
+    assert [cells[0] for cells in table.rows] == [kind.title for kind in LOSSES.values()]
+    assert "a new loss +0.00 [+0.00, +0.00]" in text
+    assert [len(panel.marks) for panel in figure.panels] == [6, 6]
+    assert findings.claims(rows)["accuracy-worst"].ours == "50.00, the next 50.00"
 
 
 @pytest.mark.parametrize(("options", "message"), [({"rates": ()}, "rates: got"), ({"batch": 1}, "batch: got 1")])

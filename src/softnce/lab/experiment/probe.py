@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from softnce import calibration
+from softnce.lab.data import features
 from softnce.lab.data.features import Features, Part, Source, load
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.heads import Head, build_head
@@ -48,6 +49,11 @@ class Probe:
 def targets_for(loss: str, soft: Targets = MIXED) -> Targets:
     """What a loss of that name is trained on: ``soft``, unless it can only take labels."""
     return HARD if LOSSES[loss].labels_only else soft
+
+
+def prepare(probes: Iterable[Probe]) -> None:
+    """Compute the features that are missing, before several processes ask for them."""
+    features.prepare(probe.data for probe in probes)
 
 
 def train(probe: Probe, candidates: Targets | None = None) -> dict[str, Any]:
@@ -99,7 +105,6 @@ def fit(
         epochs: passes over the rows.
         seed: determines the order of rows, mixing and draws; a generator's draws are continued.
         mix: MixUp of features and targets; its smoothing has no effect here.
-        draw: what turns a mixed target into the one the loss sees.
         weight_decay: of matrices; vectors are not decayed.
         cosine: whether the learning rate falls to 0 along a cosine; otherwise it is constant.
         after: called with the number of each finished epoch, from 1, the head in evaluation mode.

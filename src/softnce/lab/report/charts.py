@@ -15,7 +15,7 @@ A ``Figure`` is a row or grid of ``Panel``s, a panel a few axes settings and a l
 import csv
 import io
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,11 @@ class Diagonal:
 def band(estimates: Collection[Estimate]) -> tuple[list[float], list[float], list[float]]:
     """Means and both ends of the intervals: what a Line or Points takes after x."""
     return [e.mean for e in estimates], [e.low for e in estimates], [e.high for e in estimates]
+
+
+def curve(estimates: Mapping[float, Estimate]) -> tuple[list[float], list[float], list[float], list[float]]:
+    """x, means and both ends of the intervals; the first two of them draw a line without a band."""
+    return list(estimates), *band(estimates.values())
 
 
 Mark = Line | Points | Heat | Level | Diagonal

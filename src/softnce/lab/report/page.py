@@ -38,6 +38,10 @@ class Table:
         object.__setattr__(self, "caption", prose(self.caption))
 
 
+Block = str | Figure | Table | None
+"""A paragraph, a figure, a table, or nothing."""
+
+
 @dataclass(frozen=True)
 class Section:
     """What a study says: paragraphs, figures and tables, in the order they are read.
@@ -47,13 +51,13 @@ class Section:
     Attributes:
         title: of the section.
         summary: one or two sentences, shown large.
-        blocks: str (a paragraph), Figure or Table; None is left out.
+        blocks: paragraphs, figures and tables; None and empty texts are left out.
         method: paragraphs shown folded, for those who want to know how.
     """
 
     title: str
     summary: str
-    blocks: Sequence[str | Figure | Table | None]
+    blocks: Sequence[Block]
     method: Sequence[str] = field(default_factory=tuple)
 
     def __post_init__(self) -> None:
@@ -156,7 +160,7 @@ def _compressed(script: str) -> str:
     return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
 
 
-def _block(block: str | Figure | Table | None, study: str, directory: Path) -> dict[str, Any]:
+def _block(block: Block, study: str, directory: Path) -> dict[str, Any]:
     match block:
         case str():
             return {"kind": "paragraph", "text": block}

@@ -60,9 +60,9 @@ def parts(rows: Sequence[Row]) -> list[Part]:
             continue
         config = group[0].config
         if group is networks:
-            title, on = "a small residual network, end to end", f"CIFAR-100, {config['epochs']} epochs from scratch"
+            title, on = "a small network end to end", f"CIFAR-100, {config['epochs']} epochs from scratch"
         else:
-            title, on = f"a head on features, {NAMES[config['data']]}", f"{NAMES[config['data']]} features"
+            title, on = f"a head on {NAMES[config['data']]} features", f"{NAMES[config['data']]} features"
         losses = {setting.loss: setting for setting in chosen(group)}
         seeds = counted(max(map(len, losses.values()), default=0), "seed")
         found.append(Part(title, f"{on}, {seeds}", losses, tried(group), config.get("data") != "digits"))

@@ -40,7 +40,7 @@ def _summary(part: Part) -> str:
     if not part.is_complete:
         return ""
     leads = part.leads()
-    return f"""On {part.title}, soft target InfoNCE is {signed(leads[CE])} points from soft target cross-entropy and
+    return f"""With {part.title}, soft target InfoNCE is {signed(leads[CE])} points from soft target cross-entropy and
         {signed(leads["nll"])} from NLL in top-1."""
 
 
@@ -58,7 +58,7 @@ def _table(part: Part) -> Table:
             [LOSSES[name].name, *cells(of, COLUMNS), f"{of.lr:g}", PAPER[name][0][2] if name in PAPER else "–"]
             for name, of in part.losses.items()
         ],
-        f"""Test scores, {part.title} ({part.on}); {INTERVAL}. The paper's column is ViT-B/16, MAE pre-trained,
+        f"""Test scores of {part.title} ({part.on}); {INTERVAL}. The paper's column is ViT-B/16, MAE pre-trained,
         fine-tuned 100 epochs: another model, to compare the order of the losses, not the level.""",
     )
 

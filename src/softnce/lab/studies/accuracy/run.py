@@ -85,7 +85,7 @@ def follow_up(config: Config, rows: Sequence[Row]) -> list[Run]:
 
 
 def prepare(todo: Sequence[Run]) -> None:
-    data.prepare(run.data for run in todo if isinstance(run, Probe))
+    training.prepare(run for run in todo if isinstance(run, Probe))
     if any(isinstance(run, EndToEnd) for run in todo):
         data.folder("cifar100")
 

@@ -58,8 +58,8 @@ def _table(case: Case) -> Table:
     return Table(
         ["loss", *COLUMNS],
         [[LOSSES[name].name, *cells(setting, COLUMNS)] for name, setting in case.losses.items()],
-        f"""{case.title}: test scores, {INTERVAL}; 15 bins. "Scaled" after the temperature fitted on the held-out part:
-        above 1 a loss is overconfident, below 1 underconfident.""",
+        f"""{case.title}: test scores, {INTERVAL}; 15 bins. "Scaled": after one temperature is
+        fitted on the held-out part, above 1 where scores are overconfident, below 1 where underconfident.""",
     )
 
 

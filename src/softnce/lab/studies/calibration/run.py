@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from softnce.lab.configuration import option
-from softnce.lab.data import features as data
 from softnce.lab.data.features import Source
 from softnce.lab.experiment import probe as training
 from softnce.lab.experiment import search
@@ -17,6 +15,7 @@ from softnce.lab.losses import PAPER, Loss
 from softnce.lab.targets import Targets
 
 VERSION = 1
+prepare, perform = training.prepare, training.train
 AUGMENTATIONS: dict[str, Targets] = {"smoothing": SMOOTH, "smoothing and MixUp": MIXED}
 
 
@@ -61,11 +60,3 @@ def runs(config: Config) -> list[Probe]:
 
 def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
     return search.tuned(settings(config), rows, config.rates, config.seeds)
-
-
-def prepare(todo: Sequence[Probe]) -> None:
-    data.prepare(run.data for run in todo)
-
-
-def perform(run: Probe) -> dict[str, Any]:
-    return training.train(run)

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from softnce.lab.configuration import option
-from softnce.lab.data import features as data
 from softnce.lab.data.features import Source
 from softnce.lab.experiment import probe as training
 from softnce.lab.experiment import search
@@ -16,6 +14,7 @@ from softnce.lab.heads import Head
 from softnce.lab.losses import PAPER, Loss
 
 VERSION = 1
+prepare, perform = training.prepare, training.train
 CE, OURS = "soft-ce", "soft-target-info-nce"
 LINEAR, LAYERS, AUTHORS = ("linear", False), ("mlp", False), ("mlp", True)
 HEADS = {
@@ -73,11 +72,3 @@ def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
         *search.tuned(wanted, rows, config.rates, config.seeds),
         *search.tuned(compared, rows, config.rates, config.compared_seeds),
     ]
-
-
-def prepare(todo: Sequence[Probe]) -> None:
-    data.prepare(run.data for run in todo)
-
-
-def perform(run: Probe) -> dict[str, Any]:
-    return training.train(run)

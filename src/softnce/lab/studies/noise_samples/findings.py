@@ -1,6 +1,6 @@
 """Gaps to soft target cross-entropy, by where candidates come from, how many there are, and batch size."""
 
-from collections import Counter
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,30 +23,36 @@ Key = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Found:
-    """Trainings of the data set and head with the most of them.
+    """Trainings of the data set and head with the most of them."""
 
-    Attributes:
-        settings: by method, batch size and number of candidates.
-        further: the same on seeds that had no part in deciding what to train.
-        data: name of the data set.
-        num_candidates: of the comparison over batch sizes.
-        tested_batch: the batch size with the most seeds.
-    """
-
-    settings: dict[Key, Setting]
-    further: dict[Key, Setting]
     data: str
-    num_candidates: int
-    tested_batch: int
+    settings: dict[Key, Setting]
+
+    @property
+    def name(self) -> str:
+        return NAMES[self.data]
 
     def of(self, method: str, batch: int, number: int | None = None, further: bool = False) -> Setting | None:
+        """Trainings on the first seeds, or on further ones, which had no part in deciding what to train."""
         number = self.num_candidates if number is None else number
-        return (self.further if further else self.settings).get((method, batch, number if method in COUNTED else 0))
+        setting = self.settings.get((method, batch, number if method in COUNTED else 0))
+        return setting and setting.of_seeds(lambda seed: (seed >= FURTHER) == further)
 
     def gap(self, method: str, batch: int, number: int | None = None, further: bool = False) -> Estimate | None:
         """Points of top-1 over soft target cross-entropy, paired by seed; None where one of them is missing."""
         ours, theirs = self.of(method, batch, number, further), self.of("soft-ce", batch, further=further)
         return ours.minus(theirs, TOP1) if ours and theirs and method != "soft-ce" else None
+
+    @property
+    def num_candidates(self) -> int:
+        """M of the comparison over batch sizes."""
+        queued = [number for (method, _, number), of in self.settings.items() if method == "queue" for _ in of.rows]
+        return statistics.mode(queued) if queued else 0
+
+    @property
+    def tested_batch(self) -> int:
+        """The batch size with the most seeds."""
+        return max(self.settings, key=lambda key: (len(self.settings[key]), -key[1]), default=("", 0, 0))[1]
 
     @property
     def batches(self) -> list[int]:
@@ -57,13 +63,6 @@ class Found:
         """M of sampled candidates at the tested batch size."""
         return sorted(n for method, batch, n in self.settings if method == "sampled" and batch == self.tested_batch)
 
-    @property
-    def only_batch_falls(self) -> bool:
-        """Whether candidates from the batch alone are behind by more than the margin, and no others."""
-        gap = self.gap("batch", self.tested_batch)
-        others = [self.gap(method, self.tested_batch) for method in ("sampled", "queue", "batch+classes")]
-        return gap is not None and gap.high < -MARGIN and all(g is not None and g.low > -MARGIN for g in others)
-
 
 def find(rows: Sequence[Row]) -> Found:
     group = largest(rows, "data", "head", "epochs", "targets")
@@ -73,14 +72,7 @@ def find(rows: Sequence[Row]) -> Found:
             key = _key(setting)
             if key not in found or len(setting) > len(found[key]):  # of several mixings the one most often trained
                 found[key] = setting
-    queued: Counter[int] = Counter()
-    for (method, _, number), setting in found.items():
-        if method == "queue":
-            queued[number] += len(setting)
-    most = max(found, key=lambda key: (len(found[key]), -key[1]), default=("", 0, 0))[1]
-    first = {key: of_seeds for key, s in found.items() if (of_seeds := s.of_seeds(lambda seed: seed < FURTHER))}
-    further = {key: of_seeds for key, s in found.items() if (of_seeds := s.of_seeds(lambda seed: seed >= FURTHER))}
-    return Found(first, further, group[0].config["data"], max(queued, key=queued.__getitem__, default=0), most)
+    return Found(group[0].config["data"], found)
 
 
 def _key(setting: Setting) -> Key:
@@ -110,7 +102,7 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
 
     def on(size: int) -> str:
         seeds = len(setting) if (setting := found.of("batch", size)) else 0
-        return f"{NAMES[found.data]} features, batch {size}, {counted(seeds, 'seed')}"
+        return f"{found.name} features, batch {size}, {counted(seeds, 'seed')}"
 
     answers = {}
     if drop := found.gap("batch", batch):

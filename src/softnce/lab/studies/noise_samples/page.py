@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from softnce.lab.data.features import NAMES
 from softnce.lab.experiment.claims import MARGIN
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import TOP1
@@ -45,8 +44,7 @@ def _summary(found: Found) -> str:
     if own is None or sampled is None:
         return "The runs are not complete."
     return f"""At batch size {batch}, soft target InfoNCE with candidates from the batch is {signed(own)} points from
-        soft target cross-entropy; with {found.num_candidates} sampled candidates it is {signed(sampled)}.
-        {"The drop comes from the candidates, not from the loss." if found.only_batch_falls else ""}"""
+        soft target cross-entropy; with {found.num_candidates} sampled candidates it is {signed(sampled)}."""
 
 
 def _over_batches(found: Found) -> Figure:
@@ -59,9 +57,8 @@ def _over_batches(found: Found) -> Figure:
             gaps.append(Line(label, list(of_method), *band(of_method.values()), **LOOKS[method]))
     return Figure(
         "batches",
-        f"""A head on {NAMES[found.data]} features, {found.num_candidates} sampled or remembered candidates. Left: test
-        accuracy, mean and 95 % interval over seeds. Right: the gap to soft target cross-entropy, paired by seed.
-        {"Only candidates from the batch alone fall behind." if found.only_batch_falls else ""}""",
+        f"""A head on {found.name} features, {found.num_candidates} sampled or remembered candidates. Left: test
+        accuracy, mean and 95 % interval over seeds. Right: the gap to soft target cross-entropy, paired by seed.""",
         [
             Panel("accuracy", "batch size", "top-1 (%)", accuracy, log_x=True),
             Panel("gap", "batch size", "points of top-1", [*gaps, Level("none", 0.0)], log_x=True),
@@ -104,12 +101,12 @@ def _over_numbers(found: Found) -> Figure | None:
     from_batch = found.gap("batch", batch)
     if len(gaps) < 2:
         return None
-    marks = [Line("sampled", list(gaps), *band(gaps.values()), **LOOKS["sampled"])]
+    line = Line("sampled", list(gaps), *band(gaps.values()), **LOOKS["sampled"])
     level = [Level("candidates from the batch", from_batch.mean)] if from_batch else []
     return Figure(
         "numbers",
         f"""Batch size {batch}: the gap to soft target cross-entropy against the number of sampled candidates, mean and
         95 % interval. The dashed line is where the batch's own targets are the candidates.""",
-        [Panel("", "sampled candidates M", "points of top-1", [*marks, *level], log_x=True)],
+        [Panel("", "sampled candidates M", "points of top-1", [line, *level], log_x=True)],
         panel_size=(5.2, 3.2),
     )

@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from softnce.lab.configuration import option
-from softnce.lab.data import features as data
 from softnce.lab.data.features import Source
 from softnce.lab.experiment import probe as training
 from softnce.lab.experiment import search
@@ -16,6 +15,7 @@ from softnce.lab.heads import Head
 from softnce.lab.losses import Loss
 
 VERSION = 1
+prepare = training.prepare
 Method = Literal["soft-ce", "batch", "sampled", "queue", "batch+classes"]
 METHODS: dict[Method, str] = {
     "soft-ce": "soft target cross-entropy",
@@ -121,10 +121,6 @@ def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
     confirmed = [*(setting(config, method, config.tested_batch) for method in CONFIRMED), sharper(config)]
     again = search.tuned(confirmed, rows, rates(config, config.tested_batch), config.confirming_seeds)
     return [*todo, *(replace(run, seed=FURTHER + run.seed) for run in again)]
-
-
-def prepare(todo: Sequence[Probe]) -> None:
-    data.prepare(run.data for run in todo)
 
 
 def perform(run: Probe) -> dict[str, Any]:

@@ -30,6 +30,10 @@ class Found:
     losses: dict[str, dict[float, Setting]]
     twins: dict[float, Setting]
 
+    @property
+    def name(self) -> str:
+        return NAMES.get(self.data, self.data)
+
     def deviation(self, loss: str) -> tuple[float, float]:
         """Largest difference and standard deviation of the mean accuracies over ε, in points."""
         values = [setting.mean(TOP1).mean for setting in self.losses[loss].values()]
@@ -85,7 +89,7 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     found = find(rows)
     if not found.is_complete:
         return {}
-    on = f"{NAMES[found.data]} features, {counted(max(map(len, found.losses[OURS].values())), 'seed')}"
+    on = f"{found.name} features, {counted(max(map(len, found.losses[OURS].values())), 'seed')}"
     value, gradient = found.identity
     answers = {
         "smoothing-temperature": Finding(

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from softnce.lab.data.features import NAMES
 from softnce.lab.experiment.comparison import Value
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import ECE, SCALED_ECE, TOP1
@@ -22,7 +21,7 @@ def section(rows: Sequence[Row]) -> Section:
     found = find(rows)
     figure = Figure(
         "smoothing",
-        f"""A head on {NAMES.get(found.data, found.data)} features, trained with label smoothing. Mean and 95 % interval
+        f"""A head on {found.name} features, trained with label smoothing. Mean and 95 % interval
         over seeds; dotted: soft target InfoNCE without smoothing at temperature 1/(1−ε).""",
         [
             _panel("accuracy", "top-1 (%)", TOP1, found),

@@ -80,7 +80,7 @@ def follow_up(config: Config, rows: Sequence[Row]) -> list[Run]:
 
 
 def prepare(todo: Sequence[Run]) -> None:
-    data.prepare((run.probe if isinstance(run, Twin) else run).data for run in todo)
+    training.prepare(run.probe if isinstance(run, Twin) else run for run in todo)
 
 
 def perform(run: Run) -> dict[str, Any]:
