@@ -10,12 +10,6 @@ exchange    bytes that ranks send each other in a step
 limits      what the losses are held to
 tables      the result as text
 figures     the result as pictures
-command     the command line
+update      time and memory of the parts of a recipe's update
+run         all of it, from a plan to files
 """
-
-
-def main(argv: list[str]) -> None:
-    """The command ``softnce bench``."""
-    from softnce.lab.bench.command import main as run
-
-    run(argv)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from softnce.lab.atomic import replacing
 from softnce.lab.bench.measurement import Measurement
 from softnce.lab.bench.scaling import AXES, Axis, Exponent, position
 from softnce.lab.report.style import OTHER, Look, matplotlib_style
@@ -131,7 +132,5 @@ def _write_exponents(ax: Any, ends: Sequence[tuple[float, float, str, str]]) -> 
 
 
 def _save(canvas: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial.png")
-    canvas.savefig(partial)
-    partial.replace(path)
+    with replacing(path) as partial:
+        canvas.savefig(partial, format="png")

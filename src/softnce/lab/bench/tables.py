@@ -87,9 +87,9 @@ def _verdict(limit: Limit) -> str:
 
 def _cell(m: Measurement) -> str:
     if m.needs is not None:
-        return f"needs {_bytes(m.needs)}"
+        return f"needs {memory(m.needs)}"
     ratio = "" if m.ratio is None else f"{_three(m.ratio.median)}× · "
-    return f"{ratio}{_seconds(m.seconds.median)} ± {100 * m.seconds.relative:.0f} % · {_bytes(m.bytes)}"
+    return f"{ratio}{_seconds(m.seconds.median)} ± {100 * m.seconds.relative:.0f} % · {memory(m.bytes)}"
 
 
 def _size(size: Size) -> str:
@@ -100,7 +100,8 @@ def _seconds(value: float) -> str:
     return f"{_three(value)} s" if value >= 1 else f"{_three(1e3 * value)} ms"
 
 
-def _bytes(value: float) -> str:
+def memory(value: float) -> str:
+    """Bytes as GB, MB or kB, to three digits."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if value >= unit:
             return f"{_three(value / unit)} {name}"

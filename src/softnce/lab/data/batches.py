@@ -9,19 +9,34 @@ is mixing of the whole batch, and one process or many train on the same inputs.
 """
 
 import os
-import random
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from softnce.lab.train.classifier import Batch
+from softnce.lab.seeds import derived_seed
+
+
+class Batch(NamedTuple):
+    """What a training or evaluation step gets.
+
+    ``whole``, ``own`` and ``step`` are for training on a share of a larger batch, on several devices or by
+    accumulation: ``whole`` are the labels of that batch and ``own`` the places of this share's rows in it. Without them
+    the batch is whole, and under several devices the loss gathers what it needs.
+    """
+
+    inputs: Any  # what the model takes
+    labels: Tensor  # (n,) of the rows that the model scores, IGNORED where a row does not count
+    whole: Tensor | None = None  # (N,)
+    own: Tensor | None = None  # (n,)
+    step: int | None = None  # which update of the run this is; None: counted here
+    skipped: int = 0  # inputs that could not be read and were replaced
+    votes: Tensor | None = None  # (N, K) annotators by class, of the rows of whole (or labels); None: labels alone
 
 
 class CorruptImage(RuntimeError):
@@ -115,7 +130,7 @@ class TrainingBatches:
         return self.size // self.batch * self.accumulate + -(-self.rest // (self.micro_batch * self.world))
 
     def __iter__(self) -> Iterator[Share]:
-        generator = torch.Generator().manual_seed(word(self.seed, self.epoch))
+        generator = torch.Generator().manual_seed(derived_seed(self.seed, self.epoch, bits=32))
         order = torch.randperm(self.size, generator=generator)
         order = order[: self.size // self.batch * self.batch + self.rest]
         position = 0
@@ -148,7 +163,7 @@ class EvaluationBatches:
 class Loader(DataLoader):
     """A DataLoader that can be saved in the middle of an epoch and goes on with the very next share.
 
-    ``rows`` turns a share into a :class:`~softnce.lab.train.classifier.Batch` by its ``__getitems__``.
+    ``rows`` turns a share into a :class:`Batch` by its ``__getitems__``.
     """
 
     def __init__(self, rows: Dataset, batches: TrainingBatches | EvaluationBatches, workers: int = 0) -> None:
@@ -179,34 +194,6 @@ class Loader(DataLoader):
             finished = state["taken"] >= len(self.batches)
             self.batches.epoch = state["epoch"] + finished
             self.batches.start = 0 if finished else state["taken"]
-
-
-@contextmanager
-def borrowed_generators() -> Iterator[None]:
-    """The global random generators, which transforms draw from, put back as they were afterwards."""
-    state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(state[0])
-        np.random.set_state(state[1])  # noqa: NPY002
-        torch.set_rng_state(state[2])
-
-
-def start_generators(*key: int) -> None:
-    """Start the global random generators from ``key``.
-
-    An augmented input is then a function of (seed, epoch, sample), whichever process makes it and whenever.
-    """
-    start = word(*key)
-    random.seed(start)
-    np.random.seed(start)  # noqa: NPY002
-    torch.default_generator.manual_seed(start)
-
-
-def word(*key: int) -> int:
-    """32 random bits that depend on all of ``key``."""
-    return int(np.random.SeedSequence(key).generate_state(1)[0])
 
 
 def _as_it_is(batch: Batch) -> Batch:

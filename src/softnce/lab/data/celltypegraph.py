@@ -17,8 +17,6 @@ A graph holds, for n cells and e shared surfaces:
     stage, specimen             names
 """
 
-import os
-import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
+from softnce.lab.atomic import replacing
 from softnce.lab.data import layout
 from softnce.lab.data.layout import Array, Feature
 
@@ -117,7 +116,8 @@ def load_specimen(specimen: Specimen, cache: Path | None = None) -> Data:
         pass
     graph = read_specimen(specimen.path)
     try:
-        _save_atomically({"fingerprint": fingerprint, "graph": graph.to_dict()}, entry)
+        with replacing(entry, shared=True) as partial:
+            torch.save({"fingerprint": fingerprint, "graph": graph.to_dict()}, partial)
     except OSError as error:
         warnings.warn(f"cannot write the cache {entry}: {error}", stacklevel=2)
     return graph
@@ -131,18 +131,6 @@ def _fingerprint(path: Path) -> list[Any]:
         raise SpecimenError(f"{path}: no such file") from None
     features = [f"{f.name}:{f.transform.__name__}" for f in (*layout.NODE_FEATURES, *layout.EDGE_FEATURES)]
     return [1, status.st_size, status.st_mtime_ns, status.st_ctime_ns, *features]
-
-
-def _save_atomically(content: dict[str, Any], target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
-        try:
-            torch.save(content, file)
-            file.close()
-            os.replace(file.name, target)
-        except BaseException:
-            os.unlink(file.name)
-            raise
 
 
 def _read_arrays(path: Path) -> dict[str, Array]:

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import torch
 from rich.progress import track
 from torch import Tensor, nn
 
+from softnce.lab.atomic import replacing
 from softnce.lab.data.batches import EvaluationBatches, Loader
 from softnce.lab.data.image_loader import ImageRows
 from softnce.lab.data.images import ImageArray, ImageFiles, Images, Part
@@ -27,10 +27,8 @@ def features_of(recipe: Recipe, backbone: nn.Module, images: Images) -> Tensor:
     if path.is_file():
         return torch.load(path, map_location="cpu", weights_only=True)
     features = compute_features(recipe, backbone, images)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    torch.save(features, partial)
-    partial.replace(path)
+    with replacing(path, shared=True) as partial:
+        torch.save(features, partial)
     return features
 
 

@@ -8,20 +8,12 @@ from torch.utils.data import Dataset
 from torch_geometric.data import Batch as GraphBatch
 from torch_geometric.data import Data
 
-from softnce.lab.data.batches import (
-    EvaluationBatches,
-    Loader,
-    Share,
-    TrainingBatches,
-    borrowed_generators,
-    start_generators,
-)
+from softnce.lab.data.batches import Batch, EvaluationBatches, Loader, Share
 from softnce.lab.data.graph_augment import paper_augmentations
+from softnce.lab.data.module import TrainingData
 from softnce.lab.data.tasks import NodeTask, celltypegraph_task, planetoid_task
 from softnce.lab.recipes.recipe import GraphData, GraphRecipe
-from softnce.lab.train.classifier import Batch
-
-import lightning as L  # isort: skip
+from softnce.lab.seeds import borrowed_generators, start_generators
 
 PLANETOID = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed"}
 
@@ -82,34 +74,25 @@ def _nodes(graphs: Tensor, sizes: Tensor) -> Tensor:
     return torch.cat(places) if places else torch.empty(0, dtype=torch.long)
 
 
-class NodeData(L.LightningDataModule):
+class NodeData(TrainingData):
     """Training and evaluation loaders of a recipe: evaluation is on the graphs that choose the epoch."""
 
     def __init__(self, recipe: GraphRecipe, world: int = 1) -> None:
-        super().__init__()
-        self.recipe, self.world = recipe, world
+        super().__init__(recipe, world)
         self.task = open_task(recipe.data)
-        if recipe.data.votes and self.task.train.graphs[0].get("votes") is None:
+        graphs = self.task.train.graphs
+        if recipe.data.votes and graphs[0].get("votes") is None:
             raise ValueError(f"data.votes: {self.task.name} holds no votes, only labels")
-
-    @property
-    def labels(self) -> Tensor:
-        """Of all training nodes, IGNORED among them."""
-        return torch.cat([graph.y for graph in self.task.train.graphs])
-
-    def batches(self, rank: int) -> TrainingBatches:
-        batch, seed = self.recipe.optimiser.batch, self.recipe.seed
-        micro_batch = self.recipe.compute.micro_batch or max(1, batch // self.world)
-        return TrainingBatches(len(self.task.train), batch, micro_batch, rank, self.world, seed, drop_last=False)
+        self.labels = torch.cat([graph.y for graph in graphs])  # IGNORED among them
+        self.classes, self.samples = self.task.class_names, len(graphs)
+        self.features = self.task.num_node_features, self.task.num_edge_features
 
     def train_dataloader(self) -> Loader:
-        rank = 0 if self.trainer is None else self.trainer.global_rank
         train = self.task.train
-        return Loader(GraphRows(train, train.graphs, self.recipe.data.votes, self.recipe.seed), self.batches(rank))
+        return Loader(GraphRows(train, train.graphs, self.recipe.data.votes, self.recipe.seed), self.batches(self.rank))
 
     def val_dataloader(self) -> Loader:
-        rank = 0 if self.trainer is None else self.trainer.global_rank
-        return self.evaluation_loader("validation", rank)
+        return self.evaluation_loader("validation", self.rank)
 
     def evaluation_loader(self, split: str, rank: int = 0) -> Loader:
         """Batches of the graphs that are scored (``test``) or choose the epoch (``validation``)."""

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from softnce.lab.data.batches import CorruptImage, Share, borrowed_generators, start_generators
+from softnce.lab.data.batches import Batch, CorruptImage, Share
 from softnce.lab.data.images import Images
 from softnce.lab.data.transforms import Transform
-from softnce.lab.train.classifier import Batch
+from softnce.lab.seeds import borrowed_generators, start_generators
 
 
 class ImageRows(Dataset):

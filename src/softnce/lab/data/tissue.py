@@ -14,9 +14,8 @@ about the benchmark's numbers.
 """
 
 import json
-import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -24,6 +23,7 @@ import h5py
 import numpy as np
 from scipy.spatial import Voronoi, cKDTree
 
+from softnce.lab.atomic import replacing
 from softnce.lab.configuration import from_args, option
 from softnce.lab.data import layout
 from softnce.lab.data.layout import Array
@@ -69,7 +69,8 @@ def write_tissue(config: TissueConfig) -> Path:
     record = config.out / "tissue.json"
     if record.exists() and json.loads(record.read_text()) != settings:
         raise ValueError(f"{record} was grown with {record.read_text().strip()}, not {settings}: use another folder")
-    _write_atomically(record, lambda path: path.write_text(json.dumps(settings) + "\n"))
+    with replacing(record, shared=True) as partial:
+        partial.write_text(json.dumps(settings) + "\n")
 
     stages = [STAGES[round(i)] for i in np.linspace(0, len(STAGES) - 1, config.stages)]
     paths = [config.out / layout.FOLDER / stages[i % config.stages] / f"T{i:03d}.h5" for i in range(config.specimens)]
@@ -84,26 +85,12 @@ def write_tissue(config: TissueConfig) -> Path:
 
 def write_specimen(path: Path, contents: Mapping[str, np.ndarray]) -> None:
     """Write arrays named by their HDF5 path; names that start with ``@`` are attributes of the file."""
-
-    def write(unfinished: Path) -> None:
-        with h5py.File(unfinished, "w") as file:
-            for name, values in contents.items():
-                if name.startswith("@"):
-                    file.attrs[name[1:]] = values
-                else:
-                    file[name] = values
-
-    _write_atomically(path, write)
-
-
-def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        write(unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replacing(path, shared=True) as partial, h5py.File(partial, "w") as file:
+        for name, values in contents.items():
+            if name.startswith("@"):
+                file.attrs[name[1:]] = values
+            else:
+                file[name] = values
 
 
 def grow(

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import DeepGCNLayer, GCNConv, GENConv
 
 from softnce.lab.heads import Head, build_head
-from softnce.lab.recipes.recipe import GraphModel, GraphOptimiser
+from softnce.lab.recipes.recipe import GraphModel
 
 
 class DeeperGCN(nn.Module):
@@ -126,17 +126,3 @@ def build_network(
     )
     network.head = build_head(head, model.hidden, num_classes, bias=True)  # as the benchmark has it
     return network
-
-
-def parameter_groups(network: nn.Module, optimiser: GraphOptimiser) -> list[dict[str, Any]]:
-    """What the optimiser gets: ``optimiser.decayed`` names the part that is decayed, all of it; empty: all matrices."""
-    if optimiser.decayed:
-        parts = dict(network.named_children())
-        if optimiser.decayed not in parts:
-            raise ValueError(f"optimiser.decayed: got {optimiser.decayed!r}, the network has {', '.join(parts)}")
-        decayed = list(parts[optimiser.decayed].parameters())
-    else:
-        decayed = [p for p in network.parameters() if p.dim() > 1]
-    among = {id(p) for p in decayed}
-    others = [p for p in network.parameters() if id(p) not in among]
-    return [{"params": decayed, "weight_decay": optimiser.weight_decay}, {"params": others, "weight_decay": 0.0}]

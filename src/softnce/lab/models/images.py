@@ -15,7 +15,6 @@ from softnce.lab.recipes.recipe import Model
 
 import timm  # isort: skip
 from timm.layers import resample_abs_pos_embed  # isort: skip
-from timm.optim import param_groups_layer_decay  # isort: skip
 
 # EfficientNet-Lite was trained on (x·255 − 127)/128
 PACKAGED_MEAN, PACKAGED_STD = [127 / 255] * 3, [128 / 255] * 3
@@ -94,23 +93,6 @@ def build_backbone(model: Model, image_size: int, channels: int = 3) -> nn.Modul
             raise ValueError(f"model.weights must be none, hub, mae, packaged or a file, got {model.weights!r}")
         load_mae(backbone, torch.load(path, map_location="cpu", weights_only=True), str(path))
     return backbone
-
-
-def parameter_groups(network: Network, weight_decay: float, layer_decay: float) -> list[dict[str, typing.Any]]:
-    """What the optimiser gets: each layer of the backbone with its share ``lr_scale`` of the learning rate.
-
-    The head has 1, and each layer below it ``layer_decay`` times that of the one above (BEiT's and MAE's rule, by
-    timm). Vectors, scalars, position embeddings and class tokens are not decayed.
-    """
-    backbone = typing.cast(typing.Any, network.backbone)
-    exempt = backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else ()
-    groups: list[dict[str, typing.Any]] = []
-    if any(p.requires_grad for p in backbone.parameters()):
-        groups = param_groups_layer_decay(backbone, weight_decay, no_weight_decay_list=exempt, layer_decay=layer_decay)
-    rest = [p for p in network.head.parameters() if p.requires_grad]
-    matrices = {"params": [p for p in rest if p.dim() > 1], "weight_decay": weight_decay}
-    vectors = {"params": [p for p in rest if p.dim() <= 1], "weight_decay": 0.0}
-    return [*groups, matrices, vectors]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ A file may ``inherit`` another (a path relative to itself) and then says only wh
 """
 
 import difflib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,6 @@ from softnce.lab.recipes.recipe import GRAPH_KINDS, IMAGE_KINDS, GraphRecipe, Re
 FOLDER = Path(__file__).parent
 DATA_SETS = ("imagenet", "tiny-imagenet", "cifar100")
 PAPER = tuple(f"{data}/{loss}" for data in DATA_SETS for loss in LOSSES)
-
-HELP = """usage: softnce recipes [NAME]
-
-Without NAME, list the recipes with the values in which they differ. With NAME, print that recipe as YAML with every
-value filled in; saved to a file and edited, `softnce train FILE.yaml` runs it.
-"""
 
 
 def names() -> list[str]:
@@ -87,42 +80,3 @@ def overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 def to_yaml(recipe: Recipe | GraphRecipe) -> str:
     """Every value, in the order of the dataclasses; ``load`` reads it back."""
     return yaml.safe_dump(to_mapping(recipe), sort_keys=False, allow_unicode=True)
-
-
-COLUMNS = (
-    "recipe", "optimiser", "base lr", "lr", "batch", "epochs", "warm-up", "decay", "layer decay", "smoothing",
-    "MixUp", "CutMix", "augment", "drop path",
-)  # fmt: skip
-
-
-def row(name: str, recipe: Recipe | GraphRecipe) -> list[str]:
-    """The values of the paper's tables, as the run will use them; – where a field has no such thing."""
-    o, t, s = recipe.optimiser, recipe.targets, recipe.schedule
-    images = isinstance(recipe, Recipe)
-    values = (
-        recipe.optimiser.base_lr if isinstance(recipe, Recipe) else None,
-        o.lr, o.batch, s.epochs, s.warmup_epochs, o.weight_decay,
-        recipe.optimiser.layer_decay if isinstance(recipe, Recipe) else None,
-        t.smoothing, t.mixup if images else None, t.cutmix if images else None,
-    )  # fmt: skip
-    drop_path = f"{recipe.model.drop_path:g}" if isinstance(recipe, Recipe) else "–"
-    numbers = ("–" if value is None else f"{value:g}" for value in values)
-    return [name, o.name, *numbers, recipe.data.augment, drop_path]
-
-
-def main(argv: list[str]) -> None:
-    if any(word in ("-h", "--help") for word in argv):
-        print(HELP, end="")
-        return
-    if len(argv) > 1:
-        sys.exit(f"softnce recipes: at most one NAME, got {len(argv)}\n\n{HELP}")
-    try:
-        if argv:
-            print(to_yaml(load(argv[0])), end="")
-            return
-        rows = [row(name, load(name)) for name in names()]
-    except ValueError as error:
-        sys.exit(f"softnce recipes: {error}")
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
-    for cells in (COLUMNS, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())

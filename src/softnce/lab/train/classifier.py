@@ -1,44 +1,28 @@
 """The one LightningModule: a model, a loss, how labels become targets, and what is measured.
 
-It knows nothing of images. A batch is a :class:`Batch`: whatever the model takes, and the labels of its rows, which may
-be fewer than what the model sees (``ignore_index`` marks rows that do not count, such as nodes outside a mask).
+It knows nothing of images. A batch is a :class:`~softnce.lab.data.batches.Batch`: whatever the model takes, and the
+labels of its rows, of which some may not count, such as nodes outside a mask.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from softnce.lab.data.batches import Batch
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
 from softnce.lab.recipes.recipe import GraphOptimiser, Optimiser, Schedule
+from softnce.lab.seeds import derived_seed
 from softnce.lab.targets import Targets, soft_targets
+from softnce.lab.train.optimiser import build_optimiser, decay_groups
 from softnce.lab.train.scores import Scores
 from softnce.losses import ClassifierLoss, ContrastiveLoss
 from softnce.targets import SoftTargets
 
 import lightning as L  # isort: skip
-
-
-class Batch(NamedTuple):
-    """What a training or evaluation step gets.
-
-    ``whole``, ``own`` and ``step`` are for training on a share of a larger batch, on several devices or by
-    accumulation: ``whole`` are the labels of that batch and ``own`` the places of this share's rows in it. Without them
-    the batch is whole, and under several devices the loss gathers what it needs.
-    """
-
-    inputs: Any  # what the model takes
-    labels: Tensor  # (n,) of the rows that the model scores, IGNORED where a row does not count
-    whole: Tensor | None = None  # (N,)
-    own: Tensor | None = None  # (n,)
-    step: int | None = None  # which update of the run this is; None: counted here
-    skipped: int = 0  # inputs that could not be read and were replaced
-    votes: Tensor | None = None  # (N, K) annotators by class, of the rows of whole (or labels); None: labels alone
 
 
 class Diverged(RuntimeError):
@@ -55,7 +39,7 @@ class Classifier(L.LightningModule):
         targets: smoothing and mixing.
         optimiser, schedule: how the weights move.
         steps_per_epoch: updates an epoch, for the schedule.
-        parameter_groups: what the optimiser gets, with ``lr_scale`` and ``weight_decay`` a group; None: all that is
+        parameter_groups: what the optimiser gets, with ``lr_scale`` and ``weight_decay`` per group; None: all that is
             trainable, matrices decayed.
         scores: what is measured; None: :class:`~softnce.lab.train.scores.Scores`.
         seed: everything random in a step follows from it and the number of the step.
@@ -76,7 +60,7 @@ class Classifier(L.LightningModule):
         optimiser: Optimiser | GraphOptimiser | None = None,
         schedule: Schedule | None = None,
         steps_per_epoch: int = 1,
-        parameter_groups: Callable[[], list[dict[str, Any]]] | None = None,
+        parameter_groups: list[dict[str, Any]] | None = None,
         scores: Scores | None = None,
         seed: int = 0,
         about: dict[str, Any] | None = None,
@@ -121,7 +105,7 @@ class Classifier(L.LightningModule):
 
         All that is random in it follows from the seed and these numbers; it needs no trainer.
         """
-        torch.manual_seed(_seed(self.seed, step, batch_idx, rank))  # dropout and stochastic depth
+        torch.manual_seed(derived_seed(self.seed, step, batch_idx, rank))  # dropout and stochastic depth
         labels = batch.labels if batch.whole is None else batch.whole
         soft = soft_targets(labels, batch.votes, self.num_classes, self.targets.smoothing)
         inputs = batch.inputs
@@ -143,7 +127,7 @@ class Classifier(L.LightningModule):
 
     def _shared_generator(self, step: int, device: torch.device) -> torch.Generator:
         """Where all shares of a batch draw from, so that they draw alike."""
-        return torch.Generator(device).manual_seed(_seed(self.seed, step))
+        return torch.Generator(device).manual_seed(derived_seed(self.seed, step))
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Once an update: show the loss of the whole batch, and stop if it is no number."""
@@ -165,11 +149,9 @@ class Classifier(L.LightningModule):
             self.log("train/skipped", float(self.skipped))
 
     def configure_optimizers(self) -> Any:
-        groups = trainable(self) if self.parameter_groups is None else self.parameter_groups()
-        o = self.optimiser
-        for group in groups:
-            group["lr"] = o.lr * group.setdefault("lr_scale", 1.0)
-            group.setdefault("weight_decay", o.weight_decay)
+        o, groups = self.optimiser, self.parameter_groups
+        if groups is None:
+            groups = decay_groups(self.parameters(), o.weight_decay)
         update = build_optimiser(o, groups)
         rate = torch.optim.lr_scheduler.LambdaLR(update, lambda step: self.rate(step) / o.lr)
         return {"optimizer": update, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
@@ -199,23 +181,3 @@ class Classifier(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["about"] = self.about
-
-
-def build_optimiser(config: Optimiser | GraphOptimiser, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    if config.name == "sgd":
-        return torch.optim.SGD(groups, momentum=config.momentum)
-    update = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    return update(groups, betas=(0.9, config.beta2))
-
-
-def trainable(module: nn.Module) -> list[dict[str, Any]]:
-    """All parameters with a gradient in two groups: matrices, and what weight decay leaves alone (vectors, scalars)."""
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in parameters if p.dim() > 1]},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-
-
-def _seed(*key: int) -> int:
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))

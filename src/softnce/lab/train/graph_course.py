@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from softnce.lab.data.batches import Batch
 from softnce.lab.data.graph_module import NodeData
 from softnce.lab.recipes.recipe import GraphRecipe
-from softnce.lab.train.classifier import Batch, Classifier
+from softnce.lab.train.build import build
+from softnce.lab.train.classifier import Classifier
 from softnce.lab.train.graph_metrics import class_average, first_best, specimen_confusions, top1
-from softnce.lab.train.run import Machine, build
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def follow(recipe: GraphRecipe) -> tuple[Classifier, Course]:
         raise ValueError(f"compute.micro_batch: got {recipe.compute.micro_batch}, need 0: whole batches are taken here")
     if recipe.optimiser.ema:
         raise ValueError(f"optimiser.ema: got {recipe.optimiser.ema:g}, need 0: the weights themselves are scored here")
-    classifier, data, _ = build(recipe, Machine("cpu", 1, 1))
+    classifier, data, _ = build(recipe, world=1)
     assert isinstance(data, NodeData)
     configured = classifier.configure_optimizers()
     optimiser, rate = configured["optimizer"], configured["lr_scheduler"]["scheduler"]

@@ -131,40 +131,8 @@ def per_class(confusions: Tensor, class_names: Sequence[str]) -> list[dict[str, 
     return rows
 
 
-@dataclass(frozen=True)
-class EpochChoice:
-    """Which epoch is reported, by the published rule and by the honest one, and the test accuracy there."""
-
-    published_epoch: int
-    published_top1: float
-    honest_epoch: int
-    honest_top1: float
-
-    @property
-    def optimism(self) -> float:
-        """What choosing the epoch on the test specimens adds to the accuracy."""
-        return self.published_top1 - self.honest_top1
-
-
 def first_best(accuracy: Tensor) -> int:
     """The epoch of the highest accuracy, the earliest of equals: later epochs must improve to be chosen."""
     if accuracy.dim() != 1 or len(accuracy) == 0 or bool(accuracy.isnan().any()):
         raise ValueError(f"accuracy: got {accuracy}, need one number an epoch")
     return int((accuracy == accuracy.max()).nonzero()[0])
-
-
-def choose_epoch(selection: Tensor, test: Tensor) -> EpochChoice:
-    """Compare the rules on one fold.
-
-    Args:
-        selection: (epochs, specimens) top-1 on specimens held out of training to choose the epoch.
-        test: (epochs, specimens) top-1 on the fold's test specimens.
-
-    The published rule takes the epoch whose mean accuracy on the *test* specimens is highest, and reports that
-    accuracy. The honest rule looks at ``selection`` only.
-    """
-    if selection.shape[0] != test.shape[0]:
-        raise ValueError(f"selection holds {selection.shape[0]} epochs, test {test.shape[0]}")
-    scored = test.mean(1)
-    published, honest = first_best(scored), first_best(selection.mean(1))
-    return EpochChoice(published, scored[published].item(), honest, scored[honest].item())

@@ -1,6 +1,5 @@
 """The likeliest classes of images, by a checkpoint of ``softnce train``."""
 
-import sys
 from pathlib import Path
 
 import torch
@@ -9,12 +8,6 @@ from softnce.lab.data.images import read_image
 from softnce.lab.data.transforms import evaluation_transform
 from softnce.lab.recipes.recipe import Recipe
 from softnce.lab.train.evaluate import load_trained
-
-HELP = """usage: softnce predict CKPT IMAGE [IMAGE ...]
-
-Print the five likeliest classes of each image with their probabilities. CKPT is a checkpoint of `softnce train`, or the
-folder of a run for its best.ckpt.
-"""
 
 
 def predict(checkpoint: Path, images: list[Path], top: int = 5) -> list[list[tuple[str, float]]]:
@@ -35,20 +28,3 @@ def predict(checkpoint: Path, images: list[Path], top: int = 5) -> list[list[tup
             [(trained.classes[k], p) for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
         )
     return answers
-
-
-def main(argv: list[str]) -> None:
-    if not argv or argv[0] in ("-h", "--help"):
-        print(HELP, end="")
-        return
-    if len(argv) < 2:
-        sys.exit(f"softnce predict: a checkpoint and at least one image are needed\n\n{HELP}")
-    paths = [Path(word) for word in argv[1:]]
-    try:
-        answers = predict(Path(argv[0]), paths)
-    except ValueError as error:
-        sys.exit(f"softnce predict: {error}")
-    for path, answer in zip(paths, answers, strict=True):
-        print(path)
-        for name, probability in answer:
-            print(f"  {100 * probability:6.2f} %  {name}")

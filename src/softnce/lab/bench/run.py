@@ -1,0 +1,167 @@
+"""The whole benchmark of the losses: plan, measure, save, show."""
+
+import datetime
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from softnce.lab.atomic import write_text
+from softnce.lab.bench import figures, tables
+from softnce.lab.bench.cases import CASES, Family, Size
+from softnce.lab.bench.exchange import bytes_sent
+from softnce.lab.bench.limits import limits
+from softnce.lab.bench.measurement import Measurement, Plan, measure
+from softnce.lab.bench.memory import OwnProcess
+from softnce.lab.bench.scaling import Sweeps, exponents
+from softnce.lab.bench.timing import Clock
+from softnce.lab.configuration import option
+from softnce.lab.experiment.results import Results, versions
+
+
+@dataclass(frozen=True)
+class Config:
+    out: str = option("results/bench", "directory for results and figures")
+    sizes: tuple[tuple[int, int], ...] = option(
+        ((128, 100), (1024, 1_000), (1024, 10_000), (1024, 100_000)), "N and K of the losses on logits"
+    )
+    table_classes: tuple[int, ...] = option((10_000, 100_000, 1_000_000), "K of the losses on a label table")
+    table_rows: int = option(1024, "N of the losses on a label table")
+    dim: int = option(256, "d, features of the label table")
+    rounds: int = option(15, "rounds; slow losses take part in the first few")
+    seconds: float = option(20.0, "time after which a loss takes part in no more rounds")
+    clock: Literal["wall", "cpu"] = option(
+        "wall", "cpu: processor time instead, for a machine shared with others; best with one thread"
+    )
+    threads: int | None = option(None, "threads torch may use; its own choice where null")
+    compiled: bool = option(True, "also through torch.compile (half a minute a loss and size)")
+    max_gb: float = option(9.0, "steps that need more memory than this are not tried")
+    sweeps: Sweeps = field(default_factory=Sweeps)
+
+    def __post_init__(self) -> None:
+        for name, values in (
+            ("sizes", [value for size in self.sizes for value in size]),
+            ("table_classes", self.table_classes),
+            ("table_rows", [self.table_rows]),
+            ("dim", [self.dim]),
+            ("rounds", [self.rounds]),
+            ("threads", [] if self.threads is None else [self.threads]),
+        ):
+            for value in values:
+                if value < 1:
+                    raise ValueError(f"{name}: got {value}, need at least 1")
+        for size in self.sizes:
+            if len(size) != 2:
+                raise ValueError(f"sizes: got {list(size)}, need pairs [N, K]")
+
+
+PRESETS = {
+    "quick": Config(
+        sizes=((128, 100), (256, 1_000)),
+        table_classes=(1_000, 10_000),
+        table_rows=256,
+        dim=64,
+        rounds=5,
+        seconds=0.5,
+        compiled=False,
+        max_gb=0.5,
+        sweeps=Sweeps(
+            rows=(32, 64, 128),
+            candidates=(32, 64, 128),
+            classes=(300, 1_000, 3_000),
+            table_classes=(1_000, 10_000, 100_000),
+            batch=128,
+            fixed_classes=200,
+        ),
+    ),
+    "paper": Config(),
+}
+
+
+def run(config: Config) -> None:
+    """Measure everything, save each part as it is finished, then show it."""
+    results = Results(config.out, "bench")
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    console, machine = Console(), describe_machine(config.clock)
+    missing = sorted({case.needs for case in CASES.values() if case.needs and not case.is_installed})
+    console.print(machine + (f"; not installed, left out: {', '.join(missing)}" if missing else ""))
+    options: dict[str, Any] = {"rounds": config.rounds, "seconds": config.seconds, "clock": config.clock}
+    options["max_bytes"] = 1e9 * config.max_gb
+
+    def save(part: str, measurements: Sequence[Measurement]) -> None:
+        for m in measurements:
+            where = {"started": started, "machine": machine, "part": part, "case": m.case.name, **asdict(m.size)}
+            result = {"times": m.times, "bytes": m.bytes, "ratio": m.ratio and asdict(m.ratio), "needs": m.needs}
+            results.append(where, result, sum(m.times))
+
+    plans = {
+        "logits": plan_logits(config),
+        "tables": plan_tables(config),
+        **{f"growth in {axis}": plan for axis, plan in config.sweeps.plans().items()},
+    }
+    found: dict[str, list[Measurement]] = {}
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console) as progress, OwnProcess(torch.get_num_threads()) as tracer:
+        for part, plan in plans.items():
+            task = progress.add_task(part, total=len(plan) * (config.rounds + 1))
+            torch.compiler.reset()
+            found[part] = measure(plan, tracer=tracer, on_progress=partial(progress.advance, task), **options)
+            save(part, found[part])
+        task = progress.add_task("bytes between ranks", total=1)
+        sent = bytes_sent(1024, 1000)
+        results.append({"started": started, "machine": machine, "part": "exchange"}, sent, 0.0)
+        progress.advance(task)
+
+    sweeps = {axis: found[f"growth in {axis}"] for axis in config.sweeps.plans()}
+    fitted = {axis: exponents(axis, measurements) for axis, measurements in sweeps.items()}
+    everything = found["logits"] + found["tables"]
+    families: tuple[Family, ...] = ("soft", "labels", "table")
+    shown = [tables.comparison(family, everything) for family in families]
+    shown += [tables.growth(fitted), tables.exchange(sent, 1024, 1000)]
+    shown.append(tables.kept(limits(everything, fitted, sent)))
+    for table in shown:
+        console.print(table.rich())
+    directory = Path(config.out)
+    text = "\n\n".join([machine, *(table.markdown() for table in shown)]) + "\n"
+    write_text(directory / "bench.md", text)
+    figures.draw_scaling(sweeps, fitted, directory / "figures" / "bench-scaling.png")
+    figures.draw_tables(found["tables"], directory / "figures" / "bench-classes.png")
+    print(f"{results.path}, {directory / 'bench.md'} and {directory / 'figures'}/bench-*.png")
+
+
+def plan_logits(config: Config) -> Plan:
+    sizes = [Size(rows, classes) for rows, classes in config.sizes]
+    return [(case, size) for case in _cases(config, ("soft", "labels")) for size in sizes]
+
+
+def plan_tables(config: Config) -> Plan:
+    sizes = [Size(config.table_rows, classes, dim=config.dim) for classes in config.table_classes]
+    return [(case, size) for case in _cases(config, ("table",)) for size in sizes]
+
+
+def _cases(config: Config, families: tuple[Family, ...]) -> list[Any]:
+    chosen = [case for case in CASES.values() if case.family in families and case.is_installed]
+    return [case for case in chosen if config.compiled or not case.is_compiled]
+
+
+def describe_machine(clock: Clock) -> str:
+    """Processor, threads, load and versions, on one line."""
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            name = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    load = f", load average {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
+    found = versions()
+    return (
+        f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads{load}, {clock} time; "
+        f"torch {found['torch']}, softnce {found['softnce']}, Python {found['python']}"
+    )

@@ -1,0 +1,88 @@
+"""``softnce evaluate``: score a checkpoint and draw how calibrated it is."""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from softnce.lab.configuration import from_args, option
+from softnce.lab.data.batches import CorruptImage
+from softnce.lab.report import charts
+from softnce.lab.report.evaluation import confusion, reliability
+from softnce.lab.train.evaluate import evaluate
+
+HELP = """usage: softnce evaluate CKPT [--data.dir DIR] [--out DIR] [...]
+
+Score a checkpoint of `softnce train` (a file, or the folder of a run for its best.ckpt) on its evaluation data: top-1,
+top-5, class average, negative log-likelihood, Brier score and calibration errors, with a reliability diagram.
+Writes evaluation.json and reliability.png, for graphs confusion.png too, to --out, by default the checkpoint's folder.
+"""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the data come from."""
+
+    dir: str = option("", "where the data set lies, if not where it was for training")
+    workers: int = option(8, "loader processes (images)")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to evaluate on."""
+
+    data: Source = field(default_factory=Source)
+
+    split: Literal["validation", "test"] = option(
+        "test",
+        "test: the data set's evaluation split; validation: what chose the best epoch where that is another",
+    )
+    batch: int = option(0, "images or graphs at once; 0 for what training used")
+    progress: bool = option(True, "show a progress bar")
+    out: Path = field(default_factory=lambda: Path("."), metadata={"help": "folder for the results"})
+
+
+def main(argv: list[str]) -> None:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return
+    if argv[0].startswith("-"):
+        sys.exit("softnce evaluate: a checkpoint is needed first")
+    checkpoint = Path(argv[0])
+    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    options = from_args(
+        Options, argv[1:], prog="softnce evaluate", description=f"Score {checkpoint}.", defaults=Options(out=folder)
+    )
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"softnce evaluate: out: cannot write in {options.out}: {error.strerror}")
+    try:
+        evaluation = evaluate(
+            checkpoint,
+            split=options.split,
+            data_dir=options.data.dir,
+            batch=options.batch,
+            workers=options.data.workers,
+            progress=options.progress,
+        )
+    except ValueError as error:
+        sys.exit(f"softnce evaluate: {error}")
+    except CorruptImage as error:
+        sys.exit(f"softnce evaluate: {error.words}")
+    described: dict[str, Any] = {"checkpoint": str(checkpoint), "split": options.split, **evaluation.results}
+    (options.out / "evaluation.json").write_text(json.dumps(described, indent=2))
+    pictures = [reliability(evaluation.curve, evaluation.results, folder.name)]
+    if evaluation.confusion is not None:
+        pictures.append(confusion(evaluation.confusion, evaluation.classes, f"{folder.name}, {options.split}"))
+    for picture in pictures:
+        (options.out / f"{picture.name}.png").write_bytes(charts.png(picture))
+    table = Table("metric", "value", title=f"{checkpoint}, {options.split}")
+    for name, value in evaluation.results.items():
+        table.add_row(name, f"{value:.4f}")
+    Console().print(table)
+    print(f"{options.out / 'reliability.png'} shows the calibration")

@@ -1,0 +1,50 @@
+"""``softnce recipes``: list the recipes, or show one with every value filled in."""
+
+import sys
+
+from softnce.lab import recipes
+from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+
+HELP = """usage: softnce recipes [NAME]
+
+Without NAME, list the recipes with the values in which they differ. With NAME, print that recipe as YAML with every
+value filled in; saved to a file and edited, `softnce train FILE.yaml` runs it.
+"""
+
+COLUMNS = (
+    "recipe", "optimiser", "base lr", "lr", "batch", "epochs", "warm-up", "decay", "layer decay", "smoothing",
+    "MixUp", "CutMix", "augment", "drop path",
+)  # fmt: skip
+
+
+def _row(name: str, recipe: Recipe | GraphRecipe) -> list[str]:
+    """The values of the paper's tables, as the run will use them; – where a field has no such thing."""
+    o, t, s = recipe.optimiser, recipe.targets, recipe.schedule
+    images = isinstance(recipe, Recipe)
+    values = (
+        recipe.optimiser.base_lr if isinstance(recipe, Recipe) else None,
+        o.lr, o.batch, s.epochs, s.warmup_epochs, o.weight_decay,
+        recipe.optimiser.layer_decay if isinstance(recipe, Recipe) else None,
+        t.smoothing, t.mixup if images else None, t.cutmix if images else None,
+    )  # fmt: skip
+    drop_path = f"{recipe.model.drop_path:g}" if isinstance(recipe, Recipe) else "–"
+    numbers = ("–" if value is None else f"{value:g}" for value in values)
+    return [name, o.name, *numbers, recipe.data.augment, drop_path]
+
+
+def main(argv: list[str]) -> None:
+    if any(word in ("-h", "--help") for word in argv):
+        print(HELP, end="")
+        return
+    if len(argv) > 1:
+        sys.exit(f"softnce recipes: at most one NAME, got {len(argv)}\n\n{HELP}")
+    try:
+        if argv:
+            print(recipes.to_yaml(recipes.load(argv[0])), end="")
+            return
+        rows = [_row(name, recipes.load(name)) for name in recipes.names()]
+    except ValueError as error:
+        sys.exit(f"softnce recipes: {error}")
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
+    for cells in (COLUMNS, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())

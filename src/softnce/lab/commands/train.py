@@ -1,0 +1,121 @@
+"""``softnce train``: train a classifier from a recipe, or go on with a run."""
+
+import signal
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from softnce.lab import recipes
+from softnce.lab.configuration import from_args, option
+from softnce.lab.data.batches import CorruptImage
+from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.train.checkpoints import Interrupted, NotSaved, Unreadable
+from softnce.lab.train.classifier import Diverged
+from softnce.lab.train.machine import is_first_process
+from softnce.lab.train.run import Occupied, prepare
+
+HELP = """usage: softnce train RECIPE [--out DIR] [--resume] [--any.field value ...]
+       softnce train --resume DIR
+
+Train a classifier from a recipe: a name that `softnce recipes` lists, or a YAML file. Any value of the recipe can be
+set on the command line. `softnce train RECIPE --help` explains all fields and shows the recipe's values.
+
+  softnce train laptop/digits                                        half a minute, nothing to download
+  softnce train cifar100/soft-target-info-nce --data.dir ~/cifar     the paper's cell
+  softnce train laptop/tissue                                        nodes of graphs; grown, not downloaded
+  torchrun --nproc-per-node 8 -m softnce train imagenet/nll --data.dir /imagenet --compute.micro_batch 64
+  softnce train --resume runs/imagenet-nll                           go on exactly where it stopped
+
+--resume beside a RECIPE goes on if DIR holds a run already and starts it otherwise (for jobs that are queued again).
+"""
+
+
+@dataclass(frozen=True)
+class Run(Recipe):
+    """A recipe and where its run is kept."""
+
+    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run"})
+    resume: bool = option(False, "go on with the run in that folder, if there is one")
+
+
+@dataclass(frozen=True)
+class GraphRun(GraphRecipe):
+    """A recipe of graphs and where its run is kept."""
+
+    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run"})
+    resume: bool = option(False, "go on with the run in that folder, if there is one")
+
+
+def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
+    """Recipe, folder, and whether to resume."""
+    words = list(argv)
+    if "--resume" in words:
+        place = words.index("--resume")
+        bare = place + 1 == len(words) or words[place + 1].startswith("--")
+        named = words[0] if words and not words[0].startswith("-") else None
+        if named is None and not bare:  # --resume DIR
+            out = Path(words[place + 1])
+            if not (out / "recipe.yaml").is_file():
+                raise ValueError(f"--resume {out}: no run there (no recipe.yaml)")
+            if any(word == "--out" or word.startswith("--out=") for word in words):
+                raise ValueError(f"--resume {out} goes on in {out}: leave --out away")
+            del words[place : place + 2]
+            words = [str(out / "recipe.yaml"), *words, "--out", str(out), "--resume=true"]
+        elif bare:
+            words[place] = "--resume=true"
+    if not words or words[0].startswith("-"):
+        raise ValueError("a RECIPE is needed first: `softnce recipes` lists them")
+    name, rest = words[0], words[1:]
+    recipe = recipes.load(name)
+    out = Path("runs") / name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
+    kind, run_type = (Recipe, Run) if isinstance(recipe, Recipe) else (GraphRecipe, GraphRun)
+    values = {item.name: getattr(recipe, item.name) for item in fields(kind)}
+    run: Any = from_args(
+        run_type,
+        rest,
+        prog="softnce train",
+        description=f"Train a classifier from the recipe {name}. The defaults shown are the recipe's values.",
+        defaults=run_type(**values, out=out),
+    )
+    chosen = kind(**{item.name: getattr(run, item.name) for item in fields(kind)})
+    return chosen, run.out, run.resume
+
+
+def main(argv: list[str]) -> None:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return
+    try:
+        recipe, out, resume = parse(argv)
+        prepared = prepare(recipe, out, resume=resume)
+    except ValueError as error:
+        sys.exit(f"softnce train: {error}")
+    try:
+        results = prepared.run()
+    except (Diverged, NotSaved, Unreadable, Occupied) as error:
+        sys.exit(f"softnce train: {error}")
+    except CorruptImage as error:
+        sys.exit(f"softnce train: {error.words}")
+    except Interrupted:
+        if is_first_process():
+            print(f"stopped; `softnce train --resume {out}` goes on", file=sys.stderr)
+        sys.exit(128 + signal.SIGTERM)
+    if not is_first_process():
+        return
+    if results["best"]:
+        _show(results, out)
+    else:
+        print(f"no epoch was completed, so nothing was measured: softnce evaluate {out / 'last.ckpt'} does that")
+
+
+def _show(results: dict[str, Any], out: Path) -> None:
+    table = Table(str(out), *results)
+    for metric in next(iter(results.values())):
+        values = [columns.get(metric) for columns in results.values()]
+        form = "{:g}" if metric in ("epoch", "step") else "{:.4f}"
+        table.add_row(metric, *("" if value is None else form.format(value) for value in values))
+    Console().print(table)

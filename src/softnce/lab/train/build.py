@@ -1,0 +1,74 @@
+"""What a recipe describes, built: data, network, loss and the classifier that trains it."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from softnce.lab.configuration import to_mapping
+from softnce.lab.data.module import TrainingData
+from softnce.lab.losses import build_loss
+from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.train.classifier import Classifier
+from softnce.lab.train.optimiser import parameter_groups
+from softnce.lab.train.scores import Scores
+
+import lightning as L  # isort: skip
+
+
+def build_network(recipe: Recipe | GraphRecipe, num_classes: int, features: Sequence[int]) -> nn.Module:
+    """The network a recipe describes.
+
+    Args:
+        recipe: of images or of graphs.
+        num_classes: K.
+        features: of graphs, the numbers of node and of edge features.
+    """
+    if isinstance(recipe, Recipe):
+        from softnce.lab.models import images
+
+        return images.build_network(recipe.model, recipe.head, num_classes, recipe.data.image_size)
+    from softnce.lab.models import graphs
+
+    nodes, edges = features
+    return graphs.build_network(recipe.model, recipe.head, nodes, edges, num_classes)
+
+
+def build(recipe: Recipe | GraphRecipe, world: int) -> tuple[Classifier, TrainingData, int]:
+    """The classifier a recipe describes, its data on ``world`` devices, and how many micro-batches make a batch."""
+    data, scores = _open(recipe, world)
+    num_classes, batches = len(data.classes), data.batches(rank=0)
+    L.seed_everything(recipe.seed, verbose=False)  # the network's initial weights
+    network = build_network(recipe, num_classes, data.features)
+    data.network = network
+    loss = build_loss(recipe.loss, recipe.targets, data.labels, num_classes)
+    classifier = Classifier(
+        network,
+        loss,
+        num_classes,
+        targets=recipe.targets,
+        optimiser=recipe.optimiser,
+        schedule=recipe.schedule,
+        steps_per_epoch=batches.steps,
+        parameter_groups=parameter_groups(network, recipe.optimiser),
+        scores=scores,
+        seed=recipe.seed,
+        about={"recipe": to_mapping(recipe), "classes": list(data.classes), "features": list(data.features)},
+    )
+    return classifier, data, batches.accumulate
+
+
+def _open(recipe: Recipe | GraphRecipe, world: int) -> tuple[TrainingData, Scores]:
+    """The data of a recipe, and what is measured on them."""
+    if isinstance(recipe, Recipe):
+        from softnce.lab.data.image_module import ImageData
+
+        images = ImageData(recipe, world)
+        return images, Scores(len(images.classes))
+    try:
+        from softnce.lab.data.graph_module import NodeData
+    except ModuleNotFoundError as error:
+        raise ValueError(f"graphs need {error.name}: pip install 'softnce[graph]'") from None
+    from softnce.lab.train.graph_scores import NodeScores
+
+    nodes = NodeData(recipe, world)
+    return nodes, NodeScores(nodes.task.num_classes, nodes.task.left_out)

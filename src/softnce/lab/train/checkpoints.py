@@ -1,0 +1,149 @@
+"""Checkpoints that are whole or not there, and a clean end on SIGTERM."""
+
+import shutil
+import signal
+import threading
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from softnce.lab.atomic import replacing
+from softnce.lab.data.batches import Batch
+from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
+
+import lightning as L  # isort: skip
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO  # isort: skip
+from lightning.pytorch.callbacks import Checkpoint  # isort: skip
+
+
+class NotSaved(RuntimeError):
+    """A checkpoint could not be written."""
+
+
+class Unreadable(RuntimeError):
+    """A checkpoint that is there but damaged."""
+
+
+class Interrupted(Exception):
+    """The run was asked to stop and has saved its state."""
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Checkpoints that are whole or not there: written beside, forced to disk, then renamed into place."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        with replacing(Path(path), durable=True) as partial, partial.open("wb") as file:
+            torch.save(checkpoint, file)
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+            raise Unreadable(
+                f"{path} is damaged ({str(error) or 'it ends too early'}): copy best.ckpt over it to go on from the "
+                "best epoch, or delete it to start from the beginning"
+            ) from error
+
+
+class Checkpoints(Checkpoint):
+    """Keeps last.ckpt and best.ckpt, and turns SIGTERM (SIGUSR1, the first Ctrl-C) into a saved state and a stop.
+
+    States are saved between updates only, never with half a batch accumulated; and never between an epoch's last update
+    and its validation, so that resuming loses no validation.
+    """
+
+    def __init__(self, folder: Path, every: int) -> None:
+        self.folder, self.every = folder, every
+        self.best: dict[str, float] = {}
+        self.last: dict[str, float] = {}
+        self.saved_step = -1
+        self._updates = -1
+        self._signalled = False
+        self._handlers: dict[int, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "last": self.last}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.last = state["best"], state["last"]
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._updates = trainer.global_step
+        if trainer.ckpt_path is not None:
+            self.saved_step = trainer.global_step
+        if threading.current_thread() is threading.main_thread():
+            for name in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+                self._handlers[name] = signal.signal(name, self._note)
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self._signalled and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._signalled = True
+
+    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        for name, handler in self._handlers.items():
+            signal.signal(name, handler)
+        self._handlers.clear()
+
+    def _asked_to_stop(self, trainer: L.Trainer) -> bool:
+        if trainer.world_size == 1:
+            return self._signalled
+        flag = torch.tensor(float(self._signalled), device=trainer.strategy.root_device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag > 0)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        if trainer.global_step == self._updates or trainer.is_last_batch:
+            return
+        self._updates = trainer.global_step
+        stop = self._asked_to_stop(trainer)
+        is_last = trainer.global_step == trainer.max_steps
+        if is_last:
+            self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step}
+        if stop or is_last or trainer.global_step % self.every == 0:
+            self._save(trainer)
+        if stop:
+            raise Interrupted
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._updates = trainer.global_step
+        if not trainer.is_last_batch:  # max_steps ended it; the state saved then can go on, that of now could not
+            return
+        measured = {
+            name.removeprefix("val/"): float(value)
+            for name, value in trainer.callback_metrics.items()
+            if name.startswith("val/")
+        }
+        self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step, **measured}
+        better = "top1" in measured and measured["top1"] > self.best.get("top1", -1.0)
+        if better:
+            self.best = self.last
+        self._save(trainer)
+        if better and trainer.is_global_zero:
+            _link(self.folder / "last.ckpt", self.folder / "best.ckpt")
+        if self._asked_to_stop(trainer):
+            raise Interrupted
+
+    def _save(self, trainer: L.Trainer) -> None:
+        path = self.folder / "last.ckpt"
+        try:
+            trainer.save_checkpoint(path, weights_only=False)
+        except (OSError, RuntimeError) as error:  # torch reports a failed write as either
+            kept = f"the one of step {self.saved_step} is whole" if self.saved_step >= 0 else "there is none before it"
+            raise NotSaved(f"cannot write {path} at step {trainer.global_step}: {error}; {kept}") from error
+        self.saved_step = trainer.global_step
+
+
+def _link(source: Path, target: Path) -> None:
+    """``target`` becomes ``source`` in one step, without copying where the file system can."""
+    with replacing(target) as partial:
+        partial.unlink(missing_ok=True)  # of a run that was killed
+        try:
+            partial.hardlink_to(source)
+        except OSError:
+            shutil.copyfile(source, partial)

@@ -1,0 +1,30 @@
+import pytest
+
+from softnce.lab import recipes
+from softnce.lab.bench.memory import peak_of
+from softnce.lab.bench.update import Config, _graph_parts, measure
+from softnce.lab.commands.bench import main
+from softnce.lab.recipes.recipe import GraphModel, GraphRecipe
+
+
+def test_every_part_of_an_update_of_images_is_measured():
+    table = measure(recipes.load("laptop/digits"), Config(samples=2, rounds=1))
+    assert [row[0] for row in table.rows] == ["network", "loss", "optimiser", "reading, one process"]
+    shares = [float(row[2].removesuffix(" %")) for row in table.rows[:3]]
+    assert sum(shares) == pytest.approx(100, abs=0.02)
+
+
+def test_checkpointing_saves_memory():
+    pytest.importorskip("torch_geometric")
+    recipe = GraphRecipe(model=GraphModel(layers=12, hidden=32))
+    parts = _graph_parts(recipe, Config(samples=2, cells=100))
+    plain, saving = (peak_of(parts[name].step) for name in ("network", "network, with checkpointing"))
+    assert saving < plain / 2
+    assert set(parts) == {"network", "network, with checkpointing", "loss", "optimiser"}
+
+
+def test_command(capsys):
+    main(["laptop/digits", "--samples", "2", "--rounds", "1"])
+    assert "share of an update" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="did you mean 'laptop/digits'"):
+        main(["laptop/digit"])

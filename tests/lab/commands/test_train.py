@@ -1,0 +1,143 @@
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from softnce.lab import recipes
+from softnce.lab.commands import evaluate, train
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["laptop/cora", "--data.dir", "/nowhere"], "missing ind.cora.x"),
+        (["laptop/tissues"], "did you mean 'laptop/tissue'"),
+        (["celltypegraph/nll", "--data.dir", "/nowhere"], "no CellTypeGraph data in /nowhere"),
+        (["celltypegraph/nll", "--optimiser.layers", "3"], "did you mean --model.layers"),
+        (["laptop/cora", "--data.augment", "paper"], "data.augment paper is for cells in space"),
+        (["laptop/tissue", "--loss.name", "nll"], "nll takes hard labels"),
+    ],
+)
+def test_commands_end_in_one_line(argv, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        train.main(argv)
+    text = f"{stopped.value}{capsys.readouterr().err}"
+    assert message in text
+    assert len(text.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--out", "x"], "a RECIPE is needed first"),
+        (["laptop/digit"], "did you mean 'laptop/digits'"),
+        (["--resume", "/nowhere"], "--resume /nowhere: no run there"),
+        (["cifar100/nll", "--data.dir", "/nowhere", "--compute.precision", "32"], "data.dir /nowhere is not a folder"),
+        (["cifar100/nll"], "fp16 needs a GPU"),
+        (["laptop/digits", "--loss.name", "nll"], "nll takes hard labels"),
+        (["laptop/digits", "--optimiser.batch", "3000"], "exceeds the 1438 training samples"),
+        (["laptop/digits", "--optimiser.bacth", "30"], "did you mean --optimiser.batch"),
+    ],
+)
+def test_mistakes_end_in_one_line(argv, message, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as stopped:
+        train.main(argv)
+    text = f"{stopped.value}{capsys.readouterr().err}"
+    assert message in text
+    assert len(text.strip().splitlines()) == 1
+
+
+def test_command_line_overrides_the_recipe(tmp_path):
+    recipe, out, resume = train.parse(["laptop/digits", "--optimiser.batch", "64", "--out", str(tmp_path), "--resume"])
+    assert recipe.optimiser.batch == 64
+    assert recipe.model.name == recipes.load("laptop/digits").model.name
+    assert (out, resume) == (tmp_path, True)
+
+
+def test_help_teaches(capsys):
+    train.main(["--help"])
+    assert "softnce train laptop/digits" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        train.main(["laptop/digits", "--help"])
+    text = capsys.readouterr().out
+    assert "--targets.smoothing" in text
+    assert "default: 0.1" in text
+
+
+def test_steps_that_end_within_an_epoch_claim_no_score(tmp_path, capsys):
+    options = ["--optimiser.batch", "512", "--data.workers", "0", "--compute.progress", "false"]
+    # 1,437 training images make 2 steps an epoch
+    train.main(["laptop/digits", *options, "--schedule.max_steps", "3", "--out", str(tmp_path / "three")])
+    results = json.loads((tmp_path / "three" / "results.json").read_text())
+    assert results["best"]["step"] == 2
+    assert results["last"] == {"epoch": 1, "step": 3}
+    capsys.readouterr()
+    train.main(["laptop/digits", *options, "--schedule.max_steps", "1", "--out", str(tmp_path / "one")])
+    assert "no epoch was completed" in capsys.readouterr().out
+    evaluate.main(
+        [str(tmp_path / "one" / "last.ckpt"), "--out", str(tmp_path), "--data.workers", "0", "--progress", "false"]
+    )
+
+
+def test_more_steps_can_be_asked_for_later(tmp_path):
+    options = ["--optimiser.batch", "512", "--data.workers", "0", "--compute.progress", "false"]
+    options += ["--schedule.epochs", "2", "--schedule.warmup_epochs", "1"]  # of 2 steps each
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train.main(["laptop/digits", *options, "--out", str(whole)])
+    train.main(["laptop/digits", *options, "--out", str(parts), "--schedule.max_steps", "3"])
+    train.main(["--resume", str(parts), "--schedule.max_steps", "-1"])
+    assert (whole / "results.json").read_text() == (parts / "results.json").read_text()
+    a, b = (torch.load(folder / "last.ckpt", weights_only=True)["state_dict"] for folder in (whole, parts))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_that_cannot_go_on_says_so(tmp_path, capsys):
+    options = ["--optimiser.batch", "512", "--data.workers", "0", "--compute.progress", "false"]
+    train.main(["laptop/digits", *options, "--schedule.max_steps", "1", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"no checkpoint \S*best\.ckpt; there is \S*last\.ckpt"):
+        evaluate.main([str(tmp_path)])
+    (tmp_path / "last.ckpt").write_bytes(b"")
+    with pytest.raises(SystemExit, match=r"last\.ckpt is damaged \(it ends too early\)"):
+        train.main(["--resume", str(tmp_path)])
+    (tmp_path / "last.ckpt").unlink()
+    train.main(["--resume", str(tmp_path)])
+    assert "the run starts from the beginning" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_broken_image_is_one_line(tmp_path, workers):
+    for part in ("train", "val"):
+        for name in ("a", "b"):
+            folder = tmp_path / part / name
+            folder.mkdir(parents=True)
+            for i in range(4):
+                Image.new("RGB", (8, 8), (40 * i, 0, 0)).save(folder / f"{i}.png")
+    broken = tmp_path / "train" / "a" / "2.png"
+    broken.write_bytes(broken.read_bytes()[:40])
+    options = [
+        *("--data.kind", "folder", "--data.dir", str(tmp_path), "--data.workers", workers, "--optimiser.batch", "4"),
+        *("--compute.progress", "false", "--out", str(tmp_path / "run")),
+    ]
+    with pytest.raises(SystemExit, match=r"^softnce train: cannot read \S*2\.png: [^\n]*--data\.corrupt skip[^\n]*$"):
+        train.main(["laptop/digits", *options])
+    broken.write_bytes((tmp_path / "train" / "b" / "2.png").read_bytes())
+    train.main(["laptop/digits", *options[:-1], str(tmp_path / "whole"), "--schedule.max_steps", "2"])
+    (tmp_path / "val" / "b" / "1.png").write_bytes(b"")
+    with pytest.raises(SystemExit, match=r"^softnce evaluate: cannot read \S*1\.png: [^\n]*$"):
+        evaluate.main([str(tmp_path / "whole"), "--data.workers", workers, "--progress", "false"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["laptop/digits", "--optimiser.batch", "1"], "optimiser.batch"),
+        (["--resume", "{run}", "--out", "elsewhere"], "leave --out away"),
+    ],
+)
+def test_what_cannot_be_is_said_before_any_work(run, words, said, capsys):
+    words = [word.format(run=run[0] / "out") for word in words]
+    with pytest.raises(SystemExit) as stop:
+        train.main(words)
+    assert said in f"{stop.value.code} {capsys.readouterr().err}"

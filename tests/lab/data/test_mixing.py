@@ -1,0 +1,54 @@
+import math
+
+import pytest
+import torch
+
+from softnce import SoftTargets
+from softnce.lab.data.mixing import draw_mix, mix_inputs
+from softnce.lab.recipes.recipe import Targets
+
+from timm.data.mixup import Mixup  # isort: skip
+
+
+K = 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 0.0), (0.0, 1.0)])
+def test_mixing_is_timms(seed, mixup, cutmix, monkeypatch):
+    images, labels = torch.rand(8, 3, 16, 20), torch.arange(8) % K
+    targets = Targets(smoothing=0.1, mixup=mixup, cutmix=cutmix, mix_probability=1.0)
+    mix = draw_mix(targets, images.shape, seed, step=3)
+    mixed = mix_inputs(images, mix)
+    soft = SoftTargets.from_labels(labels, K, 0.1)
+    soft = soft.mix(soft.flip(0), mix.share)
+
+    theirs = Mixup(mixup, cutmix, prob=1.0, label_smoothing=0.1, num_classes=K)
+    monkeypatch.setattr(theirs, "_params_per_batch", lambda: (mix.share, mix.box is not None))
+    monkeypatch.setattr("timm.data.mixup.cutmix_bbox_and_lam", lambda *a, **k: (mix.box, mix.share))
+    their_images, their_targets = theirs(images.clone(), labels)
+    torch.testing.assert_close(mixed, their_images)
+    torch.testing.assert_close(soft.dense(), their_targets)
+
+
+def test_mix_depends_on_seed_and_step_alone_and_has_the_right_shares():
+    targets = Targets(mixup=0.8, cutmix=1.0, mix_probability=0.8, switch_probability=0.5)
+    draws = [draw_mix(targets, (4, 3, 32, 32), 0, step) for step in range(4000)]
+    assert draws[:50] == [draw_mix(targets, (9, 3, 32, 32), 0, step) for step in range(50)]
+    assert draws[:50] != [draw_mix(targets, (4, 3, 32, 32), 1, step) for step in range(50)]
+    mixed = [mix for mix in draws if mix is not None]
+    # 5 standard deviations of a binomial: a false alarm in 1.7 million
+    assert abs(len(mixed) / 4000 - 0.8) < 5 * math.sqrt(0.8 * 0.2 / 4000)
+    cut = sum(mix.box is not None for mix in mixed) / len(mixed)
+    assert abs(cut - 0.5) < 5 * math.sqrt(0.25 / len(mixed))
+    for mix in mixed:
+        if mix.box is not None:
+            top, bottom, left, right = mix.box
+            assert 0 <= top <= bottom <= 32
+            assert 0 <= left <= right <= 32
+            assert mix.share == pytest.approx(1 - (bottom - top) * (right - left) / 32**2)
+
+
+def test_cutmix_of_vectors_is_refused():
+    with pytest.raises(ValueError, match="cutmix needs images"):
+        draw_mix(Targets(cutmix=1.0, mix_probability=1.0), (4, 10), 0, 0)

@@ -1,0 +1,54 @@
+import numpy as np
+import torch
+from PIL import Image
+
+from softnce.lab.data.transforms import (
+    STATISTICS,
+    evaluation_transform,
+    training_transform,
+)
+from softnce.lab.recipes.recipe import Data, Model
+from softnce.lab.seeds import borrowed_generators, start_generators
+
+
+def test_evaluation_transform_resizes_to_256_and_crops_224():
+    width = Image.linear_gradient("L").resize((300, 400)).convert("RGB")
+    out = evaluation_transform(Data("imagenet"), Model())(width)
+    from torchvision.transforms import functional as F
+
+    resized = F.center_crop(F.resize(width, 256, F.InterpolationMode.BICUBIC), [224, 224])
+    expected = F.normalize(F.to_tensor(resized), *STATISTICS["imagenet"])
+    torch.testing.assert_close(out, expected)
+
+
+def test_packaged_weights_get_the_inputs_they_were_trained_on():
+    image = Image.new("RGB", (128, 128), (0, 127, 255))
+    data = Data("cifar100", image_size=128, crop=1.0)
+    pixel = evaluation_transform(data, Model("tf_efficientnet_lite0", "packaged"))(image)[:, 5, 5]
+    torch.testing.assert_close(pixel, torch.tensor([-127 / 128, 0.0, 1.0]), atol=1e-6, rtol=1e-6)
+
+
+def test_augmentation_is_a_function_of_seed_epoch_and_sample():
+    image = Image.effect_noise((64, 64), 80).convert("RGB")
+    transform = training_transform(Data("imagenet", image_size=32, erasing=1.0), Model())
+
+    def augmented(*key):
+        with borrowed_generators():
+            start_generators(*key)
+            return transform(image)
+
+    torch.manual_seed(7)
+    before = torch.rand(1)
+    torch.manual_seed(7)
+    a, b = augmented(0, 1, 2), augmented(0, 1, 2)
+    assert torch.equal(a, b)
+    assert torch.equal(torch.rand(1), before)  # and it leaves the caller's generators alone
+    assert all(not torch.equal(a, augmented(*key)) for key in ((1, 1, 2), (0, 2, 2), (0, 1, 3)))
+
+
+def test_the_strongest_posterisation_is_black():
+    from timm.data import auto_augment
+
+    image = Image.effect_noise((8, 8), 80).convert("RGB")
+    op = auto_augment.AugmentOp("PosterizeIncreasing", prob=1.0, magnitude=10)
+    assert np.asarray(op(image)).max() == 0

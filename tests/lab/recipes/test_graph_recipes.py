@@ -1,0 +1,58 @@
+import pytest
+
+from softnce.lab import recipes
+from softnce.lab.losses import PAPER
+from softnce.lab.recipes.recipe import (
+    GraphRecipe,
+    Targets,
+)
+
+
+@pytest.mark.parametrize("loss", PAPER)
+def test_cell_has_the_papers_values(loss):
+    """Main text and supplement, "Node classification"."""
+    recipe = recipes.load(f"celltypegraph/{loss}")
+    assert isinstance(recipe, GraphRecipe)
+    hard = loss in ("nll", "info-nce")
+    assert (recipe.data.kind, recipe.data.protocol, recipe.data.augment) == ("celltypegraph", "published", "paper")
+    assert (recipe.model.name, recipe.model.layers, recipe.head.kind) == ("deeper-gcn", 32, "linear")
+    assert (recipe.optimiser.batch, recipe.optimiser.lr) == (8, 1e-3)
+    assert recipe.schedule.epochs == (500 if hard else 1000)
+    assert recipe.targets == Targets(smoothing=0.0 if hard else 0.1)
+    assert (recipe.loss.name, recipe.loss.temperature, recipe.loss.candidates) == (loss, 1.0, "batch")
+    # constant learning rate
+    assert recipe.schedule.min_lr == recipe.optimiser.lr
+
+
+def test_citation_graphs_are_trained_as_their_authors_did():
+    """Kipf and Welling (2017): Adam, 0.01, L2 of 5e-4 on the first layer, 16 units, dropout 0.5, 200 epochs."""
+    for name in ("cora", "citeseer"):
+        recipe = recipes.load(f"laptop/{name}")
+        o, m = recipe.optimiser, recipe.model
+        assert (recipe.data.kind, m.name, m.hidden, m.dropout) == (name, "gcn", 16, 0.5)
+        assert (o.name, o.lr, o.weight_decay, o.decayed, o.batch) == ("adam", 0.01, 5e-4, "first", 1)
+        assert (recipe.schedule.epochs, recipe.schedule.min_lr) == (200, 0.01)
+        deeper = recipes.load(f"laptop/{name}-deeper-gcn")
+        assert (deeper.data.kind, deeper.model.name, deeper.model.layers) == (name, "deeper-gcn", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data: {kind: cora}\nmodel: {layer: 3}", "unknown option model.layer; did you mean model.layers"),
+        ("data: {kind: tissue}\nmodel: {layers: deep}", "model.layers: got 'deep', need int"),
+        ("data: {kind: tissue}\noptimiser: {base_lr: 1.0}", "unknown option optimiser.base_lr"),
+        ("data: {kind: core}", "data.kind: got 'core', need one of digits|data.kind: got 'core', need one of .*cora"),
+        ("data: {kind: cora}\nloss: {name: nll}\ntargets: {smoothing: 0.1}", "nll takes hard labels"),
+        ("data: {kind: tissue, votes: true}\nloss: {name: nll}", "set data.votes to false"),
+        ("data: {kind: tissue}\ntargets: {mixup: 0.8}", "graphs cannot be mixed"),
+        ("data: {kind: cora}\nmodel: {name: gcn}\nhead: {kind: mlp}", "gcn ends in its own scores"),
+        ("data: {kind: cora}\nschedule: {min_lr: 0.1}", "schedule.min_lr 0.1 exceeds optimiser.lr 0.001"),
+        ("data: {kind: cora}\nmodel: {dropout: 2}", r"model.dropout must lie in \[0, 1\], got 2"),
+        ("data: {kind: cora, fold: -1}", "data.fold must be at least 0"),
+    ],
+)
+def test_mistakes_are_named(text, message, tmp_path):
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        recipes.load(str(tmp_path / "r.yaml"))

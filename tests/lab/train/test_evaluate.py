@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+import torch
+
+from softnce.lab.train.evaluate import evaluate, load_trained
+
+
+def test_loading_executes_nothing(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (exec, ("raise SystemExit('executed')",))
+
+    torch.save({"about": Trap()}, tmp_path / "evil.ckpt")
+    with pytest.raises(ValueError, match="is not a checkpoint of softnce train: UnpicklingError"):
+        load_trained(tmp_path / "evil.ckpt")
+
+
+def test_other_classes_are_refused(run, tmp_path):
+    root, _ = run
+    for name in ("train", "test"):
+        x = np.zeros((3, 8, 8), np.uint8)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(3))
+    with pytest.raises(ValueError, match="has 3 classes, which are not the 2"):
+        evaluate(root / "out", data_dir=str(tmp_path), progress=False, workers=0)
+
+
+def test_a_loaded_network_gives_scores_over_the_temperature(run):
+    trained = load_trained(run[0] / "out")
+    assert trained.classes == ["dark", "bright"]
+    assert not trained.network.training
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(trained.logits(x), trained.network(x) / 2.0)
+
+
+def test_the_best_epoch_is_measured_again(run):
+    root, results = run
+    found = evaluate(root / "out", progress=False, workers=0, batch=7)
+    for name in ("top1", "ece", "nll"):
+        assert found.results[name] == pytest.approx(results["best"][name], abs=1e-6)
+    assert int(found.curve.count.sum()) == 30
+    assert found.confusion is None

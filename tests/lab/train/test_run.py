@@ -1,0 +1,264 @@
+"""Training stays alive, and the machine it runs on does not change what it learns."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from lab.training import run_until, same
+
+from softnce.lab import recipes
+from softnce.lab.recipes.recipe import Compute, Data, Head, Loss, Model, Optimiser, Recipe, Schedule, Targets
+from softnce.lab.train import run as train
+from softnce.lab.train.checkpoints import AtomicCheckpointIO, Checkpoints, Interrupted, NotSaved, Unreadable
+from softnce.lab.train.classifier import Classifier, Diverged
+
+HARD = Targets()
+SOFT = Targets(smoothing=0.1, mixup=0.8, cutmix=1.0)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Noise with a brightness for each of 4 classes: 66 to train on, 20 to evaluate."""
+    folder = tmp_path_factory.mktemp("images")
+    random = np.random.default_rng(0)
+    for name, n in (("train", 66), ("test", 20)):
+        y = np.arange(n) % 4
+        x = random.integers(0, 120, (n, 24, 24, 3)) + 40 * y[:, None, None, None]
+        np.savez(folder / f"{name}.npz", x=x.astype(np.uint8), y=y)
+    return folder
+
+
+def small(images, **changes):
+    """Three updates an epoch, the last of 18 rows; everything random is on."""
+    recipe = Recipe(
+        seed=3,
+        data=Data("arrays", images, image_size=32, workers=0, drop_last=False),
+        model=Model("test_vit", drop_path=0.2),
+        head=Head("linear"),
+        loss=Loss(candidates="queue", num_candidates=40),
+        targets=SOFT,
+        optimiser=Optimiser(batch=24, base_lr=1e-2, ema=0.9, clip=1.0),
+        schedule=Schedule(epochs=4, warmup_epochs=1.0),
+        compute=Compute(accelerator="cpu", micro_batch=8, checkpoint_steps=1, progress=False),
+    )
+    return replace(recipe, **changes)
+
+
+def write(recipe, path):
+    path.write_text(recipes.to_yaml(recipe))
+    return str(path)
+
+
+def load(path):
+    return torch.load(path, weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(images, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    recipe = small(images)
+    return recipe, out, train.train(recipe, out)
+
+
+@pytest.mark.slow
+def test_killed_runs_end_in_the_same_bits(uninterrupted, tmp_path):
+    recipe, whole, results = uninterrupted
+    file, out = write(recipe, tmp_path / "r.yaml"), tmp_path / "run"
+    shares = 9  # 3 + 3 + 3 micro-batches an epoch, 36 in all
+    # asked to stop in the first half, killed in the rest, each anywhere in an accumulation
+    first, second = random.randint(4, 2 * shares - 1), random.randint(2, shares)
+    stopped = run_until(signal.SIGTERM, first, file, "--out", str(out), "--data.workers", "2")
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr
+    assert f"softnce train --resume {out}" in stopped.stderr
+    killed = run_until(signal.SIGKILL, second, "--resume", str(out))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    again = train.train(recipe, out, resume=True)
+    assert again == results, (first, second)
+    a, b = load(whole / "last.ckpt"), load(out / "last.ckpt")
+    for part in ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "lr_schedulers"):
+        same(a[part], b[part], f"{part} (stopped at {first}, killed at {second})")
+    assert a["global_step"] == b["global_step"] == 12
+    same(load(whole / "best.ckpt")["state_dict"], load(out / "best.ckpt")["state_dict"])
+    assert len(list((out / "csv").iterdir())) == 3  # every start keeps its own log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_every_checkpoint_resumes_exactly(uninterrupted, images, tmp_path, step, monkeypatch):
+    """In the middle of an epoch, at its end, at the start of the next: stop there, resume, compare."""
+    recipe, whole, results = uninterrupted
+    seen = Checkpoints._asked_to_stop
+    monkeypatch.setattr(Checkpoints, "_asked_to_stop", lambda self, trainer: trainer.global_step == step)
+    with pytest.raises(Interrupted):
+        train.train(recipe, tmp_path / "run")
+    monkeypatch.setattr(Checkpoints, "_asked_to_stop", seen)
+    assert load(tmp_path / "run" / "last.ckpt")["global_step"] == step
+    assert train.train(recipe, tmp_path / "run", resume=True) == results
+    a, b = load(whole / "last.ckpt"), load(tmp_path / "run" / "last.ckpt")
+    same(a["current_model_state"], b["current_model_state"])
+    same(a["optimizer_states"], b["optimizer_states"])
+
+
+def test_results_and_best_checkpoint(uninterrupted):
+    recipe, out, results = uninterrupted
+    assert json.loads((out / "results.json").read_text()) == results
+    assert results["last"]["epoch"] == 3
+    assert results["best"]["top1"] >= results["last"]["top1"]
+    assert load(out / "best.ckpt")["epoch"] == results["best"]["epoch"]
+    assert recipes.load(str(out / "recipe.yaml")) == recipe
+    from softnce.lab.train.evaluate import evaluate
+
+    measured = evaluate(out, progress=False, workers=0).results  # in a process, a loader and a network of its own
+    for name in ("top1", "nll", "ece", "brier"):
+        assert measured[name] == pytest.approx(results["best"][name], abs=1e-6), name
+
+
+def plain(images, **changes):
+    """No dropout, no BatchNorm, no queue: what must not depend on the machine."""
+    changes = {
+        "model": Model("test_vit", drop_path=0.0),
+        "loss": Loss(),
+        "optimiser": Optimiser(batch=24, base_lr=1e-2),
+        "schedule": Schedule(epochs=7, warmup_epochs=1.0, max_steps=20),
+        "compute": Compute(accelerator="cpu", progress=False),
+    } | changes
+    return small(images, **changes)
+
+
+def weights(out):
+    return load(out / "last.ckpt")["state_dict"]
+
+
+def difference(a, b):
+    return max((a[k].double() - b[k].double()).abs().max().item() for k in a)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "targets"),
+    [(Loss(), SOFT), (Loss("info-nce"), HARD)],
+    ids=["soft-target-info-nce", "info-nce"],
+)
+def test_two_processes_learn_what_one_does(images, tmp_path, loss, targets):
+    """20 updates of 24 rows, every third of 18; rows are dealt 12 + 12 and 10 + 8."""
+    recipe = plain(images, loss=loss, targets=targets)
+    train.train(recipe, tmp_path / "one")
+    file = write(recipe, tmp_path / "r.yaml")
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
+        "-m", "softnce", "train", file, "--out", str(tmp_path / "two"),
+    ]  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums round by their order
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    start = train.prepare(recipe, tmp_path / "start").classifier.state_dict()
+    assert difference(one, start) > 1e-3  # a hundred times the bar: they did learn
+    assert difference(one, two) <= 1e-5
+    measured = [json.loads((tmp_path / name / "results.json").read_text())["last"] for name in ("one", "two")]
+    assert measured[0] == pytest.approx(measured[1], abs=1e-5)
+
+
+@pytest.mark.parametrize("loss", [Loss(), Loss("soft-ce")], ids=lambda loss: loss.name)
+def test_accumulation_learns_what_one_pass_does(images, tmp_path, loss):
+    recipe = plain(images, loss=loss)
+    train.train(recipe, tmp_path / "one")
+    train.train(replace(recipe, compute=replace(recipe.compute, micro_batch=4)), tmp_path / "six")
+    assert difference(weights(tmp_path / "one"), weights(tmp_path / "six")) <= 1e-5
+
+
+def test_divergence_names_step_rate_and_checkpoint(images, tmp_path, monkeypatch):
+    recipe = plain(
+        images,
+        schedule=Schedule(epochs=7, warmup_epochs=0.0),
+        compute=Compute("cpu", progress=False, checkpoint_steps=2),
+    )
+    step_loss = Classifier.step_loss
+
+    def spoil(self, batch, step, *rest):
+        value, soft = step_loss(self, batch, step, *rest)
+        return (value * float("nan") if step == 4 else value), soft
+
+    monkeypatch.setattr(Classifier, "step_loss", spoil)
+    with pytest.raises(Diverged, match=r"the loss is nan at step 4 \(epoch 1, learning rate 0\.00\d+\).*of step 4$"):
+        train.train(recipe, tmp_path / "run")
+    kept = load(tmp_path / "run" / "last.ckpt")
+    assert kept["global_step"] == 4
+    assert all(v.isfinite().all() for v in kept["state_dict"].values())
+
+
+def test_failed_write_names_the_checkpoint_that_is_left(images, tmp_path, monkeypatch):
+    save = AtomicCheckpointIO.save_checkpoint
+
+    def fill(self, checkpoint, path, storage_options=None):
+        if checkpoint["global_step"] > 2:
+            raise OSError(28, "No space left on device")
+        save(self, checkpoint, path, storage_options)
+
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", fill)
+    with pytest.raises(NotSaved, match=r"last\.ckpt at step 3: .*No space left.*; the one of step 2 is whole"):
+        train.train(small(images), tmp_path / "run")
+    assert load(tmp_path / "run" / "last.ckpt")["global_step"] == 2
+
+
+def test_a_run_is_not_overwritten(uninterrupted, images):
+    recipe, out, results = uninterrupted
+    with pytest.raises(ValueError, match="holds a run already: `softnce train --resume"):
+        train.train(recipe, out)
+    other = replace(recipe, optimiser=replace(recipe.optimiser, base_lr=0.5), seed=9)
+    with pytest.raises(ValueError, match=r"optimiser.base_lr was 0.01, is 0.5; seed was 3, is 9"):
+        train.train(other, out, resume=True)
+    assert train.train(recipe, out, resume=True) == results  # a finished run has nothing left to do
+
+
+def test_one_process_trains_in_a_folder(uninterrupted):
+    recipe, out, _ = uninterrupted
+    with train._alone_in(out), pytest.raises(train.Occupied, match="another process is training in"):
+        train.train(recipe, out, resume=True)
+
+
+def test_a_damaged_checkpoint_is_named(uninterrupted, tmp_path):
+    recipe, out, _ = uninterrupted
+    shutil.copytree(out, tmp_path / "run")
+    last = tmp_path / "run" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:5000])
+    with pytest.raises(Unreadable, match=r"last.ckpt is damaged .*copy best.ckpt over it"):
+        train.train(recipe, tmp_path / "run", resume=True)
+    shutil.copy(out / "best.ckpt", last)
+    train.train(recipe, tmp_path / "run", resume=True)
+
+
+def test_a_file_is_no_folder_for_a_run(images, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match="out: cannot write in"):
+        train.train(small(images), tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_frozen_backbone_trains_the_head_on_kept_features(images, tmp_path):
+    recipe = plain(
+        images,
+        data=Data("arrays", images, image_size=32, workers=0, cache=tmp_path / "cache", holdout=0.25),
+        model=Model("test_vit", drop_path=0.0, freeze="backbone"),
+        targets=Targets(smoothing=0.1, mixup=0.8),
+        head=Head(hidden=16),
+        schedule=Schedule(epochs=2, warmup_epochs=0.0),
+    )
+    results = train.train(recipe, tmp_path / "run")
+    assert {p.suffix for p in (tmp_path / "cache").iterdir()} == {".pt"}
+    start = train.prepare(recipe, tmp_path / "start").classifier.state_dict()
+    after = weights(tmp_path / "run")
+    changed = {k.split(".")[1] for k in start if not torch.equal(start[k], after[k])}
+    assert changed == {"head", "scale"}
+    # the best epoch was chosen on the held-out part; the test split was measured once, from images
+    assert results["test"].keys() >= {"top1", "ece"}
+    assert results["best"].keys() >= {"epoch", "top1"}
