@@ -71,7 +71,7 @@ def perform(run: Run) -> dict[str, Any]:
     train, test = order[: run.train_size], order[run.train_size :]
 
     model = _mlp(run.hidden, generator)
-    loss, draw = loss_with_noise(run.loss, noise.from_labels(labels[train], 10, floor=1e-3))
+    loss = loss_with_noise(run.loss, noise.from_labels(labels[train], 10, floor=1e-3))
     optimiser = torch.optim.Adam(model.parameters(), lr=run.lr)
     for _ in range(run.epochs):
         shuffled = train[torch.randperm(len(train), generator=generator)]
@@ -84,7 +84,7 @@ def perform(run: Run) -> dict[str, Any]:
                 partner = torch.randperm(len(batch), generator=generator)
                 x, targets = share * x + (1 - share) * x[partner], targets.mix(targets[partner], share)
             optimiser.zero_grad()
-            loss(model(x), draw.alpha(targets, generator) if draw else targets).backward()
+            loss(model(x), targets, generator=generator).backward()
             optimiser.step()
 
     model.eval()
