@@ -58,10 +58,9 @@ def _summary(trained: Trainings) -> str:
     for problem, target in TARGETS.items():
         best = [trained.best(problem, kind) for kind in ("continuous", *PLAIN)]
         if all(best):
-            errors = (f"{_name(method)} {trained.error(problem, method).mean:.3f}" for method in best if method)
-            parts.append(f"with {target}, {', '.join(errors)}")
-    reached = f" KL to the truth, in nats at the best temperature: {'; '.join(parts)}." if parts else ""
-    return f"The exact loss can be trained, at any number of classes.{reached}"
+            errors = (f"{trained.error(problem, method).mean:.3f} ({_name(method)})" for method in best if method)
+            parts.append(f"With {target}, KL to the truth at the best temperature is {', '.join(errors)} nats.")
+    return f"The exact loss can be trained, at any number of classes. {' '.join(parts)}"
 
 
 def _errors_table(trained: Trainings) -> Table:
