@@ -18,12 +18,10 @@ from typing import Any
 
 from softnce.lab.atomic import write_text
 from softnce.lab.experiment.claims import MEANING, NOT_YET_RUN, Claim, Finding
-from softnce.lab.experiment.text import counted, minus, prose
+from softnce.lab.experiment.text import minus, prose
 from softnce.lab.report import drawing, interactive
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.style import FONT, LOSSES
-
-__all__ = ["Answer", "Part", "Section", "Table", "build", "counted", "minus", "prose", "remarks"]
 
 
 @dataclass(frozen=True)
