@@ -22,7 +22,10 @@ from softnce.lab.report import charts
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.style import FONT, LOSSES
 
-__all__ = ["Answer", "Part", "Section", "Table", "build", "counted", "minus", "prose", "remarks"]
+__all__ = ["UNFINISHED", "Answer", "Part", "Section", "Table", "build", "counted", "minus", "prose", "remarks"]
+
+
+UNFINISHED = "The runs of this study are not finished yet."
 
 
 @dataclass(frozen=True)
