@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from softnce import SoftTargetInfoNCE, functional
 from softnce.lab import studies
 from softnce.lab.configuration import from_args
-from softnce.lab.report import charts
+from softnce.lab.report import drawing
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.page import Table
 from softnce.lab.studies.classes import findings, page, training
@@ -166,7 +166,7 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
     figures = [block for block in section.blocks if isinstance(block, Figure)]
     assert [figure.name for figure in figures] == ["time", "memory"]
     for figure in figures:
-        assert charts.png(figure, dpi=40).startswith(b"\x89PNG")
+        assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
     (table,) = (block for block in section.blocks if isinstance(block, Table))
     best = max(
         row.result["accuracy"]

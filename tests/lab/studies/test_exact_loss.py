@@ -7,7 +7,7 @@ from softnce.lab import studies
 from softnce.lab.commands import study as study_command
 from softnce.lab.configuration import to_mapping
 from softnce.lab.experiment.results import Row
-from softnce.lab.report import charts
+from softnce.lab.report import charts, drawing
 from softnce.lab.studies.exact_loss import distribution, page, training
 from softnce.lab.studies.exact_loss import run as exact_loss
 from softnce.lab.studies.exact_loss.training import Method
@@ -98,7 +98,7 @@ def test_the_study_from_the_command_line(tmp_path, capsys):
     figures = [block for block in section.blocks if isinstance(block, charts.Figure)]
     assert [figure.name for figure in figures] == ["training", "course", "strength", "original"]
     for figure in figures:
-        charts.draw(figure)
+        drawing.draw(figure)
 
 
 def test_the_page_needs_no_part_in_particular():

@@ -17,7 +17,7 @@ from softnce.lab.configuration import to_mapping
 from softnce.lab.experiment.results import Row
 from softnce.lab.losses import PAPER
 from softnce.lab.recipes.recipe import GraphRecipe
-from softnce.lab.report import charts
+from softnce.lab.report import charts, drawing
 from softnce.lab.report.page import Table
 from softnce.lab.studies.nodes import findings, page
 from softnce.lab.studies.nodes import run as nodes
@@ -129,7 +129,7 @@ def test_section_of_a_short_study_claims_nothing(little):
     assert any(isinstance(block, str) and "were not run" in block for block in section.blocks)
     for block in section.blocks:
         if isinstance(block, charts.Figure):
-            assert charts.png(block, dpi=30).startswith(b"\x89PNG")
+            assert drawing.png(block, dpi=30).startswith(b"\x89PNG")
 
 
 # ------------------------------------------------------------------------------------ sentences follow from rows
