@@ -11,7 +11,7 @@ from softnce.lab.configuration import to_mapping
 from softnce.lab.data.features import load
 from softnce.lab.experiment.comparison import difference
 from softnce.lab.experiment.results import Row
-from softnce.lab.report import charts
+from softnce.lab.report import charts, drawing
 from softnce.lab.studies.distillation import findings, page
 from softnce.lab.studies.distillation import run as study
 from softnce.lab.studies.distillation import training as distillation
@@ -142,7 +142,7 @@ def test_the_page_says_the_numbers_of_the_rows():
     assert (behind.low, behind.mean, behind.high) == pytest.approx((-3, -3, -3))
     for block in section.blocks:
         if isinstance(block, charts.Figure):
-            charts.draw(block)
+            drawing.draw(block)
     assert page.section(rows[:1]).title
     assert page.section(rows[1:2]).title
     assert findings.claims(rows[:2]) == {}

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from softnce.lab.configuration import from_args, option
 from softnce.lab.data.batches import CorruptImage
-from softnce.lab.report import charts
+from softnce.lab.report import drawing
 from softnce.lab.report.evaluation import confusion, reliability
 from softnce.lab.train.evaluate import evaluate
 
@@ -80,7 +80,7 @@ def main(argv: list[str]) -> None:
     if evaluation.confusion is not None:
         pictures.append(confusion(evaluation.confusion, evaluation.classes, f"{folder.name}, {options.split}"))
     for picture in pictures:
-        (options.out / f"{picture.name}.png").write_bytes(charts.png(picture))
+        (options.out / f"{picture.name}.png").write_bytes(drawing.png(picture))
     table = Table("metric", "value", title=f"{checkpoint}, {options.split}")
     for name, value in evaluation.results.items():
         table.add_row(name, f"{value:.4f}")

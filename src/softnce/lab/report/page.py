@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from softnce.lab.atomic import write_text
 from softnce.lab.experiment.claims import MEANING, NOT_YET_RUN, Claim, Finding
-from softnce.lab.experiment.text import counted, minus, prose
-from softnce.lab.report import charts
+from softnce.lab.experiment.text import minus, prose
+from softnce.lab.report import drawing, interactive
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.style import FONT, LOSSES
-
-__all__ = ["Answer", "Part", "Section", "Table", "build", "counted", "minus", "prose", "remarks"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,10 @@ class Table:
         object.__setattr__(self, "caption", prose(self.caption))
 
 
+Block = str | Figure | Table | None
+"""A paragraph, a figure, a table, or nothing."""
+
+
 @dataclass(frozen=True)
 class Section:
     """What a study says: paragraphs, figures and tables, in the order they are read.
@@ -47,13 +50,13 @@ class Section:
     Attributes:
         title: of the section.
         summary: one or two sentences, shown large.
-        blocks: str (a paragraph), Figure or Table; None is left out.
+        blocks: paragraphs, figures and tables; None and empty texts are left out.
         method: paragraphs shown folded, for those who want to know how.
     """
 
     title: str
     summary: str
-    blocks: Sequence[str | Figure | Table | None]
+    blocks: Sequence[Block]
     method: Sequence[str] = field(default_factory=tuple)
 
     def __post_init__(self) -> None:
@@ -140,9 +143,7 @@ def build(parts: Sequence[Part], claims: Sequence[Claim], path: Path) -> None:
         font=FONT,
         built=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
-    partial = path.with_suffix(".partial.html")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    write_text(path, text)
 
 
 def remarks() -> list[str]:
@@ -156,22 +157,22 @@ def _compressed(script: str) -> str:
     return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
 
 
-def _block(block: str | Figure | Table | None, study: str, directory: Path) -> dict[str, Any]:
+def _block(block: Block, study: str, directory: Path) -> dict[str, Any]:
     match block:
         case str():
             return {"kind": "paragraph", "text": block}
         case Table():
             return {"kind": "table", "table": block}
         case Figure():
-            files = {ending: f"figures/{study}-{block.name}.{ending}" for ending in charts.ENDINGS}
+            files = {ending: f"figures/{study}-{block.name}.{ending}" for ending in drawing.ENDINGS}
             # "</" would end the script element that holds the data.
-            panels = [charts.plotly_json(panel).replace("</", "<\\/") for panel in block.panels]
+            panels = [interactive.plotly_json(panel).replace("</", "<\\/") for panel in block.panels]
             return {
                 "kind": "figure",
                 "figure": block,
                 "image": base64.b64encode((directory / files["png"]).read_bytes()).decode(),
                 "panels": panels if block.interactive else [],
-                "legend": charts.legend(block),
+                "legend": interactive.legend(block),
                 "files": files,
             }
     raise TypeError(f"blocks: got {block!r}, need a text, a Figure or a Table")

@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
 import softnce
-from softnce import SoftTargetInfoNCE, SoftTargets, calibration, draws
+from softnce import SoftTargets, calibration
 from softnce.distributions import AveragedCategorical, ContinuousCategorical
+from softnce.lab.experiment.probe import fit
+from softnce.lab.losses import loss_with_noise
 from softnce.lab.studies.exact_loss.distribution import SMOOTHING, smoothed_label
+from softnce.losses import ClassifierLoss
 
 Problem = Literal["digits", "conditional", "labels"]
 Kind = Literal["soft-ce", "soft-target-info-nce", "soft-dist-info-nce", "averaged", "continuous"]
@@ -74,7 +77,7 @@ def train(problem: Problem, method: Method, seed: int, epochs: int) -> dict[str,
     here = data(problem, seed)
     model = _model(problem, generator)
     course: list[float] = []
-    _fit(model, make_loss(method, here.noise), here, epochs, generator, lambda: course.append(_accuracy(model, here)))
+    _fit(model, _loss(method, here.noise), here, epochs, generator, lambda _: course.append(_accuracy(model, here)))
     with torch.no_grad():
         logits = model(here.test_inputs)
     truth = here.test_targets
@@ -121,8 +124,8 @@ def gradient_noise(problem: Problem, method: Method, seed: int, batches: int) ->
     generator = torch.Generator().manual_seed(seed)
     here = data(problem, seed)
     model = _model(problem, generator)
-    _fit(model, make_loss(Method("soft-ce"), here.noise), here, 1, generator)
-    loss, parameters = make_loss(method, here.noise), list(model.parameters())
+    _fit(model, _loss(Method("soft-ce"), here.noise), here, 1, generator)
+    loss, parameters = _loss(method, here.noise), list(model.parameters())
     total, squares = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64), 0.0
     for _ in range(batches):
         batch = torch.randint(len(here.inputs), (here.batch_size,), generator=generator)
@@ -152,7 +155,7 @@ def cost(classes: int, methods: Sequence[Method], rows: int) -> dict[str, Any]:
         "continuous": lambda: ContinuousCategorical(target).sample((10_000,)),
         "dirichlet": lambda: torch.distributions.Dirichlet(1 + target).sample((10_000,)),
     }
-    steps = _medians({str(i): step(make_loss(method, None)) for i, method in enumerate(methods)}, 7)
+    steps = _medians({str(i): step(_loss(method, None)) for i, method in enumerate(methods)}, 7)
     return {"milliseconds": [1e3 * seconds for seconds in steps.values()], "draw_seconds": _medians(samplers, 3)}
 
 
@@ -167,37 +170,22 @@ def _medians(works: dict[str, Callable[[], Any]], repetitions: int) -> dict[str,
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def make_loss(method: Method, noise: Tensor | None) -> nn.Module:
-    match method.kind:
-        case "soft-ce":
-            return softnce.SoftTargetCrossEntropy()
-        case "soft-target-info-nce":
-            return SoftTargetInfoNCE(noise)
-        case "soft-dist-info-nce":
-            return softnce.SoftDistributionInfoNCE(noise)
-        case "averaged":
-            return SoftTargetInfoNCE(noise, draw=draws.Averaged(int(method.strength)))
-        case "continuous":
-            return SoftTargetInfoNCE(noise, draw=draws.ContinuousCategorical(method.strength))
+def _loss(method: Method, noise: Tensor | None) -> ClassifierLoss:
+    return loss_with_noise(method.kind, noise, method.strength)
 
 
 def _fit(
     model: nn.Module,
-    loss: nn.Module,
+    loss: ClassifierLoss,
     here: Data,
     epochs: int,
     generator: torch.Generator,
-    on_epoch: Callable[[], None] = lambda: None,
+    after: Callable[[int], None] = lambda epoch: None,
 ) -> None:
-    optimiser = torch.optim.Adam(model.parameters(), lr=here.lr)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * (len(here.inputs) // here.batch_size))
-    for _ in range(epochs):
-        for batch in torch.randperm(len(here.inputs), generator=generator).split(here.batch_size):
-            optimiser.zero_grad()
-            loss(model(here.inputs[batch]), here.targets[batch], generator=generator).backward()
-            optimiser.step()
-            schedule.step()
-        on_epoch()
+    fit(
+        model, loss, here.inputs, here.targets,
+        batch=here.batch_size, lr=here.lr, epochs=epochs, seed=generator, weight_decay=0.0, after=after,
+    )  # fmt: skip
 
 
 def _accuracy(model: nn.Module, here: Data) -> float:

@@ -122,6 +122,5 @@ def _table(found: Votes) -> Table:
 def _method(found: Votes) -> str:
     config, rates = found.config, ", ".join(f"{lr:g}" for lr in found.rates)
     return f"""Three layers of {config["hidden"]}, {config["epochs"]} epochs of batches of {config["batch"]}; the
-        learning rate of each setting ({rates}) by the likelihood of held-out votes, as many per image as in
-        training; no choice of epoch. The test votes are a sample too, so even the true distribution would not reach
-        KL 0."""
+        learning rate of each setting ({rates}) by the likelihood of held-out votes, as many per image as in training;
+        no choice of epoch. The test votes are a sample too, so even the true distribution would not reach KL 0."""

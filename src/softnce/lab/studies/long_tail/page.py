@@ -161,6 +161,6 @@ def _table(found: Sequence[Tail]) -> Table:
 
 def _method(tail: Tail) -> str:
     config = tail.config
-    return f"""{config["epochs"]} epochs of batches of {config["batch"]}, three layers of
-        {config["head"]["hidden"]}. Hard losses see labels, soft ones labels smoothed by 0.1 and mixed (MixUp, 0.8). The
-        same samples are kept in every run. Theory: docs/evidence.md."""
+    return f"""{config["epochs"]} epochs of batches of {config["batch"]}, three layers of {config["head"]["hidden"]}.
+        Hard losses see labels, soft ones labels smoothed by 0.1 and mixed (MixUp, 0.8). The same samples are kept in
+        every run. Theory: docs/evidence.md."""

@@ -55,7 +55,7 @@ def test_the_bounds_are_bounds_and_the_free_critic_is_close():
     """The bar of 0.05 nats where log M = 5.5 is far above the information; never above beyond chance (5 σ)."""
     joint = TABLE.joint()
     for loss, epsilon in [("soft-dist-info-nce", 0.0), ("soft-dist-info-nce", 0.3), ("soft-target-info-nce", 0.3)]:
-        found = information.measure(run(loss=loss, epsilon=epsilon))
+        found = information.perform(run(loss=loss, epsilon=epsilon))
         truth = mutual_information(smoothed_joint(joint, epsilon if loss == "soft-dist-info-nce" else 0.0)).item()
         assert found["truth"] == pytest.approx(truth, rel=1e-12)
         assert found["bound"] <= truth + 5 * found["standard_error"]
@@ -65,20 +65,20 @@ def test_the_bounds_are_bounds_and_the_free_critic_is_close():
 
 
 def test_few_candidates_limit_the_bound_and_not_the_critic():
-    found = information.measure(run(table=information.Table(), candidates=2, steps=300, batch_size=4096))
+    found = information.perform(run(table=information.Table(), candidates=2, steps=300, batch_size=4096))
     assert found["bound"] < math.log(2) < found["truth"]
     assert found["truth"] - found["classifier_bound"] < 0.05
 
 
 def test_soft_targets_keep_the_labels_information_whatever_epsilon():
     """Shared smoothing cancels: the same training, step by step, in the scores (but for Adam's own 1e-8)."""
-    found = [information.measure(run(loss="soft-target-info-nce", epsilon=e, steps=30)) for e in (0.0, 0.5)]
+    found = [information.perform(run(loss="soft-target-info-nce", epsilon=e, steps=30)) for e in (0.0, 0.5)]
     assert found[0]["bound"] == pytest.approx(found[1]["bound"], rel=1e-5)
 
 
 def test_a_run_is_determined_by_its_settings():
-    assert information.measure(run(steps=5)) == information.measure(run(steps=5))
-    assert information.measure(run(steps=5)) != information.measure(run(steps=5, seed=1))
+    assert information.perform(run(steps=5)) == information.perform(run(steps=5))
+    assert information.perform(run(steps=5)) != information.perform(run(steps=5, seed=1))
 
 
 @pytest.mark.slow

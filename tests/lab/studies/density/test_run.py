@@ -7,7 +7,7 @@ from rich.progress import Progress
 from softnce.lab import studies
 from softnce.lab.configuration import from_args, to_mapping
 from softnce.lab.experiment.results import run_id
-from softnce.lab.report import charts
+from softnce.lab.report import drawing
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.page import Table
 from softnce.lab.studies.density import run as density
@@ -63,11 +63,11 @@ def test_every_run_has_a_row_and_none_is_done_twice(finished):
 
 def test_section_has_every_figure_and_the_measured_numbers(finished):
     rows = studies.load("density").results(finished).rows()
-    section = density.section(rows)
+    section = studies.load("density").page.section(rows)
     figures = [block for block in section.blocks if isinstance(block, Figure)]
     assert [figure.name for figure in figures] == ["kl", "noise", "grid", "soft", "maps"]
     for figure in figures:
-        assert charts.png(figure, dpi=40).startswith(b"\x89PNG")
+        assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
     (table,) = (block for block in section.blocks if isinstance(block, Table))
     measured = [
         row.result["kl"]
@@ -109,7 +109,7 @@ def test_a_page_of_what_there_is_while_the_rest_still_runs(tmp_path, finished, p
     lines = (finished / "density.jsonl").read_text().splitlines()
     kept = [line for line in lines if json.loads(line)["config"]["part"] in parts]
     (tmp_path / "density.jsonl").write_text("\n".join(kept) + "\n")
-    section = density.section(studies.load("density").results(tmp_path).rows())
+    section = studies.load("density").page.section(studies.load("density").results(tmp_path).rows())
     assert [block.name for block in section.blocks if isinstance(block, Figure)] == figures
 
 

@@ -1,15 +1,15 @@
 from softnce.lab import studies
-from softnce.lab.report import charts
+from softnce.lab.report import drawing
 from softnce.lab.studies.digits import run as digits
 
 
 def test_losses_learn_and_seeds_reproduce():
     config = digits.Config(seeds=1, epochs=15)
     for run in digits.runs(config):
-        result = digits.train(run)
+        result = digits.perform(run)
         assert result["accuracy"] > 0.8, run.loss
         assert 0 <= result["ece"] < 0.5
-        assert digits.train(run) == result
+        assert digits.perform(run) == result
     assert len(digits.runs(config)) == 5
 
 
@@ -21,8 +21,8 @@ def test_only_soft_losses_are_smoothed():
 def test_section(tmp_path):
     study = studies.load("digits")
     study.make(digits.Config(seeds=2, epochs=2, out=str(tmp_path)))
-    section = digits.section(study.results(tmp_path).rows())
+    section = study.page.section(study.results(tmp_path).rows())
     figure, table = section.blocks[:2]
-    assert charts.png(figure, dpi=40).startswith(b"\x89PNG")
+    assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
     assert len(table.rows) == 5
     assert all("±" in cell for row in table.rows for cell in row[1:])

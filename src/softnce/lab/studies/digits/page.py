@@ -1,0 +1,45 @@
+"""The section of the digits study."""
+
+from collections.abc import Sequence
+
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.text import counted
+from softnce.lab.report.charts import Figure
+from softnce.lab.report.losses import INTERVAL, points_panel
+from softnce.lab.report.page import Section, Table
+from softnce.lab.report.style import LOSSES
+from softnce.lab.studies.digits.findings import read
+from softnce.lab.studies.digits.run import IMAGES
+
+ORDER = 20
+COLUMNS = {
+    "accuracy": ("accuracy (%)", 2),
+    "nll": ("negative log-likelihood (nats)", 3),
+    "ece": ("expected calibration error (%)", 2),
+    "nll_at_best_temperature": ("likelihood, best temperature", 3),
+    "best_temperature": ("best temperature", 2),
+}
+
+
+def section(rows: Sequence[Row]) -> Section:
+    found = read(rows)
+    c = found.config
+    panels = [
+        points_panel(title, COLUMNS[score][0], found.of(score))
+        for score, title in (("accuracy", "accuracy"), ("nll", "likelihood"), ("ece", "calibration"))
+    ]
+    caption = f"""Test scores of one network trained with each loss on {c["train_size"]} digits; mean and 95 %
+        confidence interval over {counted(found.seeds, "seed")}."""
+    cells = [
+        [LOSSES[loss].name, *(scores[score].spread(digits) for score, (_, digits) in COLUMNS.items())]
+        for loss, scores in found.scores.items()
+    ]
+    best = max(found.scores, key=lambda loss: found.scores[loss]["accuracy"].mean)
+    summary = f"""One small network, five losses, the same data, weights and batches. The highest mean accuracy is
+        {LOSSES[best].name}'s; intervals say which differences mean something."""
+    method = f"""{c["train_size"]} digits to train on, the other {IMAGES - c["train_size"]} to test; two hidden layers
+        of {c["hidden"]}, Adam at {c["lr"]:g}, {c["epochs"]} epochs of batches of {c["batch_size"]}. The best
+        temperature is fitted on the test set itself: it shows what of the likelihood is a matter of scale."""
+    table = Table(["loss", *(label for label, _ in COLUMNS.values())], cells, f"Test scores: {INTERVAL}.")
+    figure = Figure("losses", caption, panels, panel_size=(3.2, 2.9))
+    return Section("Five losses on digits", summary, [figure, table], [method])

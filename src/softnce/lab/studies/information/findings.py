@@ -1,0 +1,109 @@
+"""Rows of the information study to bounds over ε and M, the truths they bound, and verdicts."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from softnce.information import conditional_entropy, entropy, mutual_information, smoothed_joint
+from softnce.lab.experiment.claims import Finding
+from softnce.lab.experiment.comparison import alike
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.statistics import Estimate, estimate
+from softnce.lab.experiment.text import counted
+from softnce.lab.studies.information.run import Table
+
+DRAWN, SOFT = "soft-dist-info-nce", "soft-target-info-nce"
+ERRORS = 4  # standard errors by which a bound may exceed its truth by chance
+
+
+@dataclass(frozen=True)
+class Information:
+    """The rows of the table, steps and batch size that most critics were trained with.
+
+    Attributes:
+        rows: trained critics and exact ones.
+        steps, batch_size: of a training.
+        most: the largest number of candidates M.
+        epsilon: ε while M changes.
+    """
+
+    rows: list[Row]
+    steps: int
+    batch_size: int
+    most: int
+    epsilon: float
+
+    @property
+    def joint(self) -> Tensor:
+        """The table p(z, y)."""
+        return Table(**self.rows[0].config["table"]).joint()
+
+    @property
+    def seeds(self) -> str:
+        return counted(len({row.config["seed"] for row in self.rows}), "seed")
+
+    def of(self, **wanted: Any) -> list[Row]:
+        """The rows whose configuration has these values."""
+        return [row for row in self.rows if wanted.items() <= row.config.items()]
+
+    def over(self, x: str, value: str = "bound", **wanted: Any) -> dict[float, Estimate]:
+        """Mean of a measured value against a field of the configuration."""
+        groups = sorted(alike(self.of(**wanted), x), key=lambda rows: float(rows[0].config[x]))
+        return {rows[0].config[x]: estimate([row.result[value] for row in rows]) for rows in groups}
+
+    def truth(self, epsilon: float = 0.0) -> float:
+        """I_ε(Z;Y)."""
+        return mutual_information(smoothed_joint(self.joint, epsilon)).item()
+
+    def smoothed_uniformly(self, epsilon: float) -> tuple[float, float]:
+        """With ξ uniform instead of p(y): H(Y) − H_ε(Y|Z) as printed, and the information of the smoothed channel."""
+        joint = self.joint
+        channel = smoothed_joint(joint, epsilon, torch.full_like(joint[0], 1 / joint.shape[1]))
+        return (entropy(joint.sum(0)) - conditional_entropy(channel)).item(), mutual_information(channel).item()
+
+
+def read(rows: Sequence[Row]) -> Information:
+    trained = [row.config for row in rows if row.config["critic"] != "exact"]
+    settings = Counter((str(c["table"]), c["steps"], c["batch_size"]) for c in trained)
+    table, steps, batch_size = max(settings, key=lambda setting: (settings[setting], setting))
+    kept = [row for row in rows if str(row.config["table"]) == table and row.config["steps"] in (0, steps)]
+    exact = [row.config["epsilon"] for row in kept if row.config["critic"] == "exact"]
+    return Information(
+        kept,
+        steps,
+        batch_size,
+        most=max(row.config["candidates"] for row in kept),
+        epsilon=exact[0] if exact else kept[0].config["epsilon"],
+    )
+
+
+def excess(row: Row, bound: str = "bound") -> float:
+    """How far a bound stands above its truth, in standard errors."""
+    return float((row.result[bound] - row.result["truth"]) / row.result["standard_error"])
+
+
+def claims(rows: Sequence[Row]) -> dict[str, Finding]:
+    found = read(rows)
+    on = f"a known table p(z, y), {found.seeds}"
+    drawn = found.of(loss=DRAWN)
+    highest = max(row.result["paper_bound"] - row.result["truth"] for row in drawn)
+    is_bound = max(excess(row, "paper_bound") for row in drawn) <= ERRORS
+    answers = {
+        "bound": Finding(
+            f"the highest of {len(drawn)} bounds stands at {highest:+.4f} nats from its truth",
+            on,
+            "reproduced" if is_bound else "not reproduced",
+        )
+    }
+    courses = {loss: found.over("epsilon", loss=loss, critic="free", candidates=found.most) for loss in (DRAWN, SOFT)}
+    ends = min(courses[DRAWN]), max(courses[DRAWN])
+    if ends[0] < ends[1]:
+        (first, last), (soft_first, soft_last) = ([course[end].mean for end in ends] for course in courses.values())
+        ours = f"""bound {first:.2f} → {last:.2f} nats from ε = {ends[0]:g} to {ends[1]:g} for labels drawn from soft
+            targets; it does not carry over to soft target InfoNCE, {soft_first:.2f} → {soft_last:.2f}"""
+        answers["bound-epsilon"] = Finding(ours, on, "reproduced" if last < first else "not reproduced")
+    return answers

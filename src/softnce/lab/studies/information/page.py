@@ -1,0 +1,88 @@
+"""The section of the information study."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.statistics import estimate
+from softnce.lab.experiment.text import counted
+from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, curve
+from softnce.lab.report.page import Section
+from softnce.lab.report.style import OTHER
+from softnce.lab.studies.information.findings import DRAWN, ERRORS, SOFT, Information, excess, read
+from softnce.lab.studies.information.run import GROUPS, NEGATIVE_SETS
+
+ORDER = 70
+TRUTH = "#333333"
+
+
+def section(rows: Sequence[Row]) -> Section:
+    found = read(rows)
+    highest = max(map(excess, found.rows))
+    rule = "No bound exceeds" if highest <= ERRORS else "A bound exceeds"
+    gap = max(row.result["truth"] - row.result["bound"] for row in found.of(critic="free", candidates=found.most))
+    summary = f"""{rule} the information it bounds ({highest:+.1f} standard errors at the highest), and a critic that
+        can be exact comes within {gap:.3f} nats of it at M = {found.most}. Smoothing lowers what soft
+        distribution InfoNCE bounds, I_ε(Z;Y); it leaves untouched what soft target InfoNCE bounds, I(Z;Y) itself."""
+    method = f"""{found.steps} steps of Adam on batches of {found.batch_size} pairs (z, y), in {GROUPS} groups that
+        share their M − 1 negatives; the learning rate falls to 0 on a cosine. A bound is log M − ℓ, the loss averaged
+        exactly over the table and over {NEGATIVE_SETS} fresh sets of negatives. For soft target InfoNCE the learning
+        rate is divided by 1 − ε, by which its scores are multiplied."""
+    return Section("What the losses bound", summary, [_figure(found), _few_candidates(found)], [method])
+
+
+def _figure(found: Information) -> Figure:
+    most, epsilon = found.most, found.epsilon
+    grid = [i / 50 for i in range(51)]
+    expression, information = zip(*map(found.smoothed_uniformly, grid), strict=True)
+    free: dict[str, Any] = {"critic": "free", "candidates": most}
+    varied: dict[str, Any] = {"critic": "free", "loss": DRAWN, "epsilon": epsilon}
+    over_m = [float(m) for m in found.over("candidates", critic="exact")]
+    dimension = counted(max(row.config["dimension"] for row in found.rows), "dimension")
+    embedding = curve(found.over("epsilon", loss=DRAWN, critic="embedding", candidates=most))
+    trained: dict[str, Any] = {"suffix": ", free critic", "dash": "dot"}
+    smoothing: list[Mark] = [
+        Line("I_ε(Z;Y)", grid, [found.truth(e) for e in grid], colour=TRUTH),
+        Level("I(Z;Y)", found.truth()),
+        *(Line.of_loss(loss, *curve(found.over("epsilon", loss=loss, **free)), **trained) for loss in (DRAWN, SOFT)),
+        Line(f"soft distribution InfoNCE, z·y of {dimension}", *embedding, colour="#56B4E9", marker="s", dash="dot"),
+    ]
+    paper, classifier = (
+        curve(found.over("candidates", value, **varied)) for value in ("paper_bound", "classifier_bound")
+    )
+    candidates: list[Mark] = [
+        Line("I_ε(Z;Y)", over_m, [found.truth(epsilon)] * len(over_m), colour=TRUTH),
+        Line("log M, the ceiling", over_m, [math.log(m) for m in over_m], colour=OTHER, dash="dash"),
+        Line.of_loss(DRAWN, *curve(found.over("candidates", **varied)), **trained),
+        Line("the same as printed, log N − ℓ", *paper, colour="#D55E00", marker="x", dash="dot"),
+        Line("the same critic as a classifier", *classifier, colour="#E69F00", marker="D", dash="dot"),
+    ]
+    uniform: list[Mark] = [
+        Line("H(Y) − H_ε(Y|Z), as printed", grid, expression, colour="#D55E00"),
+        Line("I of the smoothed channel", grid, information, colour=TRUTH, dash="dash"),
+        Level("", 0.0),
+    ]
+    nats, top = "information (nats)", 1.35 * found.truth(epsilon)
+    return Figure(
+        "bounds",
+        f"""Bounds found by trained critics, and the truth they bound; means over {found.seeds}, whose 95 % intervals
+            are mostly narrower than the lines. Left: over ε. Middle: over M. Right: ξ uniform instead of the labels'
+            marginal; the printed left-hand side of the bound falls below zero.""",
+        [
+            Panel(f"smoothing, M = {most}", "ε", nats, smoothing, y_range=(0, 1.1 * found.truth())),
+            Panel(f"candidates, ε = {epsilon:g}", "M", nats, candidates, log_x=True, y_range=(-0.75, top)),
+            Panel("ξ uniform, not p(y)", "ε", "nats", uniform),
+        ],
+    )
+
+
+def _few_candidates(found: Information) -> str:
+    fewest = min(found.over("candidates", critic="exact"))
+    few = found.of(critic="free", candidates=fewest)
+    bound = estimate([row.result["bound"] for row in few]).mean
+    lost = max(row.result["truth"] - row.result["classifier_bound"] for row in few)
+    return f"""I(Z;Y) = {found.truth():.3f} nats, I_ε(Z;Y) = {found.truth(found.epsilon):.3f} at ε =
+        {found.epsilon:g}. With M = {fewest} candidates the bound cannot exceed log {fewest} = {math.log(fewest):.2f}
+        and is {bound:.2f}; the same critic read as a classifier, by log q(y|z)/p(y), shows the whole information but
+        {lost:.3f} nats."""
