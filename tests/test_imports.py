@@ -32,23 +32,20 @@ LAYERS = {
     "losses": "GROUND",
     "heads": "GROUND",
     "targets": "GROUND",
+    "scores": "GROUND",
     "configuration": "",
     "seeds": "",
     "atomic": "",
 }
-GROUND = "configuration targets seeds atomic"
+GROUND = "configuration targets scores seeds atomic"
 KNOWN = {  # still to be mended
-    ("experiment.probe", "train.scores"),
     ("studies.classes.training", "bench.baselines"),
     ("studies.classes.training", "bench.memory"),
-    ("studies.distillation.training", "teacher"),
     ("studies.exact_loss.run", "report.page"),
     ("studies.long_tail.page", "data.features"),
     ("studies.nodes.page", "data.layout"),
     ("studies.nodes.page", "train.graph_metrics"),
     ("studies.nodes.run", "report.page"),
-    ("train.evaluate", "report.style"),
-    ("train.evaluate", "studies.nodes.figures"),
 }
 
 

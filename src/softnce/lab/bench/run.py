@@ -24,7 +24,7 @@ from softnce.lab.bench.scaling import Sweeps, exponents
 from softnce.lab.bench.timing import Clock
 from softnce.lab.configuration import option
 from softnce.lab.experiment.results import Results, versions
-from softnce.lab.report import charts
+from softnce.lab.report import drawing
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def run(config: Config) -> None:
     text = "\n\n".join([machine, *(table.markdown() for table in shown)]) + "\n"
     write_text(directory / "bench.md", text)
     for figure in (figures.scaling(sweeps), figures.steps(found["tables"])):
-        charts.save(figure, directory / "figures")
+        drawing.save(figure, directory / "figures")
     print(f"{results.path}, {directory / 'bench.md'} and {directory / 'figures'}/bench-*")
 
 
