@@ -38,15 +38,6 @@ LAYERS = {
     "atomic": "",
 }
 GROUND = "configuration targets scores seeds atomic"
-KNOWN = {  # still to be mended
-    ("studies.classes.training", "bench.baselines"),
-    ("studies.classes.training", "bench.memory"),
-    ("studies.exact_loss.run", "report.page"),
-    ("studies.long_tail.page", "data.features"),
-    ("studies.nodes.page", "data.layout"),
-    ("studies.nodes.page", "train.graph_metrics"),
-    ("studies.nodes.run", "report.page"),
-}
 
 
 @cache
@@ -114,8 +105,7 @@ def test_layers(module):
     if allowed is None:
         return  # commands and bench may import everything
     laboratory = [other for other in sorted(imports(module)) if other.startswith("softnce.lab")]
-    wrong = [other for other in laboratory if not any(within(other, layer) for layer in allowed)]
-    assert not [other for other in wrong if (module[12:], other[12:]) not in KNOWN]
+    assert not [other for other in laboratory if not any(within(other, layer) for layer in allowed)]
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if re.search(r"\.(run|findings)$", module)])

@@ -23,6 +23,8 @@ from softnce.lab.report import drawing, interactive
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.style import FONT, LOSSES
 
+UNFINISHED = "The runs of this study are not finished yet."
+
 
 @dataclass(frozen=True)
 class Table:

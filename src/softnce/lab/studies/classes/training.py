@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from softnce import BatchCandidates, SampledCandidates, SoftTargetInfoNCE, SoftTargets, functional
 from softnce.heads import LabelEmbeddingHead
-from softnce.lab.bench.baselines import sampled_softmax
-from softnce.lab.bench.memory import peak_of
+from softnce.lab.experiment.memory import peak_of
 from softnce.lab.studies.classes.problem import Problem, mixed
+from softnce.lab.studies.classes.sampled_softmax import sampled_softmax
 
 Method = Literal["info-nce", "info-nce-more", "sampled-softmax", "softmax"]
 METHODS: tuple[Method, ...] = get_args(Method)

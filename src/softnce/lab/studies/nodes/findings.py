@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from softnce.lab.data.graph_metrics import Score, per_class, score
+from softnce.lab.data.layout import CLASS_NAMES, EMBRYO_SAC
 from softnce.lab.experiment.claims import Finding, Verdict, ahead, on_par
 from softnce.lab.experiment.comparison import Value, alike, mean, percent
 from softnce.lab.experiment.results import Row
@@ -108,6 +110,14 @@ class Folds:
         """About: eight training specimens of the mean size of those tested."""
         cells = self.confusions(next(iter(self.rows))).sum((1, 2))
         return round(0.08 * cells.double().mean().item()) * 100
+
+    def pooled(self, loss: str) -> Score:
+        """Over all specimens, as the benchmark's leaderboard counts."""
+        return score(self.confusions(loss), (EMBRYO_SAC,))
+
+    def by_class(self, loss: str) -> list[dict[str, Any]]:
+        """See :func:`~softnce.lab.data.graph_metrics.per_class`."""
+        return per_class(self.confusions(loss), CLASS_NAMES)
 
     def confusions(self, loss: str) -> Tensor:
         """(specimens of all folds and seeds, K, K)"""

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from softnce.lab.data.layout import CLASS_NAMES, EMBRYO_SAC
 from softnce.lab.experiment.comparison import Value
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import estimate, signed
@@ -14,6 +13,7 @@ from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import LOSSES
 from softnce.lab.studies.nodes.findings import (
     AVERAGE,
+    CLASS_NAMES,
     LAST,
     MODELS,
     OURS,
@@ -27,7 +27,6 @@ from softnce.lab.studies.nodes.findings import (
     tissue,
 )
 from softnce.lab.studies.nodes.run import CITATION
-from softnce.lab.train import graph_metrics
 
 ORDER = 35
 PRINTED = {
@@ -81,7 +80,7 @@ def _summary(found: Folds) -> str:
 def _table(found: Folds) -> Table:
     body = []
     for loss in found.rows:
-        pooled = graph_metrics.score(found.confusions(loss), (EMBRYO_SAC,))
+        pooled = found.pooled(loss)
         printed = [f"{value:.2f}" for value in PRINTED[loss]]
         ours = [spread(list(found.values(loss, value).values())) for value in (TOP1, AVERAGE, PUBLISHED)]
         body.append([TITLES[loss], *printed, *ours, f"{100 * pooled.top1:.1f} ± {100 * pooled.top1_deviation:.1f}"])
@@ -177,7 +176,7 @@ def _course_figure(found: Folds) -> Figure:
 
 
 def _class_table(found: Folds) -> Table:
-    by_loss = {loss: graph_metrics.per_class(found.confusions(loss), CLASS_NAMES) for loss in found.rows}
+    by_loss = {loss: found.by_class(loss) for loss in found.rows}
     best = by_loss[max(by_loss, key=found.mean)]
     body = []
     for k, row in enumerate(best):
