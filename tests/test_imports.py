@@ -24,7 +24,7 @@ LAYERS = {
     "studies.THIS": "experiment train data models losses heads recipes studies.THIS GROUND",
     "studies": "experiment",
     "report": "report experiment losses atomic",
-    "experiment": "experiment data losses heads recipes train.scores GROUND",
+    "experiment": "experiment data losses heads recipes GROUND",
     "train": "train data models losses heads recipes GROUND",
     "data": "data models recipes GROUND",
     "models": "models heads recipes GROUND",
@@ -32,12 +32,12 @@ LAYERS = {
     "losses": "GROUND",
     "heads": "GROUND",
     "targets": "GROUND",
-    "teacher": "GROUND",
+    "scores": "GROUND",
     "configuration": "",
     "seeds": "",
     "atomic": "",
 }
-GROUND = "configuration targets teacher seeds atomic"
+GROUND = "configuration targets scores seeds atomic"
 
 
 @cache
