@@ -35,11 +35,11 @@ SIDES = {"imagenet": (500, 375), "tiny-imagenet": (64, 64), "cifar100": (32, 32)
 class Config:
     """What to measure of a recipe's update."""
 
-    samples: int = option(8, "images or graphs that the network sees at once")
-    cells: int = option(1200, "nodes per graph; mature ovules have about 1900")
-    rounds: int = option(3, "rounds; the median counts")
+    samples: int = option(8, "images or graphs that the network sees at once", least=1)
+    cells: int = option(1200, "nodes per graph; mature ovules have about 1900", least=50)
+    rounds: int = option(3, "rounds; the median counts", least=1)
     clock: Clock = option("wall", "cpu: processor time instead, for a machine shared with others")
-    threads: int | None = option(None, "threads torch may use; its own choice where null")
+    threads: int | None = option(None, "threads torch may use; its own choice where null", least=1)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Source:
     """Where the data come from."""
 
     dir: str = option("", "where the data set lies, if not where it was for training")
-    workers: int = option(8, "loader processes (images)")
+    workers: int = option(8, "loader processes (images)", least=0)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Options:
         "test",
         "test: the data set's evaluation split; validation: what chose the best epoch where that is another",
     )
-    batch: int = option(0, "images or graphs at once; 0 for what training used")
+    batch: int = option(0, "images or graphs at once; 0 for what training used", least=0)
     progress: bool = option(True, "show a progress bar")
     out: Path = field(default_factory=lambda: Path("."), metadata={"help": "folder for the results"})
 

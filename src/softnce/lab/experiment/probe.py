@@ -15,8 +15,8 @@ from softnce.lab.data.features import Features, Part, Source, load
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.heads import Head, build_head
 from softnce.lab.losses import LOSSES, Loss, build_loss
+from softnce.lab.scores import Scores
 from softnce.lab.targets import Targets
-from softnce.lab.train.scores import Scores
 from softnce.losses import ClassifierLoss
 from softnce.targets import SoftTargets
 
@@ -177,7 +177,7 @@ class BestEpoch:
 
 
 def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """What :class:`~softnce.lab.train.scores.Scores` reports of logits (N, K)."""
+    """What :class:`~softnce.lab.scores.Scores` reports of logits (N, K)."""
     meter = Scores(logits.shape[1])
     meter.update(logits, labels)
     return meter.compute()
