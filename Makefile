@@ -1,9 +1,9 @@
-# Two commands for a fresh machine: `make reproduce` and `make test`. Each creates .venv when it is missing.
+# For a fresh machine: `make reproduce`, `make test`, and `make check` while working. Each creates .venv when it is missing.
 PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= results/reproduce
 
-.PHONY: reproduce test lint clean
+.PHONY: reproduce test check lint clean
 
 reproduce: .venv/installed
 	$(BIN)/softnce study density --preset paper --out $(OUT)
@@ -13,6 +13,9 @@ reproduce: .venv/installed
 
 test: .venv/installed lint
 	$(BIN)/python -m pytest
+
+check: .venv/installed lint
+	$(BIN)/python -m pytest -q -m "not slow"
 
 lint: .venv/installed
 	$(BIN)/ruff check .

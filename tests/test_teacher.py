@@ -1,12 +1,14 @@
 """The file of a teacher's outputs: what is written is read, and what does not belong is refused."""
 
+import hashlib
 import pickle
+import struct
 
 import pytest
 import torch
 
 from softnce import SoftTargets
-from softnce.lab.teacher import TeacherOutputs
+from softnce.teacher import TeacherOutputs, fingerprint
 
 LOGITS = torch.randn(20, 12, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(20) % 12
@@ -124,3 +126,11 @@ def test_wrong_arguments_are_named(file):
         outputs.targets("forget")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="labels: got 3"):
         outputs.save(file, LABELS[:3])
+
+
+def test_labels_are_remembered_by_the_bytes_of_their_numbers():
+    """Files of earlier versions stay readable."""
+    labels = torch.tensor([3, 0, 70_000, 2**40])
+    expected = hashlib.sha256(struct.pack("<4q", 3, 0, 70_000, 2**40)).hexdigest()
+    assert fingerprint(labels) == fingerprint(labels.to(torch.int64)) == expected
+    assert fingerprint(None) == ""

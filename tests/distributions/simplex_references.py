@@ -1,13 +1,18 @@
-"""An independent series for the integral of exp(ω·x) over the simplex at large K, and parameters to try.
+"""Independent values of the integral of exp(ω·x) over the simplex, its moments and draws, and parameters to try.
 
-Exact arithmetic and the original authors' method are in softnce.lab.studies.exact_loss.original: a figure shows both.
+Exact arithmetic of the integral and the original authors' normaliser are in softnce.lab.studies.exact_loss.original: a
+figure shows both.
 """
 
 import math
+from collections.abc import Sequence
+from decimal import Decimal, localcontext
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from softnce.lab.studies.exact_loss.original import exact_log_integral
 
 
 def series_log_integral(omega: np.ndarray) -> float:
@@ -32,6 +37,37 @@ def series_log_integral(omega: np.ndarray) -> float:
     log_terms[1:] -= np.cumsum(np.log(n[1:] + classes - 1.0))
     assert log_terms[-1] < log_terms.max() - 40, "series cut too early"
     return shift + log_terms.max() + math.log(np.exp(log_terms - log_terms.max()).sum()) - log_factorial
+
+
+def exact_moments(omega: Sequence[float], classes: Sequence[int]) -> tuple[list[Decimal], list[list[Decimal]]]:
+    """([E x_i for i in classes], [E x_i x_j for i, j in classes]) of the density ∝ exp(ω·x), to about 30 digits.
+
+    Another class of the same ω_i integrates x_i: E x_i = Z(ω, ω_i) / Z(ω), E x_i x_j = Z(ω, ω_i, ω_j) / Z(ω), twice
+    that for i = j.
+    """
+    with localcontext(prec=30):
+        log_z = exact_log_integral(omega)
+
+        def ratio(*more: int) -> Decimal:
+            return (exact_log_integral([*omega, *(omega[i] for i in more)]) - log_z).exp()
+
+        second = [[ratio(i, j) * (2 if i == j else 1) for j in classes] for i in classes]
+        return [ratio(i) for i in classes], second
+
+
+def ordered_rejection(omega: Tensor, proposals: int) -> Tensor:
+    """The original authors' sampler: every class but the largest gets an independent continuous Bernoulli draw
+    (an exponential cut to [0, 1]) in order of decreasing ω, and a proposal is dropped once its sum exceeds 1.
+    Returns what is accepted of ``proposals``, (accepted, K), largest class first. Their early stop saves work, not
+    proposals, so it is left out.
+    """
+    omega = omega.sort(descending=True).values
+    rate = omega[0] - omega[1:]
+    u = torch.rand(proposals, len(rate), dtype=omega.dtype)
+    safe = torch.where(rate > 1e-8, rate, 1.0)
+    x = torch.where(rate > 1e-8, -torch.log1p(u * torch.expm1(-safe)) / safe, u)
+    rest = 1 - x.sum(-1, keepdim=True)
+    return torch.cat([rest, x], dim=-1)[rest[:, 0] >= 0]
 
 
 def parameters(classes: int, scale: float, seed: int) -> dict[str, Tensor]:

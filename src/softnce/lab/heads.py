@@ -29,7 +29,7 @@ class Head:
     """From features to class scores."""
 
     kind: HeadName = option("mlp", "the paper's three layers, one layer, or cosines")
-    hidden: int = option(4096, "width of the MLP's hidden layers")
+    hidden: int = option(4096, "width of the MLP's hidden layers", least=1)
     output_norm: bool = option(False, "BatchNorm without parameters on the scores, as the authors' code has it")
 
 

@@ -74,12 +74,12 @@ class Loss:
     """What is minimised."""
 
     name: LossName = option("soft-target-info-nce", "which loss")
-    temperature: float = option(1.0, "τ, divides the scores")
+    temperature: float = option(1.0, "τ, divides the scores", above=0)
     noise: Literal["labels", "uniform"] = option("labels", "η: frequencies of the training labels, or uniform")
     candidates: Literal["batch", "sampled", "queue", "classes", "batch+classes"] = option(
         "batch", "what soft-target-info-nce contrasts a target with"
     )
-    num_candidates: int = option(4096, "how many sampled or remembered candidates")
+    num_candidates: int = option(4096, "how many sampled or remembered candidates", least=1)
 
     @property
     def kind(self) -> LossKind:

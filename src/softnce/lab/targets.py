@@ -15,11 +15,13 @@ IGNORED = -100
 class Targets:
     """How a label becomes the target of training. All zero: hard labels."""
 
-    smoothing: float = option(0.0, "ε of label smoothing, spread uniformly")
-    mixup: float = option(0.0, "α of MixUp's Beta distribution, 0 for none")
-    cutmix: float = option(0.0, "α of CutMix's Beta distribution, 0 for none")
-    mix_probability: float = option(0.8, "share of batches that are mixed")
-    switch_probability: float = option(0.5, "share of the mixed batches that take CutMix where both are on")
+    smoothing: float = option(0.0, "ε of label smoothing, spread uniformly", least=0, most=1)
+    mixup: float = option(0.0, "α of MixUp's Beta distribution, 0 for none", least=0)
+    cutmix: float = option(0.0, "α of CutMix's Beta distribution, 0 for none", least=0)
+    mix_probability: float = option(0.8, "share of batches that are mixed", least=0, most=1)
+    switch_probability: float = option(
+        0.5, "share of the mixed batches that take CutMix where both are on", least=0, most=1
+    )
 
     @property
     def hard(self) -> bool:

@@ -1,36 +1,13 @@
-"""The trace counts what lives at the peak, no more and no less."""
+"""Memory of the benchmark's cases, by the trace and by the process."""
 
 import subprocess
 import sys
 
 import pytest
-import torch
 
 from softnce.lab.bench.cases import CASES, Inputs, Size
-from softnce.lab.bench.memory import OwnProcess, peak_of
-
-MB = 1_000_000
-
-
-def test_counts_what_lives_together() -> None:
-    def step() -> None:
-        a = torch.empty(MB, dtype=torch.uint8)
-        b = torch.empty(2 * MB, dtype=torch.uint8)
-        del b
-        c = torch.empty(MB, dtype=torch.uint8)
-        del a, c
-
-    assert peak_of(step) == 3 * MB
-
-
-def test_counts_gradients_but_not_inputs() -> None:
-    x = torch.randn(MB // 4, requires_grad=True)
-
-    def step() -> None:
-        x.exp().sum().backward()
-        x.grad = None
-
-    assert 2 * MB <= peak_of(step) < 2 * MB + 1000  # what exp keeps and the gradient
+from softnce.lab.bench.memory import OwnProcess
+from softnce.lab.experiment.memory import peak_of
 
 
 def test_ours_never_holds_rows_by_candidates_by_classes() -> None:
@@ -47,7 +24,7 @@ def test_agrees_with_resident_memory() -> None:
     """On a step so large that the process's own fluctuations do not matter."""
     program = """
 from softnce.lab.bench.cases import CASES, Inputs, Size
-from softnce.lab.bench.memory import peak_of
+from softnce.lab.experiment.memory import peak_of
 case = CASES["published N×M×K formulation"]
 case.step(Inputs(Size(8, 8)))()
 inputs = Inputs(Size(256, 600))

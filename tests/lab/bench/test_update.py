@@ -1,9 +1,9 @@
 import pytest
 
 from softnce.lab import recipes
-from softnce.lab.bench.memory import peak_of
 from softnce.lab.bench.update import Config, _graph_parts, measure
 from softnce.lab.commands.bench import main
+from softnce.lab.experiment.memory import peak_of
 from softnce.lab.recipes.recipe import GraphModel, GraphRecipe
 
 

@@ -38,7 +38,7 @@ def test_one_command_one_table(tmp_path, capsys: pytest.CaptureFixture[str]) -> 
     [
         (["--size", "[[1,2]]"], "--sizes"),
         (["--rounds", "0"], "rounds: got 0, need at least 1"),
-        (["--sizes", "[[0,2]]"], "sizes: got 0, need at least 1"),
+        (["--sizes", "[[0,2]]"], "sizes: got [0, 2], need pairs [N, K] of at least 1"),
         (["--clock", "sun"], "--clock: got 'sun', need one of wall, cpu"),
         (["--sweeps.candidates", "x"], "--sweeps.candidates"),
     ],

@@ -36,12 +36,14 @@ def test_commands_end_in_one_line(argv, message, capsys):
         (["cifar100/nll", "--data.dir", "/nowhere", "--compute.precision", "32"], "data.dir /nowhere is not a folder"),
         (["cifar100/nll"], "fp16 needs a GPU"),
         (["laptop/digits", "--loss.name", "nll"], "nll takes hard labels"),
+        (["laptop/digits", "--compute.wandb", "mine"], "compute.wandb needs wandb: pip install 'softnce[wandb]'"),
         (["laptop/digits", "--optimiser.batch", "3000"], "exceeds the 1438 training samples"),
         (["laptop/digits", "--optimiser.bacth", "30"], "did you mean --optimiser.batch"),
     ],
 )
 def test_mistakes_end_in_one_line(argv, message, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("softnce.lab.train.run.find_spec", lambda name: None)
     with pytest.raises(SystemExit) as stopped:
         train.main(argv)
     text = f"{stopped.value}{capsys.readouterr().err}"

@@ -3,13 +3,13 @@ import pytest
 import torch
 
 from softnce.calibration import reliability_curve
-from softnce.lab.report import charts
+from softnce.lab.report import drawing
 from softnce.lab.report.evaluation import confusion, reliability
 
 
 def test_confusion_shows_shares_and_counts():
     counts = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
-    (axes,) = charts.draw(confusion(counts, ("a", "b", "c"), "fold 0")).axes
+    (axes,) = drawing.draw(confusion(counts, ("a", "b", "c"), "fold 0")).axes
     assert sorted(t.get_text() for t in axes.texts if t.get_text()) == ["10", "25", "75", "90"]
     assert [t.get_text() for t in axes.get_yticklabels()] == ["c  (0)", "b  (20)", "a  (100)"]
     assert axes.get_title(loc="left") == "fold 0"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from softnce.lab.experiment.claims import Claim, Finding
-from softnce.lab.report import charts
+from softnce.lab.report import drawing
 from softnce.lab.report.charts import Figure, Heat, Level, Line, Panel, Points
 from softnce.lab.report.page import Part, Section, Table, build, remarks
 
@@ -36,7 +36,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     findings = {"small-batch-drop": Finding("−3.9 ± 0.4 points", "toys, 20 seeds", "reproduced")}
     directory = tmp_path_factory.mktemp("page")
     for block in (figure, drawn):
-        charts.save(block, directory / "figures", prefix="noise-samples-")
+        drawing.save(block, directory / "figures", prefix="noise-samples-")
     build([Part("noise-samples", section, findings, 3, 0.1, "2026-01-01", "v")], CLAIMS, directory / "index.html")
     return directory / "index.html"
 

@@ -5,7 +5,7 @@ import pytest
 from softnce.lab import studies
 from softnce.lab.commands import study as study_command
 from softnce.lab.experiment import study as runner
-from softnce.lab.report import charts
+from softnce.lab.report import charts, drawing
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def made(tmp_path, capsys, monkeypatch):
         section = study.page.section(rows)
         assert "nan" not in section.summary
         for figure in (block for block in section.blocks if isinstance(block, charts.Figure)):
-            charts.draw(figure)
+            drawing.draw(figure)
         for finding in study.judge(rows).values():
             assert finding.ours
         assert study.page.section(rows[:1]).title, "an interrupted study has a page too"

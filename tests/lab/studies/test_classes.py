@@ -9,10 +9,12 @@ from torch.nn import functional as F
 from softnce import SoftTargetInfoNCE, functional
 from softnce.lab import studies
 from softnce.lab.configuration import from_args
-from softnce.lab.report import charts
+from softnce.lab.report import drawing
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.page import Table
+from softnce.lab.studies.classes import findings, page, training
 from softnce.lab.studies.classes import run as classes
+from softnce.lab.studies.classes.problem import Problem, mixed
 
 TINY = [
     *("--classes", "[200, 300]", "--steps", "150", "--batch", "64", "--candidates", "128", "--negatives", "64"),
@@ -25,7 +27,7 @@ def configuration(*more: str) -> classes.Config:
     return from_args(classes.Config, [*TINY, *more], prog="p", description="", presets=classes.PRESETS)
 
 
-def tiny_run(method: classes.Method, **changes) -> classes.Run:
+def tiny_run(method: training.Method, **changes) -> training.Run:
     run = next(run for run in classes.runs(configuration()) if run.method == method)
     return replace(run, **changes)
 
@@ -41,7 +43,7 @@ def finished(tmp_path_factory) -> Path:
 
 
 def test_what_the_model_sees_can_be_undone():
-    problem = classes.Problem(50, 6, 0.5, seed=3)
+    problem = Problem(50, 6, 0.5, seed=3)
     places = torch.randn(20, 6, dtype=torch.float64)
     problem._rotations, problem._shifts = problem._rotations.double(), problem._shifts.double()
     back = problem.seen(places)
@@ -51,7 +53,7 @@ def test_what_the_model_sees_can_be_undone():
 
 
 def test_best_possible_accuracy_of_two_classes_is_known():
-    problem = classes.Problem(2, 3, 0.8, seed=0)
+    problem = Problem(2, 3, 0.8, seed=0)
     count = 20_000
     _, _, accuracy = problem.test(count)
     apart = (problem.points[0] - problem.points[1]).norm().item()
@@ -60,11 +62,11 @@ def test_best_possible_accuracy_of_two_classes_is_known():
 
 
 def test_without_noise_everything_can_be_known():
-    assert classes.Problem(500, 8, 1e-3, seed=0).test(300)[2] == 1
+    assert Problem(500, 8, 1e-3, seed=0).test(300)[2] == 1
 
 
 def test_every_class_comes_once_before_any_comes_again():
-    problem = classes.Problem(40, 4, 0.1, seed=0)
+    problem = Problem(40, 4, 0.1, seed=0)
     seen = torch.cat([problem.batch(10)[1] for _ in range(4)])
     assert sorted(seen.tolist()) == list(range(40))
     assert len(problem.batch(15)[1]) == 15
@@ -73,7 +75,7 @@ def test_every_class_comes_once_before_any_comes_again():
 def test_mixed_rows_and_targets_agree():
     torch.manual_seed(0)
     x, labels = torch.eye(12), torch.arange(12)
-    rows, targets = classes.mixed(x, labels, 12, 0.5)
+    rows, targets = mixed(x, labels, 12, 0.5)
     torch.testing.assert_close(rows, targets.dense())  # x is one-hot, so a mixed sample is its own target
     assert targets.index.shape == (12, 2)
 
@@ -85,9 +87,9 @@ def test_losses_are_those_that_are_named():
     torch.manual_seed(0)
     run = tiny_run("softmax")
     z, labels = torch.randn(run.batch, run.dim), torch.randint(run.classes, (run.batch,))
-    _, targets = classes.mixed(torch.randn(run.batch, run.latent), labels, run.classes, 0.5)
-    for method in classes.METHODS:
-        model = classes.Model(replace(run, method=method))
+    _, targets = mixed(torch.randn(run.batch, run.latent), labels, run.classes, 0.5)
+    for method in training.METHODS:
+        model = training.Model(replace(run, method=method))
         logits = z @ model.head.weight.t()
         match method:
             case "softmax":
@@ -96,20 +98,20 @@ def test_losses_are_those_that_are_named():
                 expected = SoftTargetInfoNCE()(logits, targets)
             case _:
                 continue
-        loss = classes.criterion(replace(run, method=method), model)(z, targets)
+        loss = training.criterion(replace(run, method=method), model)(z, targets)
         torch.testing.assert_close(loss, expected)
 
     # All classes as negatives, each as often: sampled softmax approaches the full one.
     many = replace(run, method="sampled-softmax", others=200_000)
-    model = classes.Model(many)
+    model = training.Model(many)
     full = functional.soft_target_cross_entropy(z @ model.head.weight.t(), targets)
-    assert classes.criterion(many, model)(z, targets).item() == pytest.approx(full.item(), rel=2e-3)
+    assert training.criterion(many, model)(z, targets).item() == pytest.approx(full.item(), rel=2e-3)
 
 
-@pytest.mark.parametrize("method", classes.METHODS)
+@pytest.mark.parametrize("method", training.METHODS)
 def test_every_loss_learns_and_repeats_itself(method):
     run = tiny_run(method, lr=0.3)
-    first, second = classes.train(run), classes.train(run)
+    first, second = training.train(run), training.train(run)
     assert first["accuracy"] > 0.2  # chance: 0.005
     assert first["accuracy"] <= first["best_possible"] + 4 * math.sqrt(0.25 / run.tests)
     assert first["course"]["accuracy"] == second["course"]["accuracy"]
@@ -119,26 +121,26 @@ def test_every_loss_learns_and_repeats_itself(method):
 
 def test_memory_is_table_optimiser_and_step():
     run = tiny_run("info-nce", steps=2)
-    result = classes.train(run)
+    result = training.train(run)
     table = 4 * run.classes * run.dim
     assert result["held_bytes"] > 3 * table  # and Adam's two moments
     assert result["held_bytes"] < result["peak_bytes"] < result["held_bytes"] + 40 * 4 * run.batch * run.batch
     # A step from the table does not grow with the classes, the full softmax does.
-    more = {method: classes.train(tiny_run(method, steps=2, classes=2000)) for method in ("info-nce", "softmax")}
+    more = {method: training.train(tiny_run(method, steps=2, classes=2000)) for method in ("info-nce", "softmax")}
     step = {method: r["peak_bytes"] - r["held_bytes"] for method, r in more.items()}
     assert step["info-nce"] == result["peak_bytes"] - result["held_bytes"]
     assert step["softmax"] > 2 * 4 * run.batch * 2000
 
 
 def test_a_run_stops_when_its_time_is_up():
-    result = classes.train(tiny_run("info-nce", seconds=1e-9))
+    result = training.train(tiny_run("info-nce", seconds=1e-9))
     assert result["steps"] == 1
     assert len(result["course"]["accuracy"]) == 1
 
 
 def test_evaluations_end_with_the_last_step():
-    assert classes.evaluation_steps(2000)[-1] == 2000
-    assert classes.evaluation_steps(1) == [1]
+    assert training.evaluation_steps(2000)[-1] == 2000
+    assert training.evaluation_steps(1) == [1]
 
 
 # --- the study
@@ -160,11 +162,11 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
     study.make(configuration("--out", str(finished)))
     assert (finished / "classes.jsonl").read_bytes() == before
 
-    section = classes.section(rows)
+    section = page.section(rows)
     figures = [block for block in section.blocks if isinstance(block, Figure)]
     assert [figure.name for figure in figures] == ["time", "memory"]
     for figure in figures:
-        assert charts.png(figure, dpi=40).startswith(b"\x89PNG")
+        assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
     (table,) = (block for block in section.blocks if isinstance(block, Table))
     best = max(
         row.result["accuracy"]
@@ -178,19 +180,18 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
 def test_runs_of_other_lengths_are_no_further_seeds(finished):
     rows = studies.load("classes").results(finished).rows()
     shorter = [replace(row, config=row.config | {"steps": 10}, result=row.result | {"accuracy": 0.0}) for row in rows]
-    assert classes._table(classes._best_of(rows + shorter)).rows == classes._table(classes._best_of(rows)).rows
+    assert page._table(findings.find(rows + shorter)).rows == page._table(findings.find(rows)).rows
 
 
 def test_the_claim_has_the_numbers_at_one_time(finished):
     def row(method, accuracy, seconds):
         config = next(r.config for r in rows if (r.config["method"], r.config["classes"]) == (method, 200))
         course = {"step": [1, 2, 3], "seconds": seconds, "accuracy": accuracy}
-        return replace(
-            rows[0], config=config | {"classes": 100_000}, result={"accuracy": accuracy[-1], "course": course}
-        )
+        result = rows[0].result | {"accuracy": accuracy[-1], "course": course}
+        return replace(rows[0], config=config | {"classes": 100_000}, result=result)
 
     rows = studies.load("classes").results(finished).rows()
-    found = classes.claims([
+    found = findings.claims([
         row("info-nce", [0.1, 0.2, 0.3], [1, 2, 3]),
         row("info-nce-more", [0.1, 0.2, 0.4], [10, 20, 30]),
         row("sampled-softmax", [0.11, 0.35, 0.5], [10, 29, 45]),
@@ -206,7 +207,7 @@ def test_the_claim_has_the_numbers_at_one_time(finished):
 def test_a_page_of_what_there_is_while_the_rest_still_runs(finished):
     rows = studies.load("classes").results(finished).rows()
     for some in (rows[:1], rows[:3], rows[-1:]):
-        assert "best possible" in classes.section(some).summary
+        assert "best possible" in page.section(some).summary
 
 
 @pytest.mark.parametrize(
@@ -214,8 +215,8 @@ def test_a_page_of_what_there_is_while_the_rest_still_runs(finished):
     [
         ("--classes", "[10]", "need at least the 64 rows"),
         ("--candidates", "10", "need more than the 64 of the batch"),
-        ("--lrs", "[0.1, -1]", "need positive numbers"),
-        ("--noise", "0", "need a positive number"),
+        ("--lrs", "[0.1, -1]", "need more than 0"),
+        ("--noise", "0", "need more than 0"),
         ("--dim", "0", "need at least 1"),
     ],
 )

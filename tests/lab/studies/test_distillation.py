@@ -9,9 +9,8 @@ from softnce.lab import studies
 from softnce.lab.commands import study as study_command
 from softnce.lab.configuration import to_mapping
 from softnce.lab.data.features import load
-from softnce.lab.experiment.comparison import difference
 from softnce.lab.experiment.results import Row
-from softnce.lab.report import charts
+from softnce.lab.report import charts, drawing
 from softnce.lab.studies.distillation import findings, page
 from softnce.lab.studies.distillation import run as study
 from softnce.lab.studies.distillation import training as distillation
@@ -138,11 +137,11 @@ def test_the_page_says_the_numbers_of_the_rows():
                   "+26.05 [+25.93, +26.17] points when all rows share", "70.0 % top-1"):  # fmt: skip
         assert words.replace(" %", "\N{NO-BREAK SPACE}%") in text
     chosen = findings.find(rows).chosen
-    behind = difference(chosen[study.OURS, findings.ALL], chosen[study.CE, findings.ALL], findings.TOP1)
+    behind = chosen[study.OURS, findings.ALL].minus(chosen[study.CE, findings.ALL], findings.TOP1)
     assert (behind.low, behind.mean, behind.high) == pytest.approx((-3, -3, -3))
     for block in section.blocks:
         if isinstance(block, charts.Figure):
-            charts.draw(block)
+            drawing.draw(block)
     assert page.section(rows[:1]).title
     assert page.section(rows[1:2]).title
     assert findings.claims(rows[:2]) == {}

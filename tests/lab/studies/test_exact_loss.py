@@ -7,8 +7,8 @@ from softnce.lab import studies
 from softnce.lab.commands import study as study_command
 from softnce.lab.configuration import to_mapping
 from softnce.lab.experiment.results import Row
-from softnce.lab.report import charts
-from softnce.lab.studies.exact_loss import distribution, training
+from softnce.lab.report import charts, drawing
+from softnce.lab.studies.exact_loss import distribution, page, training
 from softnce.lab.studies.exact_loss import run as exact_loss
 from softnce.lab.studies.exact_loss.training import Method
 
@@ -61,7 +61,7 @@ def test_gradient_noise_is_the_ratio_it_says(monkeypatch):
 
     monkeypatch.setattr(training, "_model", lambda problem, generator: model)
     monkeypatch.setattr(training, "_fit", lambda *_: None)
-    monkeypatch.setattr(training, "make_loss", lambda method, noise: loss)
+    monkeypatch.setattr(training, "_loss", lambda method, noise: loss)
     monkeypatch.setattr(
         training, "data", lambda problem, seed: training.Data(*[torch.zeros(4, 1)] * 4, torch.ones(2) / 2, 2, 0.1)
     )
@@ -83,7 +83,7 @@ def test_soft_target_info_nce_goes_astray_on_conditionals_and_draws_do_not():
 
 def test_a_run_is_determined_by_its_settings():
     run = exact_loss.Training("digits", Method("continuous", 5.0), seed=1, epochs=2, gradients=3)
-    assert exact_loss.perform(run).result == exact_loss.perform(run).result
+    assert exact_loss.perform(run) == exact_loss.perform(run)
 
 
 @pytest.mark.slow
@@ -94,25 +94,21 @@ def test_the_study_from_the_command_line(tmp_path, capsys):
     for _ in range(2):
         study_command.main([name, "--out", str(tmp_path), *options])
     assert "0 runs to do" in capsys.readouterr().out
-    section = exact_loss.section(studies.load(name).results(tmp_path).rows())
+    section = page.section(studies.load(name).results(tmp_path).rows())
     figures = [block for block in section.blocks if isinstance(block, charts.Figure)]
     assert [figure.name for figure in figures] == ["training", "course", "strength", "original"]
     for figure in figures:
-        charts.draw(figure)
+        drawing.draw(figure)
 
 
 def test_the_page_needs_no_part_in_particular():
     """A study interrupted early has only some of its rows."""
     config = exact_loss.Config(seeds=1, epochs=1, digits_epochs=1, gradients=2, classes=(3,), cost_classes=(3,))
-    outcome = exact_loss.perform(exact_loss.Training("labels", Method("soft-ce"), 0, 1, 2))
-
-    def row(outcome):
-        blank = dict.fromkeys(Row.__dataclass_fields__)
-        return Row(**blank | {"config": to_mapping(outcome.run), "result": outcome.result})
-
-    shape = exact_loss.perform(next(run for run in exact_loss.runs(config) if isinstance(run, exact_loss.Shape)))
-    for rows in ([row(outcome)], [row(shape)], [row(outcome), row(shape)]):
-        assert exact_loss.section(rows).blocks
+    shape = next(run for run in exact_loss.runs(config) if isinstance(run, exact_loss.Shape))
+    runs = [exact_loss.Training("labels", Method("soft-ce"), 0, 1, 2), shape]
+    rows = [Row("", to_mapping(run), exact_loss.perform(run), 0.0, "", {}) for run in runs]
+    for some in (rows[:1], rows[1:], rows):
+        assert page.section(some).blocks
 
 
 @pytest.mark.parametrize(
@@ -127,3 +123,37 @@ def test_the_page_needs_no_part_in_particular():
 def test_misuse_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         exact_loss.Config(**options)
+
+
+def trainings(seeds, *, soft_on_labels, soft_on_conditional):
+    rows = []
+    errors = {
+        ("labels", "soft-target-info-nce", 0.0): soft_on_labels,
+        ("labels", "averaged", 1.0): 0.2,
+        ("labels", "continuous", 10.0): 1.0,
+        ("conditional", "soft-target-info-nce", 0.0): soft_on_conditional,
+        ("conditional", "averaged", 1.0): 0.04,
+        ("conditional", "continuous", 10.0): 0.06,
+    }
+    for (problem, kind, strength), error in errors.items():
+        for seed in range(seeds):
+            method = {"kind": kind, "strength": strength}
+            config = {"part": "training", "problem": problem, "method": method, "seed": seed, "epochs": 40}
+            result = {"divergence_at_temperature": error + 0.001 * seed}
+            rows.append(Row(str(len(rows)), config, result, 1.0, "2026-01-01", {}))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "substitute", "alternative"),
+    [
+        (trainings(3, soft_on_labels=0.2, soft_on_conditional=2.0), "explained", "beyond"),
+        (trainings(3, soft_on_labels=0.2, soft_on_conditional=0.05), "reproduced", "beyond"),
+        (trainings(3, soft_on_labels=3.0, soft_on_conditional=2.0), "not reproduced", "beyond"),
+        (trainings(1, soft_on_labels=0.2, soft_on_conditional=2.0), "undecided", "undecided"),
+    ],
+)
+def test_verdicts(rows, substitute, alternative):
+    found = studies.load("exact-loss").judge(rows)
+    assert (found["exact-substitute"].verdict, found["exact-alternative"].verdict) == (substitute, alternative)
+    assert "exact-sampling" not in found

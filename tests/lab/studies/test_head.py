@@ -8,7 +8,7 @@ from softnce.lab import studies
 from softnce.lab.configuration import to_mapping
 from softnce.lab.experiment.results import Row
 from softnce.lab.losses import PAPER as LOSSES
-from softnce.lab.report import charts
+from softnce.lab.report import charts, drawing
 from softnce.lab.studies.head import findings, page
 from softnce.lab.studies.head import run as head
 from softnce.lab.studies.head.run import CE, OURS
@@ -95,7 +95,7 @@ def test_the_page_says_the_numbers_of_the_rows():
     assert page.section(rows_with(GAINS)[:1]).title
     for block in section.blocks:
         if isinstance(block, charts.Figure):
-            charts.draw(block)
+            drawing.draw(block)
 
 
 def test_bad_settings_are_named():

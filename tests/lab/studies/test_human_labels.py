@@ -13,7 +13,7 @@ from softnce.lab.configuration import to_mapping
 from softnce.lab.data import votes
 from softnce.lab.experiment import study as experiment
 from softnce.lab.experiment.results import Row
-from softnce.lab.report import charts
+from softnce.lab.report import charts, drawing
 from softnce.lab.studies.human_labels import findings, page
 from softnce.lab.studies.human_labels import run as human_labels
 from softnce.lab.studies.human_labels.run import Run, agreement, perform
@@ -98,7 +98,7 @@ def test_the_page_says_the_numbers_of_the_rows():
     assert "−0.0300 [−0.0300, −0.0300]" in text  # soft target cross-entropy against NLL
     for block in section.blocks:
         if isinstance(block, charts.Figure):
-            charts.draw(block)
+            drawing.draw(block)
     assert page.section(rows[:1]).title
     assert findings.claims(rows[:1]) == {}
 

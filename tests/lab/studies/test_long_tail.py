@@ -16,7 +16,7 @@ from softnce.lab.experiment import study as experiment
 from softnce.lab.experiment.probe import fit
 from softnce.lab.experiment.results import Row
 from softnce.lab.recipes.recipe import Loss
-from softnce.lab.report import charts
+from softnce.lab.report import charts, drawing
 from softnce.lab.report.page import Table
 from softnce.lab.studies.long_tail import findings, page
 from softnce.lab.studies.long_tail import run as long_tail
@@ -132,7 +132,7 @@ def test_the_page_says_the_numbers_of_the_rows():
     assert "53.3\N{NO-BREAK SPACE}%, of InfoNCE, without" in reading
     for block in section.blocks:
         if isinstance(block, charts.Figure):
-            charts.draw(block)
+            drawing.draw(block)
     assert page.section(rows[:1]).title
     assert findings.claims(rows[:1]) == {}
 

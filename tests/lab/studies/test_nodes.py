@@ -15,9 +15,11 @@ if not (find_spec("torch_geometric") and find_spec("h5py")):
 from softnce.lab import studies
 from softnce.lab.configuration import to_mapping
 from softnce.lab.experiment.results import Row
+from softnce.lab.losses import PAPER
 from softnce.lab.recipes.recipe import GraphRecipe
-from softnce.lab.report import charts
+from softnce.lab.report import charts, drawing
 from softnce.lab.report.page import Table
+from softnce.lab.studies.nodes import findings, page
 from softnce.lab.studies.nodes import run as nodes
 
 TINY = nodes.Config(
@@ -38,7 +40,7 @@ def test_paper_preset_is_the_whole_table(planetoid):
     runs = nodes.runs(nodes.PRESETS["paper"])
     tissue = [run for run in runs if isinstance(run, nodes.Tissue)]
     assert len(tissue) == 5 * 5
-    assert {(run.loss, run.fold) for run in tissue} == {(loss, fold) for loss in nodes.LOSSES for fold in range(5)}
+    assert {(run.loss, run.fold) for run in tissue} == {(loss, fold) for loss in PAPER for fold in range(5)}
     assert {(r.specimens, r.cells, r.layers, r.hidden, r.epochs) for r in tissue} == {(30, (300, 800), 8, 64, 30)}
     gcn = [run for run in runs if isinstance(run, nodes.Citation) and run.model == "gcn"]
     assert len(gcn) == 2 * 5 * 10
@@ -121,13 +123,13 @@ def test_a_little_study(little):
 @pytest.mark.slow
 def test_section_of_a_short_study_claims_nothing(little):
     rows = studies.load("nodes").results(little).rows()
-    section = nodes.section(rows)
+    section = page.section(rows)
     assert "too short to compare losses" in section.summary
     assert {finding.verdict for finding in studies.load("nodes").judge(rows).values()} == {"undecided"}
     assert any(isinstance(block, str) and "were not run" in block for block in section.blocks)
     for block in section.blocks:
         if isinstance(block, charts.Figure):
-            assert charts.png(block, dpi=30).startswith(b"\x89PNG")
+            assert drawing.png(block, dpi=30).startswith(b"\x89PNG")
 
 
 # ------------------------------------------------------------------------------------ sentences follow from rows
@@ -149,7 +151,7 @@ def rows_of(gain: dict[str, float]) -> Iterator[Row]:
         result |= {"honest": honest, "published": late, "last": late}
         yield made_up(run, result)
     for seed in range(3):
-        for loss in nodes.LOSSES:
+        for loss in PAPER:
             run = nodes.Citation("cora", "gcn", loss, seed, 0.0)
             at = {"epoch": 0, "top1": 0.81 + 0.01 * seed, "class_average": 0.8}
             yield made_up(run, {"honest": at, "published": at, "last": at})
@@ -160,11 +162,11 @@ def made_up(run, result) -> Row:
     return Row("0", config, result, 1.0, "2026-01-01", {"softnce": "0", "torch": "0"})
 
 
-EQUAL = dict.fromkeys(nodes.LOSSES, 0.0)
+EQUAL = dict.fromkeys(PAPER, 0.0)
 
 
 def test_paper_and_ours_stand_side_by_side():
-    section = nodes.section(list(rows_of(EQUAL)))
+    section = page.section(list(rows_of(EQUAL)))
     table = next(block for block in section.blocks if isinstance(block, Table))
     assert table.header[:4] == [
         "loss", "CellTypeGraph, paper: top-1", "CellTypeGraph, paper: class average", "tissue, ours: top-1",
@@ -180,8 +182,8 @@ def test_paper_and_ours_stand_side_by_side():
 
 def test_equal_losses_are_called_equal():
     rows = list(rows_of(EQUAL))
-    assert "within 0.0 points" in nodes.section(rows).summary
-    assert "no loss can be told from" in nodes.section(rows).summary
+    assert "within 0.0 points" in page.section(rows).summary
+    assert "no loss can be told from" in page.section(rows).summary
     found = studies.load("nodes").judge(rows)
     assert found["nodes-hard"].verdict == "reproduced"
     assert found["nodes-soft-ce"].verdict == "undecided"
@@ -191,11 +193,11 @@ def test_equal_losses_are_called_equal():
 
 def test_differences_in_every_fold_are_told():
     rows = list(rows_of(EQUAL | {"soft-ce": 2.0, "soft-dist-info-nce": -3.0}))
-    summary = nodes.section(rows).summary
+    summary = page.section(rows).summary
     assert "within 5.0 points of each other, soft target cross-entropy in front" in summary
     assert "soft target cross-entropy is 2.0 points ahead of soft target InfoNCE" in summary
     assert "soft distribution InfoNCE is 3.0 points behind" in summary
-    found = nodes.claims(rows)
+    found = findings.claims(rows)
     assert found["nodes-soft-ce"].verdict == "reproduced"
     assert found["nodes-soft-ce"].ours.startswith("+2.00 [+2.00, +2.00]")
     assert found["nodes-soft-distribution"].verdict == "reproduced"
@@ -203,7 +205,7 @@ def test_differences_in_every_fold_are_told():
 
 
 def test_claims_that_fail_are_not_reproduced():
-    found = nodes.claims(list(rows_of(EQUAL | {"soft-target-info-nce": 4.0, "soft-dist-info-nce": 1.0})))
+    found = findings.claims(list(rows_of(EQUAL | {"soft-target-info-nce": 4.0, "soft-dist-info-nce": 1.0})))
     assert {key: finding.verdict for key, finding in found.items()} == {
         "nodes-soft-ce": "not reproduced",
         "nodes-hard": "not reproduced",
@@ -212,14 +214,14 @@ def test_claims_that_fail_are_not_reproduced():
 
 
 def test_what_the_published_choice_adds_is_said():
-    section = nodes.section(list(rows_of(EQUAL)))
+    section = page.section(list(rows_of(EQUAL)))
     text = next(block for block in section.blocks if isinstance(block, str) and "published rule" in block)
     assert "adds 1.00 points on average" in text
     assert "the same epoch in 0 of 25 trainings" in text
 
 
 def test_citation_graphs_with_spread():
-    section = nodes.section(list(rows_of(EQUAL)))
+    section = page.section(list(rows_of(EQUAL)))
     assert "82.0\N{NO-BREAK SPACE}% on Cora" in section.summary
     table = [block for block in section.blocks if isinstance(block, Table)][-1]
     assert table.header[1] == "Cora, GCN (3 seeds)"

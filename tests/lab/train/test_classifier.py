@@ -7,9 +7,9 @@ from torch import nn
 from softnce import NLL, SoftTargetInfoNCE, SoftTargets
 from softnce.lab.losses import build_loss
 from softnce.lab.recipes.recipe import Loss, Optimiser, Schedule, Targets
+from softnce.lab.scores import Scores
 from softnce.lab.targets import IGNORED
 from softnce.lab.train.classifier import Batch, Classifier
-from softnce.lab.train.scores import Scores
 
 import lightning as L  # isort: skip
 

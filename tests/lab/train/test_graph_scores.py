@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from softnce.lab.data.graph_metrics import score, specimen_confusions
 from softnce.lab.targets import IGNORED
-from softnce.lab.train.graph_metrics import score, specimen_confusions
 from softnce.lab.train.graph_scores import NodeScores
 
 

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from softnce import SoftTargetInfoNCE, SoftTargets, functional
 from softnce.lab.bench import baselines
+from softnce.lab.studies.classes.sampled_softmax import sampled_softmax
 
 Step = Callable[[], object]
 Family = Literal["soft", "labels", "table"]
@@ -226,7 +227,7 @@ def _sampled(inputs: Inputs) -> Callable[[Tensor, Tensor], Tensor]:
     negatives = torch.randint(inputs.size.classes, (inputs.size.m,), generator=torch.Generator().manual_seed(6))
     index, weight = inputs.targets.index, inputs.targets.pair_weight() / 0.9  # its normaliser takes no smoothing
     assert index is not None
-    return lambda z, y: baselines.sampled_softmax(z, y, index, weight, negatives, sparse=True)
+    return lambda z, y: sampled_softmax(z, y, index, weight, negatives, sparse=True)
 
 
 def _logits(size: Size, copies: float) -> float:

@@ -1,38 +1,14 @@
-"""Peak memory of one step, in a process of its own, from a trace of torch's allocator.
-
-What is counted is the largest sum of live allocations during forward, backward and optimiser step beyond what lived
-before: inputs, parameters and optimiser state are not counted, gradients are. The trace knows every tensor to the byte,
-so the figure is the same on every run, unlike the process's resident memory; what a matrix library allocates for itself
-is not in it.
-"""
+"""Peak memory of the benchmark's cases, each traced in a process of its own."""
 
 import gc
 import multiprocessing
-import os
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from types import TracebackType
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
-from softnce.lab.bench.cases import CASES, Inputs, Size, Step
-
-
-def peak_of(step: Step) -> int:
-    """Bytes; the step is run twice, traced the second time, when everything lazy has been done."""
-    step()
-    with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
-        step()
-    assert trace.profiler is not None
-    events = [event for event in trace.profiler.kineto_results.events() if event.name() == "[memory]"]
-    live = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    return peak
+from softnce.lab.bench.cases import CASES, Inputs, Size
+from softnce.lab.experiment.memory import peak_of
 
 
 class OwnProcess:
@@ -59,17 +35,3 @@ class OwnProcess:
 def _peak(case: str, size: Size) -> int:
     gc.collect()
     return peak_of(CASES[case].step(Inputs(size)))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The profiler's C++ announces itself, and every block freed that it did not see allocated, on standard error."""
-    sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)

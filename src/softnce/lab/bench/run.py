@@ -24,6 +24,7 @@ from softnce.lab.bench.scaling import Sweeps, exponents
 from softnce.lab.bench.timing import Clock
 from softnce.lab.configuration import option
 from softnce.lab.experiment.results import Results, versions
+from softnce.lab.report import drawing
 
 
 @dataclass(frozen=True)
@@ -32,34 +33,23 @@ class Config:
     sizes: tuple[tuple[int, int], ...] = option(
         ((128, 100), (1024, 1_000), (1024, 10_000), (1024, 100_000)), "N and K of the losses on logits"
     )
-    table_classes: tuple[int, ...] = option((10_000, 100_000, 1_000_000), "K of the losses on a label table")
-    table_rows: int = option(1024, "N of the losses on a label table")
-    dim: int = option(256, "d, features of the label table")
-    rounds: int = option(15, "rounds; slow losses take part in the first few")
-    seconds: float = option(20.0, "time after which a loss takes part in no more rounds")
+    table_classes: tuple[int, ...] = option((10_000, 100_000, 1_000_000), "K of the losses on a label table", least=1)
+    table_rows: int = option(1024, "N of the losses on a label table", least=1)
+    dim: int = option(256, "d, features of the label table", least=1)
+    rounds: int = option(15, "rounds; slow losses take part in the first few", least=1)
+    seconds: float = option(20.0, "time after which a loss takes part in no more rounds", above=0)
     clock: Literal["wall", "cpu"] = option(
         "wall", "cpu: processor time instead, for a machine shared with others; best with one thread"
     )
-    threads: int | None = option(None, "threads torch may use; its own choice where null")
+    threads: int | None = option(None, "threads torch may use; its own choice where null", least=1)
     compiled: bool = option(True, "also through torch.compile (half a minute a loss and size)")
-    max_gb: float = option(9.0, "steps that need more memory than this are not tried")
+    max_gb: float = option(9.0, "steps that need more memory than this are not tried", above=0)
     sweeps: Sweeps = field(default_factory=Sweeps)
 
     def __post_init__(self) -> None:
-        for name, values in (
-            ("sizes", [value for size in self.sizes for value in size]),
-            ("table_classes", self.table_classes),
-            ("table_rows", [self.table_rows]),
-            ("dim", [self.dim]),
-            ("rounds", [self.rounds]),
-            ("threads", [] if self.threads is None else [self.threads]),
-        ):
-            for value in values:
-                if value < 1:
-                    raise ValueError(f"{name}: got {value}, need at least 1")
         for size in self.sizes:
-            if len(size) != 2:
-                raise ValueError(f"sizes: got {list(size)}, need pairs [N, K]")
+            if len(size) != 2 or min(size) < 1:
+                raise ValueError(f"sizes: got {list(size)}, need pairs [N, K] of at least 1")
 
 
 PRESETS = {
@@ -131,9 +121,9 @@ def run(config: Config) -> None:
     directory = Path(config.out)
     text = "\n\n".join([machine, *(table.markdown() for table in shown)]) + "\n"
     write_text(directory / "bench.md", text)
-    figures.draw_scaling(sweeps, fitted, directory / "figures" / "bench-scaling.png")
-    figures.draw_tables(found["tables"], directory / "figures" / "bench-classes.png")
-    print(f"{results.path}, {directory / 'bench.md'} and {directory / 'figures'}/bench-*.png")
+    for figure in (figures.scaling(sweeps), figures.steps(found["tables"])):
+        drawing.save(figure, directory / "figures")
+    print(f"{results.path}, {directory / 'bench.md'} and {directory / 'figures'}/bench-*")
 
 
 def plan_logits(config: Config) -> Plan:

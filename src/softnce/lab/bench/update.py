@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from softnce.lab.bench.cases import Step
-from softnce.lab.bench.memory import peak_of
 from softnce.lab.bench.tables import Table, memory
 from softnce.lab.bench.timing import Clock, Spread, interleaved
 from softnce.lab.configuration import option
 from softnce.lab.data.batches import Batch
+from softnce.lab.experiment.memory import peak_of
 from softnce.lab.losses import build_loss
 from softnce.lab.recipes.recipe import GraphRecipe, Recipe
 from softnce.lab.seeds import borrowed_generators, start_generators
@@ -35,11 +35,11 @@ SIDES = {"imagenet": (500, 375), "tiny-imagenet": (64, 64), "cifar100": (32, 32)
 class Config:
     """What to measure of a recipe's update."""
 
-    samples: int = option(8, "images or graphs that the network sees at once")
-    cells: int = option(1200, "nodes per graph; mature ovules have about 1900")
-    rounds: int = option(3, "rounds; the median counts")
+    samples: int = option(8, "images or graphs that the network sees at once", least=1)
+    cells: int = option(1200, "nodes per graph; mature ovules have about 1900", least=50)
+    rounds: int = option(3, "rounds; the median counts", least=1)
     clock: Clock = option("wall", "cpu: processor time instead, for a machine shared with others")
-    threads: int | None = option(None, "threads torch may use; its own choice where null")
+    threads: int | None = option(None, "threads torch may use; its own choice where null", least=1)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from softnce.lab.configuration import from_args, option
 from softnce.lab.data.batches import CorruptImage
-from softnce.lab.report import charts
+from softnce.lab.report import drawing
 from softnce.lab.report.evaluation import confusion, reliability
 from softnce.lab.train.evaluate import evaluate
 
@@ -28,7 +28,7 @@ class Source:
     """Where the data come from."""
 
     dir: str = option("", "where the data set lies, if not where it was for training")
-    workers: int = option(8, "loader processes (images)")
+    workers: int = option(8, "loader processes (images)", least=0)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Options:
         "test",
         "test: the data set's evaluation split; validation: what chose the best epoch where that is another",
     )
-    batch: int = option(0, "images or graphs at once; 0 for what training used")
+    batch: int = option(0, "images or graphs at once; 0 for what training used", least=0)
     progress: bool = option(True, "show a progress bar")
     out: Path = field(default_factory=lambda: Path("."), metadata={"help": "folder for the results"})
 
@@ -80,7 +80,7 @@ def main(argv: list[str]) -> None:
     if evaluation.confusion is not None:
         pictures.append(confusion(evaluation.confusion, evaluation.classes, f"{folder.name}, {options.split}"))
     for picture in pictures:
-        (options.out / f"{picture.name}.png").write_bytes(charts.png(picture))
+        (options.out / f"{picture.name}.png").write_bytes(drawing.png(picture))
     table = Table("metric", "value", title=f"{checkpoint}, {options.split}")
     for name, value in evaluation.results.items():
         table.add_row(name, f"{value:.4f}")

@@ -13,7 +13,7 @@ from softnce.lab.experiment import claims
 from softnce.lab.experiment.results import Row, damage_on_stderr
 from softnce.lab.experiment.study import DEFAULT_OUT, Study
 from softnce.lab.experiment.text import counted
-from softnce.lab.report import charts, page
+from softnce.lab.report import charts, drawing, page
 
 HELP = f"""\
 usage: softnce report [DIRECTORY]
@@ -88,7 +88,7 @@ def _part(study: Study, rows: Sequence[Row], figures: Path) -> page.Part:
     section, findings = study.page.section(rows), study.judge(rows)
     for block in section.blocks:
         if isinstance(block, charts.Figure):
-            charts.save(block, figures, prefix=f"{study.name}-")
+            drawing.save(block, figures, prefix=f"{study.name}-")
     versions = sorted({f"softnce {row.versions['softnce']}, torch {row.versions['torch']}" for row in rows})
     return page.Part(
         study=study.name,

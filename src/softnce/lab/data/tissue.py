@@ -24,7 +24,7 @@ import numpy as np
 from scipy.spatial import Voronoi, cKDTree
 
 from softnce.lab.atomic import replacing
-from softnce.lab.configuration import from_args, option
+from softnce.lab.configuration import check_ranges, from_args, option
 from softnce.lab.data import layout
 from softnce.lab.data.layout import Array
 
@@ -39,23 +39,20 @@ class TissueConfig:
 
     out: Path = field(default=Path("data/tissue"), metadata={"help": "root to write the benchmark's folders into"})
     specimens: int = option(30, "number of specimens, spread evenly over the stages")
-    stages: int = option(6, "number of developmental stages, 1 to 9")
-    cells: tuple[int, int] = option((300, 800), "cells a specimen, about: in the first and in the last stage")
-    noise: float = option(0.15, "relative error of every measured length, area, volume and direction")
-    disagreement: float = option(0.3, "chance that the second expert follows the neighbours, per share of surface")
+    stages: int = option(6, "number of developmental stages, 1 to 9", least=1, most=9)
+    cells: tuple[int, int] = option(
+        (300, 800), "cells per specimen, about: in the first and in the last stage", least=50
+    )
+    noise: float = option(0.15, "relative error of every measured length, area, volume and direction", least=0)
+    disagreement: float = option(
+        0.3, "chance that the second expert follows the neighbours, per share of surface", least=0, most=1
+    )
     seed: int = option(0, "seed")
 
     def __post_init__(self) -> None:
-        if not 1 <= self.stages <= len(STAGES):
-            raise ValueError(f"stages: got {self.stages}, need 1 to {len(STAGES)}")
+        check_ranges(self)
         if self.specimens < self.stages:
             raise ValueError(f"specimens: got {self.specimens}, need at least one for each of {self.stages} stages")
-        if min(self.cells) < 50:
-            raise ValueError(f"cells: got {self.cells}, need at least 50")
-        if self.noise < 0:
-            raise ValueError(f"noise: got {self.noise}, need a number ≥ 0")
-        if not 0 <= self.disagreement <= 1:
-            raise ValueError(f"disagreement: got {self.disagreement}, need a number from 0 to 1")
 
 
 def write_tissue(config: TissueConfig) -> Path:

@@ -15,8 +15,8 @@ from softnce.lab.data.features import Features, Part, Source, load
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.heads import Head, build_head
 from softnce.lab.losses import LOSSES, Loss, build_loss
+from softnce.lab.scores import Scores
 from softnce.lab.targets import Targets
-from softnce.lab.train.scores import Scores
 from softnce.losses import ClassifierLoss
 from softnce.targets import SoftTargets
 
@@ -87,7 +87,7 @@ def fit(
     batch: int,
     lr: float,
     epochs: int,
-    seed: int,
+    seed: int | torch.Generator,
     mix: Targets = HARD,
     weight_decay: float = WEIGHT_DECAY,
     cosine: bool = True,
@@ -103,13 +103,13 @@ def fit(
         batch: rows per step. Every batch is whole: rows beyond the last one of an epoch are left out.
         lr: learning rate of the first step.
         epochs: passes over the rows.
-        seed: determines the order of rows, mixing and draws.
+        seed: determines the order of rows, mixing and draws; a generator's draws are continued.
         mix: MixUp of features and targets; its smoothing has no effect here.
         weight_decay: of matrices; vectors are not decayed.
         cosine: whether the learning rate falls to 0 along a cosine; otherwise it is constant.
         after: called with the number of each finished epoch, from 1, the head in evaluation mode.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
     matrices = [p for p in head.parameters() if p.dim() > 1]
     others = [p for p in head.parameters() if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
@@ -126,7 +126,7 @@ def fit(
                 for group in optimiser.param_groups:
                     group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / (epochs * steps)))
             inputs, soft = x[rows], targets[rows]
-            mixed = draw_mix(mix, inputs.shape, seed, step) if mix.mixes else None
+            mixed = draw_mix(mix, inputs.shape, generator.initial_seed(), step) if mix.mixes else None
             if mixed is not None:
                 inputs, soft = mix_inputs(inputs, mixed), soft.mix(soft.flip(0), mixed.share)
             value = loss(head(inputs), soft, generator=generator)
@@ -177,7 +177,7 @@ class BestEpoch:
 
 
 def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """What :class:`~softnce.lab.train.scores.Scores` reports of logits (N, K)."""
+    """What :class:`~softnce.lab.scores.Scores` reports of logits (N, K)."""
     meter = Scores(logits.shape[1])
     meter.update(logits, labels)
     return meter.compute()

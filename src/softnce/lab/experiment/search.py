@@ -22,11 +22,6 @@ def top1(row: Row) -> float:
     return float(row.result["held_out"]["top1"])
 
 
-def check_rates(rates: Sequence[float], name: str = "rates") -> None:
-    if not rates or min(rates) <= 0:
-        raise ValueError(f"{name}: got {list(rates)}, need one or more positive numbers")
-
-
 def tried_rates(rows: Sequence[Row]) -> list[float]:
     """The learning rates of the search: those that most settings were tried with, for seed 0."""
     tried: dict[Any, set[float]] = defaultdict(set)

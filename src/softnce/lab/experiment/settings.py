@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from softnce.lab.data.features import NAMES
 from softnce.lab.experiment import search
@@ -12,6 +12,7 @@ from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import Estimate
 from softnce.lab.losses import LOSSES
 
+Key = TypeVar("Key")
 TOP1, TOP5, ECE = percent("top1"), percent("top5"), percent("ece")
 SCALED_ECE = percent("ece", "scaled")
 """Calibration error after one temperature is fitted on the held-out part."""
@@ -58,12 +59,21 @@ class Setting:
         return Setting(rows) if rows else None
 
 
-def chosen(rows: Sequence[Row]) -> list[Setting]:
-    """The settings whose search is finished, losses in the registry's order.
+def by(
+    key: Callable[[dict[str, Any]], Key], rows: Sequence[Row], score: Callable[[Row], float] = search.top1
+) -> dict[Key, Setting]:
+    """The settings whose search is finished, by a key of their configurations.
 
-    A search is finished when it has tried every learning rate that most settings among ``rows`` were tried at.
+    A search is finished when it has tried every learning rate that most settings among ``rows`` were tried at; the rate
+    of the highest ``score`` is chosen.
     """
-    found = [Setting(runs) for runs in search.at_best_rate(rows, search.tried_rates(rows)).values()]
+    found = search.at_best_rate(rows, search.tried_rates(rows), score).values()
+    return {key(runs[0].config): Setting(runs) for runs in found}
+
+
+def chosen(rows: Sequence[Row]) -> list[Setting]:
+    """The settings whose search is finished, losses in the registry's order; see :func:`by`."""
+    found = by(search.setting_key, rows).values()
     return [setting for name in LOSSES for setting in found if setting.loss == name]
 
 

@@ -1,13 +1,11 @@
 """What a study is: a configuration, a list of runs, results saved as they come."""
 
-import ast
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -70,13 +68,8 @@ class Study:
 
     @property
     def description(self) -> str:
-        """What is asked, and how: the folder's docstring, read without importing what the study needs."""
-        for module in (self.package, f"{self.package}.run"):
-            spec = find_spec(module)
-            source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-            if text := ast.get_docstring(ast.parse(source)):
-                return text
-        return ""
+        """What is asked, and how: the folder's docstring, which imports nothing."""
+        return import_module(self.package).__doc__ or ""
 
     @property
     def run(self) -> ModuleType:
@@ -86,27 +79,22 @@ class Study:
     @property
     def findings(self) -> ModuleType:
         """Rows to numbers and verdicts."""
-        return self._part("findings")
+        return import_module(f"{self.package}.findings")
 
     @property
     def page(self) -> ModuleType:
         """Findings to figures, tables and text."""
-        found = self._part("page")
-        return found if hasattr(found, "section") else self.run
+        return import_module(f"{self.package}.page")
 
     @property
     def order(self) -> int:
         """Its place on the page."""
-        return int((self.page if hasattr(self.page, "ORDER") else self.run).ORDER)
+        return int(self.page.ORDER)
 
     @property
     def claims(self) -> tuple[Claim, ...]:
         """The paper's claims that it tests."""
         return read(Path(str(import_module(self.package).__file__)).with_name("claims.toml"), self.name)
-
-    def _part(self, name: str) -> ModuleType:
-        """The module of that name, or ``run`` where a study has not been divided."""
-        return import_module(f"{self.package}.{name}") if find_spec(f"{self.package}.{name}") else self.run
 
     def results(self, directory: str | Path) -> Results:
         return Results(directory, self.name, self.run.VERSION)
@@ -118,12 +106,12 @@ class Study:
     def make(self, config: StudyConfig) -> None:
         """Do the runs that have no result yet; each is saved when it is finished."""
         results = self.results(config.out)
-        self._run(config, list(dict.fromkeys(self.run.runs(config))), results)
+        self._run(list(dict.fromkeys(self.run.runs(config))), results)
         follow_up = getattr(self.run, "follow_up", None)
         if follow_up is not None:
-            self._run(config, list(dict.fromkeys(follow_up(config, results.rows()))), results)
+            self._run(list(dict.fromkeys(follow_up(config, results.rows()))), results)
 
-    def _run(self, config: StudyConfig, runs: list[Any], results: Results) -> None:
+    def _run(self, runs: list[Any], results: Results) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         todo = [run for run in runs if not results.finished(to_mapping(run))]

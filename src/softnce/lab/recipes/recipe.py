@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from softnce.lab.configuration import option
+from softnce.lab.configuration import check_ranges, option
 from softnce.lab.heads import Head
 from softnce.lab.losses import LOSSES, Loss
 from softnce.lab.losses import LossName as LossName
@@ -27,22 +27,22 @@ class Data:
     dir: Path = field(default_factory=lambda: Path("data"), metadata={"help": "where the data set lies"})
     download: bool = option(False, "fetch CIFAR when it is not there")
     holdout: float = option(
-        0.0, "share of the training set to validate on instead of the evaluation split, drawn by class"
+        0.0, "share of the training set to validate on instead of the evaluation split, drawn by class", least=0, most=1
     )
-    image_size: int = option(224, "side of the square the model sees")
-    crop: float = option(0.875, "share of the image's side that the centre crop of evaluation keeps")
+    image_size: int = option(224, "side of the square the model sees", least=1)
+    crop: float = option(0.875, "share of the image's side that the centre crop of evaluation keeps", least=0, most=1)
     augment: str = option(
         "rand-m9-mstd0.5-inc1",
         "timm's AutoAugment/RandAugment text; 'crop' only crops and flips, 'none' treats training as evaluation",
     )
-    erasing: float = option(0.25, "probability of random erasing")
+    erasing: float = option(0.25, "probability of random erasing", least=0, most=1)
     drop_last: bool = option(True, "leave out the rows beyond an epoch's last whole batch")
     mean: list[float] = field(default_factory=list, metadata={"help": "channel means, [] for those of the data set"})
     std: list[float] = field(default_factory=list, metadata={"help": "channel deviations, [] for the data set's"})
     corrupt: Literal["fail", "skip"] = option(
         "fail", "an unreadable image: stop and name it, or take the next of its class and count"
     )
-    workers: int = option(8, "loader processes on each device; 0 loads in the training process")
+    workers: int = option(8, "loader processes on each device; 0 loads in the training process", least=0)
     cache: Path = field(
         default_factory=lambda: Path("~/.cache/softnce"),
         metadata={"help": "where features of frozen backbones are kept"},
@@ -63,7 +63,7 @@ class Model:
         "none",
         "none; hub: timm's own; mae: timm's MAE; packaged: EfficientNet-Lite0's from PyPI; or a file in MAE format",
     )
-    drop_path: float = option(0.1, "stochastic depth")
+    drop_path: float = option(0.1, "stochastic depth", least=0, most=1)
     freeze: Literal["nothing", "backbone"] = option(
         "nothing", "backbone: compute features once, keep them, train the head alone"
     )
@@ -74,14 +74,18 @@ class Optimiser:
     """How the weights move."""
 
     name: Literal["adamw", "sgd"] = option("adamw", "update rule")
-    batch: int = option(1024, "rows an update sees, over all devices and accumulated micro-batches")
-    base_lr: float = option(3e-4, "learning rate for 256 rows; the one used is base_lr·batch/256")
-    weight_decay: float = option(0.05, "decoupled decay, of matrices only")
-    layer_decay: float = option(0.65, "factor on the learning rate for each layer below the head; 1 for none")
-    beta2: float = option(0.999, "AdamW's second decay")
-    momentum: float = option(0.9, "SGD's momentum")
-    clip: float = option(0.0, "largest norm of the gradient, 0 for no clipping")
-    ema: float = option(0.0, "decay of an exponential average of the weights, used for evaluation; 0 for none")
+    batch: int = option(1024, "rows an update sees, over all devices and accumulated micro-batches", least=2)
+    base_lr: float = option(3e-4, "learning rate for 256 rows; the one used is base_lr·batch/256", above=0)
+    weight_decay: float = option(0.05, "decoupled decay, of matrices only", least=0)
+    layer_decay: float = option(
+        0.65, "factor on the learning rate for each layer below the head; 1 for none", least=0, most=1
+    )
+    beta2: float = option(0.999, "AdamW's second decay", least=0, most=1)
+    momentum: float = option(0.9, "SGD's momentum", least=0, most=1)
+    clip: float = option(0.0, "largest norm of the gradient, 0 for no clipping", least=0)
+    ema: float = option(
+        0.0, "decay of an exponential average of the weights, used for evaluation; 0 for none", least=0, most=1
+    )
 
     @property
     def lr(self) -> float:
@@ -92,12 +96,13 @@ class Optimiser:
 class Schedule:
     """Linear warm-up, then a cosine, by step."""
 
-    epochs: int = option(100, "passes over the training set")
-    warmup_epochs: float = option(5.0, "epochs of the rise from zero")
-    min_lr: float = option(1e-6, "learning rate at the end")
+    epochs: int = option(100, "passes over the training set", least=1)
+    warmup_epochs: float = option(5.0, "epochs of the rise from zero", least=0)
+    min_lr: float = option(1e-6, "learning rate at the end", least=0)
     max_steps: int = option(
         -1,
         "stop after so many updates, -1 for no limit; the schedule stays that of all epochs, and --resume may raise it",
+        least=-1,
     )
 
 
@@ -106,15 +111,15 @@ class Compute:
     """The machine. Changes nothing but speed and rounding."""
 
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = option("auto", "what to run on")
-    devices: int = option(0, "devices on each node, 0 for all there are (one process on the CPU)")
-    nodes: int = option(1, "machines; torchrun and SLURM tell by themselves")
-    micro_batch: int = option(0, "rows a device takes at once, the rest is accumulated exactly; 0 for all")
+    devices: int = option(0, "devices on each node, 0 for all there are (one process on the CPU)", least=0)
+    nodes: int = option(1, "machines; torchrun and SLURM tell by themselves", least=1)
+    micro_batch: int = option(0, "rows a device takes at once, the rest is accumulated exactly; 0 for all", least=0)
     precision: Literal["32", "bf16", "fp16"] = option("32", "bf16 and fp16 are mixed precision")
     compile: bool = option(False, "compile the model")
     deterministic: bool = option(False, "allow deterministic kernels only")
     sync_batchnorm: bool = option(False, "BatchNorm over all devices (GPUs only)")
-    eval_batch: int = option(256, "rows a device evaluates at once")
-    checkpoint_steps: int = option(500, "updates between checkpoints; one is written after each epoch as well")
+    eval_batch: int = option(256, "rows a device evaluates at once", least=1)
+    checkpoint_steps: int = option(500, "updates between checkpoints; one is written after each epoch as well", least=1)
     progress: bool = option(True, "show progress bars")
     wandb: str = option("", "log to this Weights & Biases project too")
 
@@ -123,7 +128,7 @@ class Compute:
 class Recipe:
     """A training run on images."""
 
-    seed: int = option(0, "everything random follows from it")
+    seed: int = option(0, "everything random follows from it", least=0)
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     head: Head = field(default_factory=Head)
@@ -134,25 +139,12 @@ class Recipe:
     compute: Compute = field(default_factory=Compute)
 
     def __post_init__(self) -> None:
-        o, t, c, d = self.optimiser, self.targets, self.compute, self.data
+        t, micro_batch = self.targets, self.compute.micro_batch
         _check(self)
         if self.model.freeze == "backbone" and t.cutmix > 0:
             raise ValueError("targets.cutmix needs images, but model.freeze backbone trains on features: set it to 0")
-        if t.mixes and c.micro_batch % 2:
-            raise ValueError(f"compute.micro_batch must be even where rows are mixed in pairs, got {c.micro_batch}")
-        _at_least(
-            ("data.image_size", d.image_size, 1),
-            ("data.workers", d.workers, 0),
-            ("optimiser.batch", o.batch, 2),  # one row has nothing to be contrasted or normalised with
-        )
-        _shares(
-            ("data.erasing", d.erasing),
-            ("data.holdout", d.holdout),
-            ("data.crop", d.crop),
-            ("model.drop_path", self.model.drop_path),
-            ("optimiser.layer_decay", o.layer_decay),
-        )
-        _positive(("optimiser.base_lr", o.base_lr))
+        if t.mixes and micro_batch % 2:
+            raise ValueError(f"compute.micro_batch must be even where rows are mixed in pairs, got {micro_batch}")
 
 
 # --------------------------------------------------------------------------------------------------------- graphs
@@ -166,7 +158,7 @@ class GraphData:
         "tissue", "what lies in data.dir (see docs/graphs.md); tissue is grown there where it is not"
     )
     dir: Path = field(default_factory=lambda: Path("data/tissue"), metadata={"help": "where the data set lies"})
-    fold: int = option(0, "which of the five folds of celltypegraph and tissue is tested, from 0")
+    fold: int = option(0, "which of the five folds of celltypegraph and tissue is tested, from 0", least=0)
     protocol: Literal["published", "honest"] = option(
         "published", "choose the epoch on the fold's test specimens, or on a specimen of each stage kept from training"
     )
@@ -184,9 +176,9 @@ class GraphModel:
     """The network on the graph."""
 
     name: Literal["deeper-gcn", "gcn"] = option("deeper-gcn", "DeeperGCN, or the two-layer GCN for citation graphs")
-    layers: int = option(32, "depth of DeeperGCN")
-    hidden: int = option(128, "width")
-    dropout: float = option(0.1, "within layers and before the head")
+    layers: int = option(32, "depth of DeeperGCN", least=1)
+    hidden: int = option(128, "width", least=1)
+    dropout: float = option(0.1, "within layers and before the head", least=0, most=1)
     edge_features: bool = option(True, "use the edges' features where there are any")
     checkpointing: bool = option(False, "DeeperGCN: a ninth of the memory for 25 to 50 % more time")
 
@@ -196,21 +188,23 @@ class GraphOptimiser:
     """How the weights move."""
 
     name: Literal["adam", "adamw", "sgd"] = option("adam", "update rule; adamw decouples the weight decay")
-    batch: int = option(8, "graphs an update sees, over all devices and accumulated micro-batches")
-    lr: float = option(1e-3, "learning rate")
-    weight_decay: float = option(0.0, "weight decay")
+    batch: int = option(8, "graphs an update sees, over all devices and accumulated micro-batches", least=1)
+    lr: float = option(1e-3, "learning rate", above=0)
+    weight_decay: float = option(0.0, "weight decay", least=0)
     decayed: str = option("", "the part of the network that is decayed, such as first; empty: all matrices")
-    beta2: float = option(0.999, "Adam's second decay")
-    momentum: float = option(0.9, "SGD's momentum")
-    clip: float = option(0.0, "largest norm of the gradient, 0 for no clipping")
-    ema: float = option(0.0, "decay of an exponential average of the weights, used for evaluation; 0 for none")
+    beta2: float = option(0.999, "Adam's second decay", least=0, most=1)
+    momentum: float = option(0.9, "SGD's momentum", least=0, most=1)
+    clip: float = option(0.0, "largest norm of the gradient, 0 for no clipping", least=0)
+    ema: float = option(
+        0.0, "decay of an exponential average of the weights, used for evaluation; 0 for none", least=0, most=1
+    )
 
 
 @dataclass(frozen=True)
 class GraphRecipe:
     """A training run on the nodes of graphs. Batches and micro-batches count graphs."""
 
-    seed: int = option(0, "everything random follows from it")
+    seed: int = option(0, "everything random follows from it", least=0)
     data: GraphData = field(default_factory=GraphData)
     model: GraphModel = field(default_factory=GraphModel)
     head: Head = field(default_factory=lambda: Head("linear"))
@@ -235,9 +229,6 @@ class GraphRecipe:
                 f"head.kind {self.head.kind} and head.output_norm {str(self.head.output_norm).lower()} need model.name "
                 "deeper-gcn: gcn ends in its own scores; set them to linear and false"
             )
-        _at_least(("model.layers", m.layers, 1), ("model.hidden", m.hidden, 1), ("data.fold", self.data.fold, 0))
-        _shares(("model.dropout", m.dropout))
-        _positive(("optimiser.lr", o.lr))
         if self.schedule.min_lr > o.lr:
             raise ValueError(f"schedule.min_lr {self.schedule.min_lr:g} exceeds optimiser.lr {o.lr:g}")
 
@@ -251,7 +242,8 @@ IMAGE_KINDS = get_args(Data.__annotations__["kind"])
 
 def _check(recipe: Recipe | GraphRecipe) -> None:
     """What holds for images and graphs."""
-    loss, o, t, s, c = recipe.loss, recipe.optimiser, recipe.targets, recipe.schedule, recipe.compute
+    check_ranges(recipe)
+    loss, t, s = recipe.loss, recipe.targets, recipe.schedule
     if loss.kind.labels_only and not t.hard:
         raise ValueError(
             f"loss.name {loss.name} takes hard labels: set targets.smoothing, targets.mixup and "
@@ -260,51 +252,5 @@ def _check(recipe: Recipe | GraphRecipe) -> None:
     if loss.candidates != "batch" and not loss.kind.takes_candidates:
         takers = " or ".join(name for name, kind in LOSSES.items() if kind.takes_candidates)
         raise ValueError(f"loss.candidates {loss.candidates} is for loss.name {takers}, got {loss.name}")
-    _at_least(
-        ("optimiser.batch", o.batch, 1),
-        ("schedule.epochs", s.epochs, 1),
-        ("head.hidden", recipe.head.hidden, 1),
-        ("compute.eval_batch", c.eval_batch, 1),
-        ("compute.checkpoint_steps", c.checkpoint_steps, 1),
-        ("loss.num_candidates", loss.num_candidates, 1),
-        ("compute.nodes", c.nodes, 1),
-        ("compute.devices", c.devices, 0),
-        ("compute.micro_batch", c.micro_batch, 0),
-        ("seed", recipe.seed, 0),
-        ("optimiser.weight_decay", o.weight_decay, 0),
-        ("optimiser.clip", o.clip, 0),
-        ("targets.mixup", t.mixup, 0),
-        ("targets.cutmix", t.cutmix, 0),
-        ("schedule.warmup_epochs", s.warmup_epochs, 0),
-        ("schedule.min_lr", s.min_lr, 0),
-        ("schedule.max_steps", s.max_steps, -1),
-    )
-    _shares(
-        ("targets.smoothing", t.smoothing),
-        ("targets.mix_probability", t.mix_probability),
-        ("targets.switch_probability", t.switch_probability),
-        ("optimiser.beta2", o.beta2),
-        ("optimiser.momentum", o.momentum),
-        ("optimiser.ema", o.ema),
-    )
-    _positive(("loss.temperature", loss.temperature))
     if s.warmup_epochs > s.epochs:
         raise ValueError(f"schedule.warmup_epochs {s.warmup_epochs:g} exceeds schedule.epochs {s.epochs}")
-
-
-def _at_least(*bounds: tuple[str, float, float]) -> None:
-    for name, value, least in bounds:
-        if not value >= least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
-def _shares(*shares: tuple[str, float]) -> None:
-    for name, share in shares:
-        if not 0 <= share <= 1:
-            raise ValueError(f"{name} must lie in [0, 1], got {share:g}")
-
-
-def _positive(*numbers: tuple[str, float]) -> None:
-    for name, number in numbers:
-        if not number > 0:
-            raise ValueError(f"{name} must be positive, got {number:g}")

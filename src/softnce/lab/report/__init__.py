@@ -1,6 +1,10 @@
 """Figures and the page, made of what studies hand over.
 
-style   one colour, marker and name for every loss of the project
-charts  figures said once, drawn by matplotlib and by plotly
-page    claims, sections, tables and figures as one HTML file
+style        one colour, marker and name for every loss of the project
+charts       figures said once
+drawing      ... drawn by matplotlib, into files
+interactive  ... drawn by plotly, on the page
+losses       cells, points and panels that pages comparing losses share
+evaluation   figures of a trained classifier
+page         claims, sections, tables and figures as one HTML file
 """

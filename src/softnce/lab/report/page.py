@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from softnce.lab.atomic import write_text
 from softnce.lab.experiment.claims import MEANING, NOT_YET_RUN, Claim, Finding
-from softnce.lab.experiment.text import counted, minus, prose
-from softnce.lab.report import charts
+from softnce.lab.experiment.text import minus, prose
+from softnce.lab.report import drawing, interactive
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.style import FONT, LOSSES
 
-__all__ = ["Answer", "Part", "Section", "Table", "build", "counted", "minus", "prose", "remarks"]
+UNFINISHED = "The runs of this study are not finished yet."
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,7 @@ def build(parts: Sequence[Part], claims: Sequence[Claim], path: Path) -> None:
         font=FONT,
         built=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
-    partial = path.with_suffix(".partial.html")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    write_text(path, text)
 
 
 def remarks() -> list[str]:
@@ -167,15 +166,15 @@ def _block(block: Block, study: str, directory: Path) -> dict[str, Any]:
         case Table():
             return {"kind": "table", "table": block}
         case Figure():
-            files = {ending: f"figures/{study}-{block.name}.{ending}" for ending in charts.ENDINGS}
+            files = {ending: f"figures/{study}-{block.name}.{ending}" for ending in drawing.ENDINGS}
             # "</" would end the script element that holds the data.
-            panels = [charts.plotly_json(panel).replace("</", "<\\/") for panel in block.panels]
+            panels = [interactive.plotly_json(panel).replace("</", "<\\/") for panel in block.panels]
             return {
                 "kind": "figure",
                 "figure": block,
                 "image": base64.b64encode((directory / files["png"]).read_bytes()).decode(),
                 "panels": panels if block.interactive else [],
-                "legend": charts.legend(block),
+                "legend": interactive.legend(block),
                 "files": files,
             }
     raise TypeError(f"blocks: got {block!r}, need a text, a Figure or a Table")

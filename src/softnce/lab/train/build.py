@@ -8,9 +8,9 @@ from softnce.lab.configuration import to_mapping
 from softnce.lab.data.module import TrainingData
 from softnce.lab.losses import build_loss
 from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.scores import Scores
 from softnce.lab.train.classifier import Classifier
 from softnce.lab.train.optimiser import parameter_groups
-from softnce.lab.train.scores import Scores
 
 import lightning as L  # isort: skip
 

@@ -15,10 +15,10 @@ from softnce.lab.data.batches import Batch
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
 from softnce.lab.recipes.recipe import GraphOptimiser, Optimiser, Schedule
+from softnce.lab.scores import Scores
 from softnce.lab.seeds import derived_seed
 from softnce.lab.targets import Targets, soft_targets
 from softnce.lab.train.optimiser import build_optimiser, decay_groups
-from softnce.lab.train.scores import Scores
 from softnce.losses import ClassifierLoss, ContrastiveLoss
 from softnce.targets import SoftTargets
 
@@ -41,7 +41,7 @@ class Classifier(L.LightningModule):
         steps_per_epoch: updates an epoch, for the schedule.
         parameter_groups: what the optimiser gets, with ``lr_scale`` and ``weight_decay`` per group; None: all that is
             trainable, matrices decayed.
-        scores: what is measured; None: :class:`~softnce.lab.train.scores.Scores`.
+        scores: what is measured; None: :class:`~softnce.lab.scores.Scores`.
         seed: everything random in a step follows from it and the number of the step.
         about: plain values kept in every checkpoint, from which the model can be built again.
 

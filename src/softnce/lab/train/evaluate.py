@@ -14,9 +14,9 @@ from softnce.calibration import ReliabilityCurve, fit_temperature
 from softnce.lab import recipes
 from softnce.lab.data.batches import Batch, EvaluationBatches, Loader
 from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.scores import Scores
 from softnce.lab.targets import IGNORED
 from softnce.lab.train.build import build_network
-from softnce.lab.train.scores import Scores
 
 
 @dataclass(frozen=True)

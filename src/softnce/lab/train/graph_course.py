@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from softnce.lab.data.batches import Batch
+from softnce.lab.data.graph_metrics import class_average, first_best, specimen_confusions, top1
 from softnce.lab.data.graph_module import NodeData
 from softnce.lab.recipes.recipe import GraphRecipe
 from softnce.lab.train.build import build
 from softnce.lab.train.classifier import Classifier
-from softnce.lab.train.graph_metrics import class_average, first_best, specimen_confusions, top1
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from softnce.lab.train.graph_metrics import score, specimen_confusions
-from softnce.lab.train.scores import Scores
+from softnce.lab.data.graph_metrics import score, specimen_confusions
+from softnce.lab.scores import Scores
 
 
 class NodeScores(Scores):
-    """As :class:`~softnce.lab.train.scores.Scores`, but ``top1`` and ``class_average`` are means over graphs.
+    """As :class:`~softnce.lab.scores.Scores`, but ``top1`` and ``class_average`` are means over graphs.
 
-    See :mod:`softnce.lab.train.graph_metrics`. Top-5, likelihood and calibration are over all nodes.
+    See :mod:`softnce.lab.data.graph_metrics`. Top-5, likelihood and calibration are over all nodes.
 
     Args:
         num_classes: K.

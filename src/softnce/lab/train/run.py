@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ def prepare(recipe: Recipe | GraphRecipe, out: Path, *, resume: bool = False) ->
     machine = Machine.of(recipe.compute)
     if recipe.compute.precision == "fp16" and machine.accelerator == "cpu":
         raise ValueError("compute.precision fp16 needs a GPU; on the CPU take bf16 or 32")
+    if recipe.compute.wandb and find_spec("wandb") is None:
+        raise ValueError("compute.wandb needs wandb: pip install 'softnce[wandb]'")
     classifier, data, accumulate = build(recipe, machine.world)
     if recipe.compute.compile:
         classifier.model.compile()

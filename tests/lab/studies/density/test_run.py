@@ -7,7 +7,7 @@ from rich.progress import Progress
 from softnce.lab import studies
 from softnce.lab.configuration import from_args, to_mapping
 from softnce.lab.experiment.results import run_id
-from softnce.lab.report import charts
+from softnce.lab.report import drawing
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.page import Table
 from softnce.lab.studies.density import run as density
@@ -67,7 +67,7 @@ def test_section_has_every_figure_and_the_measured_numbers(finished):
     figures = [block for block in section.blocks if isinstance(block, Figure)]
     assert [figure.name for figure in figures] == ["kl", "noise", "grid", "soft", "maps"]
     for figure in figures:
-        assert charts.png(figure, dpi=40).startswith(b"\x89PNG")
+        assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
     (table,) = (block for block in section.blocks if isinstance(block, Table))
     measured = [
         row.result["kl"]

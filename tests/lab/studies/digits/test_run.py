@@ -1,5 +1,5 @@
 from softnce.lab import studies
-from softnce.lab.report import charts
+from softnce.lab.report import drawing
 from softnce.lab.studies.digits import run as digits
 
 
@@ -23,6 +23,6 @@ def test_section(tmp_path):
     study.make(digits.Config(seeds=2, epochs=2, out=str(tmp_path)))
     section = study.page.section(study.results(tmp_path).rows())
     figure, table = section.blocks[:2]
-    assert charts.png(figure, dpi=40).startswith(b"\x89PNG")
+    assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
     assert len(table.rows) == 5
     assert all("±" in cell for row in table.rows for cell in row[1:])

@@ -4,7 +4,7 @@ import pytest
 
 from softnce.lab import studies
 from softnce.lab.commands import study as study_command
-from softnce.lab.report import charts
+from softnce.lab.report import charts, drawing
 from softnce.lab.studies.dynamics.run import Run, perform
 
 
@@ -46,6 +46,6 @@ def test_the_page(tmp_path):
     section = study.page.section(study.results(tmp_path).rows())
     for block in section.blocks:
         if isinstance(block, charts.Figure):
-            charts.save(block, tmp_path)
+            drawing.save(block, tmp_path)
     with pytest.raises(SystemExit):
         study_command.main(["dynamics", "--out", str(tmp_path), "--classes", "2"])

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from softnce.lab.data.features import NAMES
-from softnce.lab.experiment import search
 from softnce.lab.experiment.claims import Finding
-from softnce.lab.experiment.comparison import difference, largest, mean, percent
+from softnce.lab.experiment.comparison import largest, percent
 from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.settings import TOP1, Setting, by
 from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.experiment.text import counted
 from softnce.lab.studies.distillation.run import CE, OURS, SMOOTHING, students
 from softnce.lab.studies.distillation.training import HARD
 
 PLAIN, DRAWN = "nll", "soft-dist-info-nce"
-TOP1, HELD_OUT = percent("top1"), percent("top1", "held_out")
+HELD_OUT = percent("top1", "held_out")
 Lesson = tuple[int | None, str, float]
 """k (None: labels, 0: all classes), remainder and temperature."""
 LABELS: Lesson = (None, "renormalise", 1.0)
@@ -24,42 +24,31 @@ ALL: Lesson = (0, "spread", 1.0)
 
 @dataclass(frozen=True)
 class Lessons:
-    """The students at their chosen learning rates, by method and by what they learned from; and their teacher."""
+    """The students by method and by what they learned from; and their teacher."""
 
     teacher: Row | None
-    rates: list[float]
-    chosen: dict[tuple[str, Lesson], list[Row]]
+    chosen: dict[tuple[str, Lesson], Setting]
 
     @property
     def config(self) -> dict[str, Any]:
-        return next(iter(self.chosen.values()))[0].config
-
-    @property
-    def data(self) -> str:
-        """Name of the data set."""
-        return NAMES[self.config["teacher"]["data"]]
+        return next(iter(self.chosen.values())).config
 
     @property
     def seeds(self) -> int:
         return min(map(len, self.chosen.values()))
 
     @property
-    def draws(self) -> int:
-        """n of averaged draws."""
-        return max(row.config["n"] for runs in self.chosen.values() for row in runs)
-
-    @property
     def hottest(self) -> float:
         """The highest temperature of the teacher."""
         return max(lesson[2] for _, lesson in self.chosen)
+
+    def has(self, *methods: str, lesson: Lesson) -> bool:
+        return all((method, lesson) in self.chosen for method in methods)
 
     @property
     def complete(self) -> bool:
         """Whether labels and the teacher's whole output have all that is compared."""
         return self.has(CE, OURS, DRAWN, lesson=ALL) and self.has(CE, OURS, DRAWN, PLAIN, lesson=LABELS)
-
-    def has(self, *methods: str, lesson: Lesson) -> bool:
-        return all((method, lesson) in self.chosen for method in methods)
 
     def lessons(self, method: str) -> list[Lesson]:
         """All but the labels."""
@@ -67,18 +56,15 @@ class Lessons:
 
     def best(self, method: str) -> Lesson:
         """The lesson that does best on the held-out part."""
-        return max(self.lessons(method), key=lambda lesson: mean(self.chosen[method, lesson], HELD_OUT).mean)
-
-    def top1(self, method: str, lesson: Lesson) -> Estimate:
-        return mean(self.chosen[method, lesson], TOP1)
+        return max(self.lessons(method), key=lambda lesson: self.chosen[method, lesson].mean(HELD_OUT).mean)
 
     def change(self, method: str, lesson: Lesson, other: Lesson) -> Estimate:
         """Top-1 from a lesson minus that from another."""
-        return difference(self.chosen[method, lesson], self.chosen[method, other], TOP1)
+        return self.chosen[method, lesson].minus(self.chosen[method, other], TOP1)
 
     def gain(self, method: str, lesson: Lesson, over: str | None = None) -> Estimate:
         """Top-1 minus that of the method (or ``over``) on labels."""
-        return difference(self.chosen[method, lesson], self.chosen[over or method, LABELS], TOP1)
+        return self.chosen[method, lesson].minus(self.chosen[over or method, LABELS], TOP1)
 
     @property
     def shared(self) -> Estimate | None:
@@ -102,13 +88,9 @@ def find(rows: Sequence[Row]) -> Lessons | None:
     pupils = students(rows)
     of_images = [row for row in pupils if row.config["teacher"]["data"] != "digits"]
     group = largest(of_images or pupils, "teacher", "features", "share", "batch", "epochs")
-    rates = search.tried_rates(group)
-    chosen = {}
-    for found in search.at_best_rate(group, rates).values():
-        config = found[0].config
-        chosen[config["method"], (config["k"], config["remainder"], config["temperature"])] = found
+    chosen = by(lambda c: (c["method"], (c["k"], c["remainder"], c["temperature"])), group)
     teachers = [row for row in rows if group and row.config == group[0].config["teacher"]]
-    return Lessons(teachers[0] if teachers else None, rates, chosen) if chosen else None
+    return Lessons(teachers[0] if teachers else None, chosen) if chosen else None
 
 
 def lesson_name(method: str, lesson: Lesson) -> str:
@@ -125,14 +107,9 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     found = find(rows)
     if found is None or not found.has(CE, OURS, lesson=ALL) or not found.has(CE, OURS, PLAIN, lesson=LABELS):
         return {}
-    ours, ce = found.best(OURS), found.best(CE)
+    ours, ce, data = found.best(OURS), found.best(CE), found.config["teacher"]["data"]
     gain, same, best = (signed(found.gain(*which, over=PLAIN)) for which in ((OURS, ours), (CE, ours), (CE, ce)))
-    is_decided = found.config["teacher"]["data"] != "digits" and found.seeds >= 3
-    return {
-        "distillation": Finding(
-            f"{gain} points over NLL on labels, from {lesson_name(OURS, ours)}; soft target cross-entropy {same}, and "
-            f"at best {best}, from {lesson_name(CE, ce)}",
-            f"{found.data} features, {counted(found.seeds, 'seed')}",
-            "beyond" if is_decided else "undecided",
-        )
-    }
+    text = f"""{gain} points over NLL on labels, from {lesson_name(OURS, ours)}; soft target cross-entropy {same}, and
+        at best {best}, from {lesson_name(CE, ce)}"""
+    on = f"{NAMES[data]} features, {counted(found.seeds, 'seed')}"
+    return {"distillation": Finding(text, on, "beyond" if data != "digits" and found.seeds >= 3 else "undecided")}

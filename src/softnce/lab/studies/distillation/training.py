@@ -18,8 +18,8 @@ from softnce.lab.experiment import probe
 from softnce.lab.experiment.probe import BestEpoch, Probe, fit
 from softnce.lab.heads import Head, build_head
 from softnce.lab.losses import Loss, loss_with_noise
-from softnce.lab.teacher import TeacherOutputs
 from softnce.targets import SoftTargets
+from softnce.teacher import TeacherOutputs
 
 Method = Literal["nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce", "averaged"]
 HARD: tuple[Method, ...] = ("nll", "info-nce")

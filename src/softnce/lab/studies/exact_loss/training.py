@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
 import softnce
-from softnce import SoftTargetInfoNCE, SoftTargets, calibration, draws
+from softnce import SoftTargets, calibration
 from softnce.distributions import AveragedCategorical, ContinuousCategorical
+from softnce.lab.experiment.probe import fit
+from softnce.lab.losses import loss_with_noise
 from softnce.lab.studies.exact_loss.distribution import SMOOTHING, smoothed_label
+from softnce.losses import ClassifierLoss
 
 Problem = Literal["digits", "conditional", "labels"]
 Kind = Literal["soft-ce", "soft-target-info-nce", "soft-dist-info-nce", "averaged", "continuous"]
@@ -74,7 +77,7 @@ def train(problem: Problem, method: Method, seed: int, epochs: int) -> dict[str,
     here = data(problem, seed)
     model = _model(problem, generator)
     course: list[float] = []
-    _fit(model, make_loss(method, here.noise), here, epochs, generator, lambda: course.append(_accuracy(model, here)))
+    _fit(model, _loss(method, here.noise), here, epochs, generator, lambda _: course.append(_accuracy(model, here)))
     with torch.no_grad():
         logits = model(here.test_inputs)
     truth = here.test_targets
@@ -99,17 +102,15 @@ def nats(problem: Problem, method: Method, seed: int) -> float | None:
     """KL of a draw from the target to one from the noise, over 512 targets: what one draw can say about its target."""
     here = data(problem, seed)
     probs, noise = here.targets[:512].dense(torch.float64), here.noise.double()
-    drawn: tuple[Distribution, ...]
+    draws: list[Distribution]
     match method.kind:
-        case "soft-dist-info-nce":
-            drawn = tuple(AveragedCategorical(1, p) for p in (probs, noise))
-        case "averaged":
-            drawn = tuple(AveragedCategorical(int(method.strength), p) for p in (probs, noise))
+        case "soft-dist-info-nce" | "averaged":
+            draws = [AveragedCategorical(int(method.strength) or 1, p) for p in (probs, noise)]
         case "continuous":
-            drawn = tuple(ContinuousCategorical(p, concentration=method.strength) for p in (probs, noise))
+            draws = [ContinuousCategorical(p, concentration=method.strength) for p in (probs, noise)]
         case _:
             return None
-    return kl_divergence(*drawn).mean().item()
+    return kl_divergence(*draws).mean().item()
 
 
 def gradient_noise(problem: Problem, method: Method, seed: int, batches: int) -> float | None:
@@ -121,8 +122,8 @@ def gradient_noise(problem: Problem, method: Method, seed: int, batches: int) ->
     generator = torch.Generator().manual_seed(seed)
     here = data(problem, seed)
     model = _model(problem, generator)
-    _fit(model, make_loss(Method("soft-ce"), here.noise), here, 1, generator)
-    loss, parameters = make_loss(method, here.noise), list(model.parameters())
+    _fit(model, _loss(Method("soft-ce"), here.noise), here, 1, generator)
+    loss, parameters = _loss(method, here.noise), list(model.parameters())
     total, squares = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64), 0.0
     for _ in range(batches):
         batch = torch.randint(len(here.inputs), (here.batch_size,), generator=generator)
@@ -152,7 +153,7 @@ def cost(classes: int, methods: Sequence[Method], rows: int) -> dict[str, Any]:
         "continuous": lambda: ContinuousCategorical(target).sample((10_000,)),
         "dirichlet": lambda: torch.distributions.Dirichlet(1 + target).sample((10_000,)),
     }
-    steps = _medians({str(i): step(make_loss(method, None)) for i, method in enumerate(methods)}, 7)
+    steps = _medians({str(i): step(_loss(method, None)) for i, method in enumerate(methods)}, 7)
     return {"milliseconds": [1e3 * seconds for seconds in steps.values()], "draw_seconds": _medians(samplers, 3)}
 
 
@@ -167,37 +168,22 @@ def _medians(works: dict[str, Callable[[], Any]], repetitions: int) -> dict[str,
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def make_loss(method: Method, noise: Tensor | None) -> nn.Module:
-    match method.kind:
-        case "soft-ce":
-            return softnce.SoftTargetCrossEntropy()
-        case "soft-target-info-nce":
-            return SoftTargetInfoNCE(noise)
-        case "soft-dist-info-nce":
-            return softnce.SoftDistributionInfoNCE(noise)
-        case "averaged":
-            return SoftTargetInfoNCE(noise, draw=draws.Averaged(int(method.strength)))
-        case "continuous":
-            return SoftTargetInfoNCE(noise, draw=draws.ContinuousCategorical(method.strength))
+def _loss(method: Method, noise: Tensor | None) -> ClassifierLoss:
+    return loss_with_noise(method.kind, noise, method.strength)
 
 
 def _fit(
     model: nn.Module,
-    loss: nn.Module,
+    loss: ClassifierLoss,
     here: Data,
     epochs: int,
     generator: torch.Generator,
-    on_epoch: Callable[[], None] = lambda: None,
+    after: Callable[[int], None] = lambda epoch: None,
 ) -> None:
-    optimiser = torch.optim.Adam(model.parameters(), lr=here.lr)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * (len(here.inputs) // here.batch_size))
-    for _ in range(epochs):
-        for batch in torch.randperm(len(here.inputs), generator=generator).split(here.batch_size):
-            optimiser.zero_grad()
-            loss(model(here.inputs[batch]), here.targets[batch], generator=generator).backward()
-            optimiser.step()
-            schedule.step()
-        on_epoch()
+    fit(
+        model, loss, here.inputs, here.targets,
+        batch=here.batch_size, lr=here.lr, epochs=epochs, seed=generator, weight_decay=0.0, after=after,
+    )  # fmt: skip
 
 
 def _accuracy(model: nn.Module, here: Data) -> float:

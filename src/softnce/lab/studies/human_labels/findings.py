@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from softnce.lab.experiment import search
 from softnce.lab.experiment.claims import Finding, Verdict
-from softnce.lab.experiment.comparison import Value, difference, largest, mean, nats
+from softnce.lab.experiment.comparison import Value, largest, nats
 from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.settings import Setting, by
 from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.experiment.text import counted
 from softnce.lab.losses import TITLES
@@ -21,17 +21,27 @@ KL = nats("kl")
 
 @dataclass(frozen=True)
 class Votes:
-    """The runs at their chosen learning rates, by method and number of votes (0: all)."""
+    """The trainings by method and number of votes (0: all)."""
 
-    config: dict[str, Any]
-    rates: list[float]
-    chosen: dict[tuple[Way, int], list[Row]]
+    chosen: dict[tuple[Way, int], Setting]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return next(iter(self.chosen.values())).config
+
+    @property
+    def data(self) -> str:
+        return "CIFAR-10H" if self.config["data"] == "cifar10h" else "digits with simulated votes (nobody was asked)"
+
+    @property
+    def seeds(self) -> int:
+        return min(map(len, self.chosen.values()))
 
     @property
     def ways(self) -> list[Way]:
-        order = [HARD, CE, DRAWN, OURS]
-        found = dict.fromkeys(way for way, _ in self.chosen)
-        return [way for way in order if way in found] + sorted(way for way in found if way not in order)
+        found = {way for way, _ in self.chosen}
+        order = [HARD, CE, DRAWN, OURS, *sorted(way for way in found if way[0] == "averaged")]
+        return [way for way in order if way in found]
 
     @property
     def numbers(self) -> list[int]:
@@ -44,31 +54,21 @@ class Votes:
         return self.numbers[-1]
 
     @property
-    def seeds(self) -> int:
-        return min(map(len, self.chosen.values()))
-
-    @property
     def complete(self) -> bool:
         """Whether the largest number of votes has all that is compared."""
         return all((way, self.most) in self.chosen for way in (HARD, CE, OURS, DRAWN))
 
-    @property
-    def data(self) -> str:
-        return "CIFAR-10H" if self.config["data"] == "cifar10h" else "digits with simulated votes (nobody was asked)"
-
     def minus(self, way: Way, other: Way, number: int, value: Value = KL) -> Estimate:
         """``value`` of a method minus that of another, paired by seed."""
-        return difference(self.chosen[way, number], self.chosen[other, number], value)
+        return self.chosen[way, number].minus(self.chosen[other, number], value)
 
-    def temperature(self, way: Way, number: int) -> float:
-        """The temperature that fits the held-out votes best; predictions are overconfident above 1."""
-        return mean(self.chosen[way, number], lambda row: row.result["temperature"]).mean
-
-    @property
-    def nearer(self) -> list[int]:
-        """Numbers of votes at which soft target cross-entropy is nearer to people than NLL on the majority's label."""
-        both = [number for number in self.numbers if {(HARD, number), (CE, number)} <= self.chosen.keys()]
-        return [number for number in both if self.minus(CE, HARD, number).high < 0]
+    def over(self, other: Way) -> dict[tuple[Way, int], Estimate]:
+        """KL of every method minus that of another, where both are."""
+        return {
+            (way, number): self.minus(way, other, number)
+            for way, number in self.chosen
+            if way != other and (other, number) in self.chosen
+        }
 
 
 def name(way: Way) -> str:
@@ -79,12 +79,8 @@ def find(rows: Sequence[Row]) -> Votes | None:
     """The largest group of runs; people's votes before simulated ones."""
     people = [row for row in rows if row.config["data"] == "cifar10h"]
     group = largest(people or rows, "data", "hidden", "batch", "epochs")
-    rates = search.tried_rates(group)
-    chosen = {}
-    for runs in search.at_best_rate(group, rates, held_out).values():
-        config = runs[0].config
-        chosen[(config["method"], config["n"]), config["votes"]] = runs
-    return Votes(group[0].config, rates, chosen) if chosen else None
+    chosen = by(lambda config: ((config["method"], config["n"]), config["votes"]), group, held_out)
+    return Votes(chosen) if chosen else None
 
 
 def claims(rows: Sequence[Row]) -> dict[str, Finding]:

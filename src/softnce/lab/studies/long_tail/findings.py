@@ -10,28 +10,35 @@ import numpy as np
 from softnce.lab.data.features import NAMES
 from softnce.lab.experiment import search
 from softnce.lab.experiment.claims import Finding
-from softnce.lab.experiment.comparison import Value, by_seed, difference, largest, mean, percent
+from softnce.lab.experiment.comparison import Value, by_seed, largest, percent
 from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.settings import TOP1, Setting, by
 from softnce.lab.experiment.statistics import Estimate, estimate, signed
 from softnce.lab.experiment.text import counted
 from softnce.lab.studies.long_tail.run import CONTRASTIVE
 
 Variant = tuple[str, bool]
 """Name of the loss, and whether log η is subtracted in training."""
-TOP1, SWITCHED = percent("top1"), percent("top1", "switched")
+NLL: Variant = ("nll", False)
+SWITCHED = percent("top1", "switched")
 
 
 @dataclass(frozen=True)
 class Tail:
-    """The runs at one imbalance: those at their chosen learning rates, and the trials of seed 0 at all of them."""
+    """The trainings at one imbalance, and the trials of seed 0 at all learning rates."""
 
     imbalance: float
-    chosen: dict[Variant, list[Row]]
+    chosen: dict[Variant, Setting]
     trials: dict[tuple[Variant, float], Row]
 
     @property
-    def config(self) -> dict[str, Any]:
-        return next(iter(self.chosen.values()))[0].config
+    def first(self) -> Row:
+        return next(iter(self.chosen.values())).rows[0]
+
+    @property
+    def data(self) -> str:
+        """Name of the data set."""
+        return NAMES[self.first.config["data"]]
 
     @property
     def seeds(self) -> int:
@@ -40,41 +47,35 @@ class Tail:
     @property
     def counts(self) -> list[int]:
         """Training samples of each class."""
-        return list(next(iter(self.chosen.values()))[0].result["class_counts"])
+        return list(self.first.result["class_counts"])
 
     @property
     def surprise(self) -> list[float]:
         """−log p(y) of each class."""
-        total = sum(self.counts)
-        return [math.log(total / count) for count in self.counts]
+        return [math.log(sum(self.counts) / count) for count in self.counts]
 
     @property
     def complete(self) -> bool:
-        return ("nll", False) in self.chosen and all((name, c) in self.chosen for name in CONTRASTIVE for c in (0, 1))
+        return NLL in self.chosen and all((name, c) in self.chosen for name in CONTRASTIVE for c in (False, True))
 
     def effect(self, loss: str, value: Value = TOP1) -> Estimate:
         """What leaving the correction out adds."""
-        return difference(self.chosen[loss, False], self.chosen[loss, True], value)
+        return self.chosen[loss, False].minus(self.chosen[loss, True], value)
 
     def switched(self, loss: str) -> Estimate:
         """Points of top-1 that subtracting log p(y) after training with the correction adds."""
-        return mean(self.chosen[loss, True], lambda row: SWITCHED(row) - TOP1(row))
+        return self.chosen[loss, True].mean(lambda row: SWITCHED(row) - TOP1(row))
 
     @property
     def behind_nll(self) -> Estimate:
         """InfoNCE with the correction, minus NLL."""
-        return difference(self.chosen["info-nce", True], self.chosen["nll", False], TOP1)
+        return self.chosen["info-nce", True].minus(self.chosen[NLL], TOP1)
 
     @property
     def behind_adjusted(self) -> Estimate:
         """InfoNCE without the correction, minus NLL with log p(y) subtracted afterwards."""
-        bare, adjusted = by_seed(self.chosen["info-nce", False], TOP1), by_seed(self.chosen["nll", False], SWITCHED)
+        bare, adjusted = by_seed(self.chosen["info-nce", False].rows, TOP1), by_seed(self.chosen[NLL].rows, SWITCHED)
         return estimate([bare[seed] - adjusted[seed] for seed in sorted(bare.keys() & adjusted.keys())])
-
-    @property
-    def best(self) -> Variant:
-        """The variant of the highest accuracy."""
-        return max(self.chosen, key=lambda variant: mean(self.chosen[variant], TOP1).mean)
 
     @property
     def is_the_prior(self) -> bool:
@@ -86,13 +87,13 @@ class Tail:
 
     def shifts(self, loss: str) -> dict[float, list[float]]:
         """By learning rate: the classes' mean scores without minus with the correction, where nothing else differs."""
-        rates = sorted({lr for _, lr in self.trials})
-        pairs = {lr: [self.trials.get(((loss, c), lr)) for c in (False, True)] for lr in rates}
-        return {
-            lr: [a - b for a, b in zip(bare.result["class_score"], corrected.result["class_score"], strict=True)]
-            for lr, (bare, corrected) in pairs.items()
-            if bare and corrected
-        }
+        found = {}
+        for lr in sorted({lr for _, lr in self.trials}):
+            bare, corrected = (self.trials.get(((loss, is_corrected), lr)) for is_corrected in (False, True))
+            if bare and corrected:
+                scores = zip(bare.result["class_score"], corrected.result["class_score"], strict=True)
+                found[lr] = [a - b for a, b in scores]
+        return found
 
     def shared_rate(self, loss: str) -> float:
         """The learning rate at which both ways together do best on the held-out part."""
@@ -105,37 +106,33 @@ class Tail:
         return {lr: float(np.polyfit(self.surprise, shift, 1)[0]) for lr, shift in self.shifts(loss).items()}
 
     def bins(self, groups: int = 10) -> list[list[int]]:
-        """The classes in groups of (nearly) equal size by their count, rarest first."""
+        """The classes in groups of (nearly) equal size, rarest first."""
         order = sorted(range(len(self.counts)), key=self.counts.__getitem__)
         size = max(1, -(-len(order) // groups))
         return [order[start : start + size] for start in range(0, len(order), size)]
-
-    def accuracy(self, variant: Variant, classes: Sequence[int]) -> Estimate:
-        """Mean accuracy of these classes, in per cent."""
-        return mean(
-            self.chosen[variant], lambda row: 100 * sum(row.result["class_accuracy"][k] for k in classes) / len(classes)
-        )
 
 
 def tails(rows: Sequence[Row]) -> list[Tail]:
     """Of the largest group of runs on one data set, by imbalance."""
     group = largest(rows, "data", "epochs", "batch")
-    found: dict[float, dict[Variant, list[Row]]] = {}
-    for runs in search.at_best_rate(group, search.tried_rates(group)).values():
-        found.setdefault(runs[0].config["imbalance"], {})[_variant(runs[0])] = runs
-    trials = [row for row in group if row.config["seed"] == 0]
+    chosen = by(lambda config: (config["imbalance"], _variant(config)), group)
+    trials = {
+        (row.config["imbalance"], (_variant(row.config), row.config["lr"])): row
+        for row in group
+        if row.config["seed"] == 0
+    }
     return [
         Tail(
             imbalance,
-            found[imbalance],
-            {(_variant(row), row.config["lr"]): row for row in trials if row.config["imbalance"] == imbalance},
+            {variant: setting for (other, variant), setting in chosen.items() if other == imbalance},
+            {trial: row for (other, trial), row in trials.items() if other == imbalance},
         )
-        for imbalance in sorted(found)
+        for imbalance in sorted({imbalance for imbalance, _ in chosen})
     ]
 
 
-def _variant(row: Row) -> Variant:
-    loss = row.config["loss"]
+def _variant(config: dict[str, Any]) -> Variant:
+    loss = config["loss"]
     return loss["name"], loss["name"] in CONTRASTIVE and loss["noise"] == "labels"
 
 
@@ -144,21 +141,20 @@ def in_group(name: str) -> Value:
     return lambda row: 100 * row.result["groups"][name]
 
 
+def of_classes(classes: Sequence[int]) -> Value:
+    """Mean accuracy of these classes, in per cent."""
+    return lambda row: 100 * sum(row.result["class_accuracy"][k] for k in classes) / len(classes)
+
+
 def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     found = tails(rows)
     if not found or not found[-1].complete:
         return {}
-    tail = found[-1]
-    seeds, data = len(tail.chosen["nll", False]), tail.config["data"]
-    (ours, ours_after), (plain, plain_after) = (
-        (signed(tail.effect(loss), 1), signed(tail.switched(loss), 1)) for loss in ("soft-target-info-nce", "info-nce")
-    )
-    is_explained = seeds >= 3 and data != "digits" and tail.is_the_prior
-    return {
-        "noise-correction": Finding(
-            f"without it {ours} points on a balanced test (InfoNCE {plain}); it stands for the prior: log p(y) "
-            f"subtracted after training gives {ours_after} ({plain_after})",
-            f"{NAMES[data]} features, imbalance {tail.imbalance:g}, {counted(seeds, 'seed')}",
-            "explained" if is_explained else "undecided",
-        )
-    }
+    tail, ours, plain = found[-1], "soft-target-info-nce", "info-nce"
+    seeds = len(tail.chosen[NLL])
+    text = f"""without it {signed(tail.effect(ours), 1)} points on a balanced test (InfoNCE
+        {signed(tail.effect(plain), 1)}); it stands for the prior: log p(y) subtracted after training gives
+        {signed(tail.switched(ours), 1)} ({signed(tail.switched(plain), 1)})"""
+    on = f"{tail.data} features, imbalance {tail.imbalance:g}, {counted(seeds, 'seed')}"
+    is_explained = seeds >= 3 and tail.first.config["data"] != "digits" and tail.is_the_prior
+    return {"noise-correction": Finding(text, on, "explained" if is_explained else "undecided")}

@@ -1,85 +1,62 @@
-"""Five losses on the nodes of graphs: cell types in generated tissue, papers in citation graphs.
-
-The paper's benchmark, CellTypeGraph, has to be downloaded; `softnce train celltypegraph/nll` and kin train on it. Here
-specimens are grown in its layout and take its place: DeeperGCN, five folds, the benchmark's metrics, each loss with the
-same folds, initial weights, batches and dropout. The epoch is chosen both ways: as published, on the specimens that are
-then scored, and honestly, on others. Results compare the losses with each other and say nothing about the benchmark's
-numbers. Besides, Cora and CiteSeer on their public split, with the two-layer GCN and a shallow DeeperGCN; their raw
-files are looked for in $SOFTNCE_DATA/planetoid and left out where they are not there.
-"""
+"""Trainings on grown tissue, fold by fold, and on citation graphs."""
 
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from softnce.lab import recipes
 from softnce.lab.configuration import option
 from softnce.lab.experiment.parallel import one_per_core
-from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.study import Outcome, StudyConfig
-from softnce.lab.recipes.recipe import HARD_LOSSES, GraphRecipe, Targets
+from softnce.lab.experiment.study import Outcome, StudyConfig, timed
+from softnce.lab.losses import LOSSES, PAPER, LossName
+from softnce.lab.recipes.recipe import GraphRecipe
+from softnce.lab.targets import Targets
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from softnce.lab.experiment.claims import Finding
-    from softnce.lab.report.page import Section
-
-ORDER = 35
 VERSION = 1
 FOLDS = 5
-LossName = Literal["nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce"]
-LOSSES: tuple[LossName, ...] = ("nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce")
 CITATION = {"cora": "Cora", "citeseer": "CiteSeer"}
 
 
 @dataclass(frozen=True)
 class Config(StudyConfig):
-    seeds: int = option(10, "seeds of the GCN on citation graphs; a seed fixes initial weights, dropout and draws")
-    deeper_seeds: int = option(5, "seeds of the DeeperGCN on citation graphs; 0 for none")
-    tissue_seeds: int = option(1, "seeds of the five folds of tissue; 0 for none")
+    seeds: int = option(
+        10, "seeds of the GCN on citation graphs; a seed fixes initial weights, dropout and draws", least=1
+    )
+    deeper_seeds: int = option(5, "seeds of the DeeperGCN on citation graphs; 0 for none", least=0)
+    tissue_seeds: int = option(1, "seeds of the five folds of tissue; 0 for none", least=0)
     specimens: int = option(30, "specimens of tissue")
-    stages: int = option(6, "their developmental stages; a multiple of five specimens a stage fills five folds")
-    cells: tuple[int, int] = option((300, 800), "cells a specimen, about: in the first and in the last stage")
-    layers: int = option(8, "depth of the DeeperGCN on tissue")
-    hidden: int = option(64, "its width")
-    epochs: int = option(30, "passes over the training specimens, for every loss")
-    smoothing: float = option(0.1, "ε of the soft losses' targets")
-    citation: tuple[str, ...] = option(("cora", "citeseer"), "citation graphs")
+    stages: int = option(6, "their developmental stages; five specimens per stage, or ten, … fill five folds", least=1)
+    cells: tuple[int, int] = option((300, 800), "cells per specimen, about: in the first and in the last stage")
+    layers: int = option(8, "depth of the DeeperGCN on tissue", least=1)
+    hidden: int = option(64, "its width", least=1)
+    epochs: int = option(30, "passes over the training specimens, for every loss", least=1)
+    smoothing: float = option(0.1, "ε of the soft losses' targets", least=0, below=1)
+    citation: tuple[str, ...] = option(tuple(CITATION), "citation graphs")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("deeper_seeds", 0), ("tissue_seeds", 0), ("layers", 1), ("hidden", 1), ("epochs", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: got {getattr(self, name)}, need at least {least}")
-        if self.specimens < FOLDS * self.stages or self.stages < 1:
+        if self.specimens < FOLDS * self.stages:
             raise ValueError(f"specimens: got {self.specimens}, need at least {FOLDS} for each of {self.stages} stages")
         for name in self.citation:
             if name not in CITATION:
                 raise ValueError(f"citation: got {name!r}, need {' or '.join(CITATION)}")
-        if not 0 <= self.smoothing < 1:
-            raise ValueError(f"smoothing: got {self.smoothing:g}, need a value in [0, 1)")
 
 
 PRESETS = {
     "quick": Config(
-        seeds=1,
-        deeper_seeds=0,
-        specimens=10,
-        stages=2,
-        cells=(100, 160),
-        layers=3,
-        hidden=32,
-        epochs=20,
+        seeds=1, deeper_seeds=0, specimens=10, stages=2, cells=(100, 160), layers=3, hidden=32, epochs=20,
         citation=("cora",),
     ),
     "paper": Config(),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -116,14 +93,14 @@ Run = Tissue | Citation
 
 def runs(config: Config) -> list[Run]:
     def smoothing(loss: LossName) -> float:
-        return 0.0 if loss in HARD_LOSSES else config.smoothing
+        return 0.0 if LOSSES[loss].labels_only else config.smoothing
 
     c = config
     wanted: list[Run] = [
         Tissue(loss, fold, seed, c.specimens, c.stages, c.cells, c.layers, c.hidden, c.epochs, smoothing(loss))
         for seed in range(c.tissue_seeds)
         for fold in range(FOLDS)
-        for loss in LOSSES
+        for loss in PAPER
     ]
     missing = missing_citation_graphs(c.citation)
     if missing:
@@ -134,7 +111,7 @@ def runs(config: Config) -> list[Run]:
             Citation(data, model, loss, seed, smoothing(loss))
             for seed in range(seeds)
             for data in c.citation
-            for loss in LOSSES
+            for loss in PAPER
         ]
     return wanted
 
@@ -150,18 +127,18 @@ def missing_citation_graphs(names: Sequence[str]) -> str:
 
 
 def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:
-    """One run a core. The longest come first: tissue, then DeeperGCN, then GCN."""
+    """One run per core. The longest come first: tissue, then DeeperGCN, then GCN."""
     with tempfile.TemporaryDirectory(prefix="softnce-tissue-") as folder:
         grow(todo, Path(folder))
-        yield from one_per_core(perform, [(run, folder) for run in todo])
+        yield from one_per_core(partial(timed, partial(perform, folder=Path(folder))), todo)
 
 
 def grow(todo: Sequence[Run], folder: Path) -> None:
     """Grow the tissue of the runs; every process then reads the same files."""
+    from softnce.lab.data.tissue import TissueConfig, write_tissue
+
     settings = dict.fromkeys((run.specimens, run.stages, run.cells) for run in todo if isinstance(run, Tissue))
     for specimens, stages, cells in settings:
-        from softnce.lab.data.tissue import TissueConfig, write_tissue
-
         out = tissue_folder(folder, specimens, stages, cells)
         write_tissue(TissueConfig(out, specimens=specimens, stages=stages, cells=cells))
 
@@ -170,13 +147,11 @@ def tissue_folder(folder: Path, specimens: int, stages: int, cells: tuple[int, i
     return folder / f"{specimens}-{stages}-{cells[0]}-{cells[1]}"
 
 
-def perform(work: tuple[Run, str]) -> Outcome:
+def perform(run: Run, folder: Path) -> dict[str, Any]:
+    """The course of a training; ``folder`` holds the tissue."""
     from softnce.lab.train.graph_course import follow
 
-    run, folder = work
-    started = time.perf_counter()
-    _, course = follow(recipe_of(run, Path(folder)))
-    return Outcome(run, course.summary(), time.perf_counter() - started)
+    return follow(recipe_of(run, folder))[1].summary()
 
 
 def recipe_of(run: Run, folder: Path) -> GraphRecipe:
@@ -200,15 +175,3 @@ def _load(name: str) -> GraphRecipe:
     recipe = recipes.load(name)
     assert isinstance(recipe, GraphRecipe)
     return recipe
-
-
-def section(rows: Sequence[Row]) -> "Section":
-    from softnce.lab.studies.nodes.page import nodes_section
-
-    return nodes_section(rows)
-
-
-def claims(rows: Sequence[Row]) -> "dict[str, Finding]":
-    from softnce.lab.studies.nodes.page import nodes_claims
-
-    return nodes_claims(rows)

@@ -2,14 +2,13 @@
 
 Soft target InfoNCE contrasts a target with the other targets of its batch, so a small batch leaves it few candidates,
 and the paper reports a drop. Candidates need not come from the batch. Here a head on fixed features is trained at batch
-sizes 4 to 1024 with soft target cross-entropy and with soft target InfoNCE whose candidates are
-
-  the batch;   M sampled soft targets (mixed and smoothed like the training targets);   the batch and the M remembered
-  before it;   the batch and the K plain labels ("vertices"; those alone are cross-entropy).
+sizes 4 to 1024 with soft target cross-entropy, and with soft target InfoNCE whose candidates are (1) the batch; (2) M
+sampled soft targets, mixed and smoothed like the training targets; (3) the batch and the M targets remembered from
+before it; (4) the batch and the K plain labels ("vertices"; those alone are cross-entropy).
 
 The learning rate of each is searched at every batch size on held-out data. One batch size gets many seeds and a test of
 equivalence (two one-sided tests); there the number of sampled candidates is varied, and how strongly they are mixed.
-How strongly was settled on those seeds, so the test is made again on seeds that had no part in it.
+How strongly was decided on those seeds, so the test is repeated on seeds that had no part in the decision.
 
 The paper preset needs CIFAR-100 in the folder that the environment variable SOFTNCE_DATA names; the quick one uses
 scikit-learn's digits.

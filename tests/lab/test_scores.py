@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from softnce.lab.train.scores import Scores
+from softnce.lab.scores import Scores
 
 
 def test_scores_agree_with_counting():

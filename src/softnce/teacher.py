@@ -1,15 +1,13 @@
 """A teacher's outputs in a file: the k likeliest classes of every training sample, computed once and read many times.
 
-    from softnce.lab.teacher import TeacherOutputs
-
     outputs = TeacherOutputs.cat([TeacherOutputs.from_logits(teacher(x), k=5) for x in batches])  # in order of the rows
     outputs.save("teacher.pt", labels)
 
     targets = TeacherOutputs.load("teacher.pt", labels, num_classes=1000).targets("spread")       # SoftTargets
     loss(student(x), targets[rows])
 
-Only torch and softnce's core are needed. The file is what ``torch.save`` makes of a dictionary of tensors and plain
-values, and is read with ``weights_only=True``: it cannot run code. It holds, for N samples,
+The file is what ``torch.save`` makes of a dictionary of tensors and plain values, and is read with
+``weights_only=True``, so that loading it cannot run code. For N samples it holds:
 
     format       "softnce teacher outputs", and version 1
     classes      K
@@ -18,13 +16,15 @@ values, and is read with ``weights_only=True``: it cannot run code. It holds, fo
     probability  (N, k) their probabilities among all K classes, float32; a row sums to at most 1
     labels       SHA-256 of the N labels as int64, or "" where there are none
 
-so a sample costs at most 6·k bytes up to 32,768 classes. What the other classes had is 1 less the row's sum: a reader
-decides whether it is spread over all classes or given to the k, and may use fewer than k. A file that does not fit the
-data (another number of samples, classes, or other labels or another order of them) is refused before any training.
+A sample costs at most 6·k bytes up to 32,768 classes. The probability of the other classes is 1 minus the row's sum;
+the reader decides whether it is spread over all classes or given to the k, and may use fewer than k. A file that does
+not fit the data (another number of samples or classes, other labels or another order of them) is refused when read.
 """
 
 import hashlib
 import os
+import sys
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,14 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class TeacherOutputs:
-    """The k likeliest classes of N samples and their probabilities, likeliest first."""
+    """The k likeliest classes of N samples and their probabilities, likeliest first.
+
+    Attributes:
+        index: (N, k) classes.
+        probability: (N, k) their probabilities among all classes.
+        num_classes: K.
+        temperature: the teacher's logits were divided by it.
+    """
 
     index: Tensor
     probability: Tensor
@@ -139,7 +146,10 @@ def fingerprint(labels: Tensor | None) -> str:
     """SHA-256 of labels, "" for none."""
     if labels is None:
         return ""
-    return hashlib.sha256(labels.to("cpu", torch.int64).contiguous().numpy().tobytes()).hexdigest()
+    values = array("q", labels.tolist())  # int64; torch gives its bytes by numpy only, which may not be installed
+    if sys.byteorder == "big":
+        values.byteswap()
+    return hashlib.sha256(values.tobytes()).hexdigest()
 
 
 def _shape(outputs: TeacherOutputs) -> tuple[int, int, float]:

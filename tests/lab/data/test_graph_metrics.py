@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softnce.lab.data import layout
-from softnce.lab.train.graph_metrics import (
+from softnce.lab.data.graph_metrics import (
     class_accuracy,
     class_average,
     first_best,

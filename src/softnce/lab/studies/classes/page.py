@@ -1,0 +1,109 @@
+"""Accuracy against time and memory of training, by the number of classes."""
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import Any
+
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.text import counted
+from softnce.lab.report.charts import Figure, Level, Line, Panel
+from softnce.lab.report.page import Section, Table
+from softnce.lab.report.style import LOSSES
+from softnce.lab.studies.classes.findings import Found, Trained, find
+from softnce.lab.studies.classes.training import METHODS, Method
+
+ORDER = 60
+NAMES: dict[Method, str] = {
+    "info-nce": "soft target InfoNCE, the batch as candidates",
+    "info-nce-more": "soft target InfoNCE, more candidates",
+    "sampled-softmax": "sampled softmax with log Q",
+    "softmax": "full softmax cross-entropy",
+}
+LOOKS: dict[Method, dict[str, Any]] = {
+    "info-nce": {"colour": LOSSES["soft-target-info-nce"].colour, "marker": "^", "loss": "soft-target-info-nce"},
+    "info-nce-more": {"colour": LOSSES["info-nce"].colour, "marker": "D", "loss": "soft-target-info-nce"},
+    "sampled-softmax": {"colour": LOSSES["soft-dist-info-nce"].colour, "marker": "v"},
+    "softmax": {"colour": LOSSES["soft-ce"].colour, "marker": "s", "loss": "soft-ce"},
+}
+
+
+def section(rows: Sequence[Row]) -> Section:
+    found = find(rows)
+    largest = max(classes for classes, _ in found)
+    last = {method: trained for (classes, method), trained in found.items() if classes == largest}
+    parts = "; ".join(
+        f"{NAMES[method]} {trained.accuracy:.1f} % at {trained.milliseconds:.0f} ms per step"
+        for method, trained in last.items()
+    )
+    summary = f"With {largest:,} classes, where {_best_possible(last):.1f} % is the best possible: {parts}."
+    method = """The network is trained by Adam, the table by SparseAdam on the rows touched (by Adam under the full
+        softmax), both with a cosine schedule. Seconds count drawing the batch, forward, backward and the optimiser, not
+        evaluation. Peak memory is parameters, optimiser state and the most that a step allocates beside them, traced at
+        torch's allocator."""
+    return Section(
+        "Ten thousand to a million classes",
+        summary,
+        [_time_figure(found), _memory_figure(found), _table(found)],
+        [method],
+    )
+
+
+def _best_possible(of_size: dict[Method, Trained]) -> float:
+    return fmean(100 * row.result["best_possible"] for trained in of_size.values() for row in trained.rows)
+
+
+def _time_figure(found: Found) -> Figure:
+    panels = []
+    for size in sorted({classes for classes, _ in found}):
+        of_size = {method: trained for (classes, method), trained in found.items() if classes == size}
+        marks = [Line(NAMES[method], *trained.course, **LOOKS[method]) for method, trained in of_size.items()]
+        level = Level("best possible", _best_possible(of_size))
+        axes = "seconds of training", "accuracy (%)"
+        panels.append(Panel(f"K = {size:,}", *axes, [*marks, level], log_x=True, y_range=(0, 102)))
+    caption = """Accuracy on clean test samples against time of training, each loss with its best learning rate. A step
+        of the full softmax grows with the number of classes; the others' does not."""
+    return Figure("time", caption, panels)
+
+
+def _memory_figure(found: Found) -> Figure:
+    def lines(x: Callable[[Trained], float], y: Callable[[Trained], float]) -> list[Line]:
+        by_method = {method: [found[key] for key in found if key[1] == method] for method in METHODS}
+        return [
+            Line(NAMES[method], list(map(x, sizes)), list(map(y, sizes)), **LOOKS[method])
+            for method, sizes in by_method.items()
+            if sizes
+        ]
+
+    def classes(trained: Trained) -> float:
+        return float(trained.key[0])
+
+    accuracy = lines(lambda trained: trained.peak, lambda trained: trained.accuracy)
+    steps = lines(classes, lambda trained: trained.milliseconds)
+    spare = lines(classes, lambda trained: trained.spare)
+    panels = [
+        Panel("accuracy for memory", "peak memory (GB)", "accuracy (%)", accuracy, log_x=True, y_range=(0, 102)),
+        Panel("time of a step", "classes K", "milliseconds", steps, log_x=True, log_y=True),
+        Panel("memory of a step", "classes K", "GB beside table and optimiser", spare, log_x=True, log_y=True),
+    ]
+    caption = """Left: final accuracy against peak memory of training, table and optimiser included; along a line
+        classes grow. Middle and right: time of one step, and what it allocates beside the table and its optimiser."""
+    return Figure("memory", caption, panels)
+
+
+def _table(found: Found) -> Table:
+    body = [
+        [
+            f"{NAMES[method]}, K = {classes:,}",
+            f"{trained.config['lr']:g}",
+            f"{trained.steps:,.0f}{'' if trained.steps == trained.config['steps'] else ' (time was up)'}",
+            f"{trained.seconds:,.0f}",
+            f"{trained.milliseconds:.1f}",
+            f"{trained.peak:.2f}",
+            f"{trained.accuracy:.1f}",
+            f"{trained.best_possible:.1f}",
+        ]
+        for (classes, method), trained in found.items()
+    ]
+    header = ["loss", "table's lr", "steps", "seconds", "ms per step", "peak GB", "accuracy (%)", "best possible (%)"]
+    count = max(len(trained.rows) for trained in found.values())
+    return Table(header, body, f"Means over {counted(count, 'seed')}.")
