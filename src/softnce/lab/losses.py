@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 
 from softnce import noise
-from softnce.candidates import BatchCandidates, Candidates, ClassCandidates, QueueCandidates, SampledCandidates
+from softnce.candidates import (
+    BatchCandidates,
+    Candidates,
+    ClassCandidates,
+    NoiseCandidates,
+    QueueCandidates,
+    SampledCandidates,
+)
 from softnce.draws import Averaged, ContinuousCategorical, Draw
-from softnce.lab.configuration import option
+from softnce.lab.configuration import later, option
 from softnce.lab.targets import Targets
 from softnce.losses import (
     NLL,
     ClassifierLoss,
+    ExpectedInfoNCE,
     InfoNCE,
     SoftDistributionInfoNCE,
     SoftTargetCrossEntropy,
@@ -35,6 +43,7 @@ class LossKind:
         labels_only: takes hard labels, no soft targets.
         contrastive: contrasts the target with those of other rows, and corrects by the noise η.
         takes_candidates: the recipe may say what a target is contrasted with.
+        counts_noise: takes further candidates from η in expectation; its η is the marginal of the smoothed targets.
         in_paper: one of the paper's five, which the recipes and studies of the paper run.
     """
 
@@ -43,6 +52,7 @@ class LossKind:
     labels_only: bool = False
     contrastive: bool = False
     takes_candidates: bool = False
+    counts_noise: bool = False
     in_paper: bool = True
 
 
@@ -52,6 +62,9 @@ LOSSES: dict[str, LossKind] = {
     "info-nce": LossKind("InfoNCE", InfoNCE, labels_only=True, contrastive=True),
     "soft-dist-info-nce": LossKind("soft distribution InfoNCE", SoftDistributionInfoNCE, contrastive=True),
     "soft-target-info-nce": LossKind("soft target InfoNCE", SoftTargetInfoNCE, contrastive=True, takes_candidates=True),
+    "expected-info-nce": LossKind(
+        "expected InfoNCE", ExpectedInfoNCE, contrastive=True, takes_candidates=True, counts_noise=True, in_paper=False
+    ),
 }
 PAPER = tuple(name for name, kind in LOSSES.items() if kind.in_paper)
 """Names of the paper's five losses, in the order of its tables."""
@@ -77,9 +90,12 @@ class Loss:
     temperature: float = option(1.0, "τ, divides the scores", above=0)
     noise: Literal["labels", "uniform"] = option("labels", "η: frequencies of the training labels, or uniform")
     candidates: Literal["batch", "sampled", "queue", "classes", "batch+classes"] = option(
-        "batch", "what soft-target-info-nce contrasts a target with"
+        "batch", "what soft-target-info-nce and expected-info-nce contrast a target with"
     )
     num_candidates: int = option(4096, "how many sampled or remembered candidates", least=1)
+    noise_count: float | None = later(
+        None, "expected-info-nce: further candidates from η, in expectation; null: as many as classes"
+    )
 
     @property
     def kind(self) -> LossKind:
@@ -103,9 +119,14 @@ def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int)
     except ValueError as error:  # what is wrong, and what a recipe can do about it
         raise ValueError(f"{str(error).partition(';')[0]}; --loss.noise uniform does without η") from None
     options = {"temperature": config.temperature}
-    if kind.takes_candidates:
-        return kind.build(eta, candidates=_candidates(config, targets, labels, num_classes), **options)
-    return kind.build(eta, **options)
+    if not kind.takes_candidates:
+        return kind.build(eta, **options)
+    candidates = _candidates(config, targets, labels, num_classes)
+    if kind.counts_noise:
+        count = num_classes if config.noise_count is None else config.noise_count
+        candidates = candidates + NoiseCandidates(count)
+        eta = None if eta is None else (1 - targets.smoothing) * eta + targets.smoothing / num_classes
+    return kind.build(eta, candidates=candidates, **options)
 
 
 def loss_with_noise(name: str, eta: Tensor | None, strength: float = 0.0) -> ClassifierLoss:

@@ -48,7 +48,7 @@ def test_citation_graphs_are_trained_as_their_authors_did():
         ("data: {kind: tissue}\ntargets: {mixup: 0.8}", "graphs cannot be mixed"),
         ("data: {kind: cora}\nmodel: {name: gcn}\nhead: {kind: mlp}", "gcn ends in its own scores"),
         ("data: {kind: cora}\nschedule: {min_lr: 0.1}", "schedule.min_lr 0.1 exceeds optimiser.lr 0.001"),
-        ("data: {kind: cora}\nmodel: {dropout: 2}", r"model.dropout: got 2, need a value in \[0, 1\]"),
+        ("data: {kind: cora}\nmodel: {dropout: 2}", r"model.dropout: got 2, need at least 0 and at most 1"),
         ("data: {kind: cora, fold: -1}", "data.fold: got -1, need at least 0"),
     ],
 )

@@ -28,6 +28,7 @@ LOSSES = {
         ("soft-ce", "#E69F00", "s"),
         ("soft-dist-info-nce", "#CC79A7", "v"),
         ("soft-target-info-nce", "#009E73", "^"),
+        ("expected-info-nce", "#785EF0", "P"),
     )
 }
 AVERAGED = ("#56B4E9", "#0B5A8A", "#9AD2F2", "#003B5C")  # soft target InfoNCE of means of n drawn labels, by n
@@ -39,6 +40,7 @@ MARKERS = {
     "v": "triangle-down",
     "^": "triangle-up",
     "x": "x",
+    "P": "cross",
     "": "circle",
 }
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
