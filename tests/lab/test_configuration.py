@@ -13,7 +13,7 @@ class Optimiser:
     """How the weights move."""
 
     name: Literal["adam", "sgd"] = option("adam", "update rule")
-    lr: float = option(1e-3, "learning rate; 10 % more is fine")
+    lr: float = option(1e-3, "learning rate; 10 % more is fine", above=0)
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,13 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Study:
-    seeds: int = option(10, "number of repetitions")
-    alignments: tuple[float, ...] = option((0.0, 10.0), "degrees of mode alignment in %")
+    seeds: int = option(10, "number of repetitions", least=1)
+    alignments: tuple[float, ...] = option((0.0, 10.0), "mode alignment in %", least=0, below=100, fewest=1)
     out: Path = field(default=Path("results"), metadata={"help": "where results go"})
     stop_after: int | None = option(None, "patience in epochs")
     verbose: bool = option(False, "say more")
     weights: dict[str, float] = field(default_factory=dict, metadata={"help": "weight of each class"})
     schedule: Schedule = field(default_factory=Schedule)
-
-    def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise ValueError(f"seeds: got {self.seeds}, need at least 1")
 
 
 @dataclass(frozen=True)
@@ -121,7 +117,7 @@ def test_help_documents_every_field(capsys):
         assert f"--{key}" in text
     for sentence in (
         "number of repetitions",
-        "degrees of mode alignment in %",
+        "mode alignment in %",
         "10 % more is fine",
         "default: 500",
     ):
@@ -159,6 +155,9 @@ def test_unknown_key_names_the_nearest(capsys, given, meant):
         (["--weights.cat", "heavy"], "--weights: got {'weights.cat': 'heavy'}, need a mapping to float"),
         (["stray"], "unexpected argument 'stray'"),
         (["--seeds", "0"], "seeds: got 0, need at least 1"),
+        (["--schedule.optimiser.lr", "0"], "schedule.optimiser.lr: got 0, need more than 0"),
+        (["--alignments", "[5, 100]"], "alignments: got 100, need at least 0 and less than 100"),
+        (["--alignments", "[]"], "alignments: got 0 values, need at least 1"),
     ],
 )
 def test_bad_value_names_key_value_and_type(capsys, argv, message):

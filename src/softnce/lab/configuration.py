@@ -26,6 +26,7 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from operator import ge, gt, le, lt
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TypeVar, Union
@@ -35,44 +36,7 @@ from jsonargparse import ArgumentParser, Namespace
 Config = TypeVar("Config")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Range:
-    """What a number may be; of a list, each of its numbers."""
-
-    least: float | None
-    above: float | None
-    most: float | None
-    below: float | None
-    fewest: int
-
-    def check(self, name: str, value: Any) -> None:
-        """A ValueError that names the field, unless every number lies in the range."""
-        is_list = isinstance(value, list | tuple)
-        if is_list and len(value) < self.fewest:
-            raise ValueError(f"{name}: got {len(value)} values, need at least {self.fewest}")
-        for number in value if is_list else [value]:
-            if number is not None and not self._holds(number):
-                raise ValueError(f"{name}: got {number:g}, need {self._words(is_list)}")
-
-    def _holds(self, number: float) -> bool:
-        return (
-            (self.least is None or number >= self.least)
-            and (self.above is None or number > self.above)
-            and (self.most is None or number <= self.most)
-            and (self.below is None or number < self.below)
-        )
-
-    def _words(self, is_list: bool) -> str:
-        low = self.least if self.above is None else self.above
-        high = self.most if self.below is None else self.below
-        if low is not None and high is not None:
-            interval = f"{'[' if self.above is None else '('}{low:g}, {high:g}{']' if self.below is None else ')'}"
-            return f"values in {interval}" if is_list else f"a value in {interval}"
-        if low == self.above == 0:
-            return "positive numbers" if is_list else "a positive number"
-        if low is not None:
-            return f"at least {low:g}" if self.above is None else f"more than {low:g}"
-        return f"at most {high:g}" if self.below is None else f"less than {high:g}"
+LIMITS = {"least": (ge, "at least"), "above": (gt, "more than"), "most": (le, "at most"), "below": (lt, "less than")}
 
 
 def option(
@@ -97,8 +61,9 @@ def option(
 
     The range is enforced by :func:`from_args`, :func:`from_mapping` and :func:`check_ranges`.
     """
-    limits = _Range(least, above, most, below, fewest)
-    return dataclasses.field(default=default, metadata={"help": help, "range": limits})
+    given = {"least": least, "above": above, "most": most, "below": below}
+    limits = {name: limit for name, limit in given.items() if limit is not None}
+    return dataclasses.field(default=default, metadata={"help": help, "limits": limits, "fewest": fewest})
 
 
 def later(default: Config, help: str) -> Config:
@@ -177,11 +142,18 @@ def from_mapping(
 def check_ranges(config: Any, prefix: str = "") -> None:
     """A one-line ValueError that names the field, unless every value of the dataclass lies in its declared range."""
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
+        name, value = f"{prefix}{field.name}", getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            check_ranges(value, f"{prefix}{field.name}.")
-        elif "range" in field.metadata:
-            field.metadata["range"].check(f"{prefix}{field.name}", value)
+            check_ranges(value, f"{name}.")
+            continue
+        numbers = value if isinstance(value, list | tuple) else [value]
+        limits, fewest = field.metadata.get("limits", {}), field.metadata.get("fewest", 0)
+        if len(numbers) < fewest:
+            raise ValueError(f"{name}: got {len(numbers)} values, need at least {fewest}")
+        for number in numbers:
+            if number is not None and not all(LIMITS[key][0](number, limit) for key, limit in limits.items()):
+                wanted = " and ".join(f"{LIMITS[key][1]} {limit:.10g}" for key, limit in limits.items())
+                raise ValueError(f"{name}: got {number:.10g}, need {wanted}")
 
 
 def to_mapping(config: Any) -> dict[str, Any]:

@@ -215,8 +215,8 @@ def test_a_page_of_what_there_is_while_the_rest_still_runs(finished):
     [
         ("--classes", "[10]", "need at least the 64 rows"),
         ("--candidates", "10", "need more than the 64 of the batch"),
-        ("--lrs", "[0.1, -1]", "need positive numbers"),
-        ("--noise", "0", "need a positive number"),
+        ("--lrs", "[0.1, -1]", "need more than 0"),
+        ("--noise", "0", "need more than 0"),
         ("--dim", "0", "need at least 1"),
     ],
 )

@@ -41,6 +41,14 @@ def difference_of_differences(
     return estimate([first[seed] - second[seed] - third[seed] + fourth[seed] for seed in seeds])
 
 
+def over(rows: Sequence[Row], x: Callable[[Row], float], value: Value) -> dict[float, Estimate]:
+    """Mean of ``value`` over the rows that share ``x``, in order of ``x``."""
+    groups: dict[float, list[float]] = {}
+    for row in rows:
+        groups.setdefault(x(row), []).append(value(row))
+    return {at: estimate(values) for at, values in sorted(groups.items())}
+
+
 def by_seed(rows: Sequence[Row], value: Value) -> dict[int, float]:
     """``value`` of each run, by its seed."""
     return {row.config["seed"]: value(row) for row in rows}

@@ -84,16 +84,10 @@ def _draw_panel(ax: Any, panel: Panel, legend: dict[str, Any]) -> None:
                 if mark.low is not None and mark.high is not None:
                     for x, low, high in zip(mark.x, mark.low, mark.high, strict=True):
                         ax.plot([x, x], [low, high], color=mark.colour if one_colour else OTHER, lw=1.4)
-                handle = ax.scatter(
-                    mark.x,
-                    mark.y,
-                    s=mark.size**2,
-                    c=[mark.colour] if one_colour else mark.colour,
-                    marker=mark.marker,
-                    alpha=mark.opacity,
-                    linewidths=1.6 if mark.marker == "x" else 0,  # a cross is nothing but lines
-                )
-                handle = handle if one_colour else None
+                width = 1.6 if mark.marker == "x" else 0  # a cross is nothing but lines
+                look = {"s": mark.size**2, "marker": mark.marker, "alpha": mark.opacity, "linewidths": width}
+                drawn = ax.scatter(mark.x, mark.y, c=[mark.colour] if one_colour else mark.colour, **look)
+                handle = drawn if one_colour else None
             case Level():
                 handle = ax.axhline(mark.y, color="#333333", ls="--", lw=1.2)
             case Diagonal():
@@ -102,25 +96,19 @@ def _draw_panel(ax: Any, panel: Panel, legend: dict[str, Any]) -> None:
                 _draw_heat(ax, mark)
         if handle is not None and mark.name:
             legend.setdefault(mark.name, handle)
-    ax.set_title(panel.title)
-    ax.set_xlabel(panel.x_label)
-    ax.set_ylabel(panel.y_label)
+    ax.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     if panel.log_x:
         ax.set_xscale("log")
     if panel.log_y:
         ax.set_yscale("log")
-    if panel.x_range:
-        ax.set_xlim(*panel.x_range)
-    if panel.y_range:
-        ax.set_ylim(*panel.y_range)
-    if panel.hide_x:
+    ax.set_xlim(panel.x_range)  # None leaves them
+    ax.set_ylim(panel.y_range)
+    if panel.hide_x or panel.bare:
         ax.set_xticks([])
     if panel.bare:
-        ax.set_xticks([])
         ax.set_yticks([])
         ax.grid(False)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
+        ax.spines[:].set_visible(False)
 
 
 def _draw_heat(ax: Any, mark: Heat) -> None:

@@ -3,9 +3,11 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from softnce.lab.experiment.claims import Finding, Verdict
+from softnce.lab.experiment.comparison import over
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import Estimate, estimate, signed
 from softnce.lab.experiment.text import counted
@@ -72,20 +74,19 @@ class Density:
     def alignments(self) -> list[float]:
         return list(self.kl("nll"))
 
-    def rate(self, optimiser: str) -> float | None:
-        """The learning rate most of its fits with NLL have."""
-        found = Counter(row.config["lr"] for row in self.fits if _how(row) == ("nll", optimiser))
-        return found.most_common(1)[0][0] if found else None
+    def of(self, loss: str, optimiser: str) -> list[Row]:
+        """The fits of a loss, at the learning rate that most fits of NLL with this optimiser have."""
+        rates = Counter(row.config["lr"] for row in self.fits if _how(row) == ("nll", optimiser))
+        rate = max(rates, key=rates.__getitem__, default=None)
+        return [row for row in self.fits if _how(row) == (loss, optimiser) and row.config["lr"] == rate]
 
     def kl(self, loss: str, optimiser: str = "adam", value: str = "kl") -> ByAlignment:
-        rate = self.rate(optimiser)
-        return by_alignment([r for r in self.fits if _how(r) == (loss, optimiser) and r.config["lr"] == rate], value)
+        return by_alignment(self.of(loss, optimiser), value)
 
     def at(self, alignment: float, loss: str, optimiser: str) -> BySeed:
         """KL by seed."""
-        rate = self.rate(optimiser)
-        there = [r for r in self.fits if _how(r) == (loss, optimiser) and _place(r)[0] == alignment]
-        return {_place(row)[1]: row.result["kl"] for row in there if row.config["lr"] == rate}
+        there = ((_place(row), row.result["kl"]) for row in self.of(loss, optimiser))
+        return {seed: kl for (place, seed), kl in there if place == alignment}
 
     def gap(self, alignment: float, optimiser: str) -> list[float]:
         """KL of NLL minus that of InfoNCE, paired: the same data and the same batches."""
@@ -252,12 +253,10 @@ def _on(found: Density, values: Sequence[float]) -> str:
     return f"mixtures of {found.config['data']['num_modes']} Gaussians, {counted(len(values), 'seed')}"
 
 
-def by_alignment(rows: Iterable[Row], value: str | Callable[[dict[str, Any]], float]) -> ByAlignment:
+def by_alignment(rows: Sequence[Row], value: str | Callable[[dict[str, Any]], float]) -> ByAlignment:
     """Mean of a measured value over the rows of each alignment."""
-    groups: dict[float, list[float]] = defaultdict(list)
-    for row in rows:
-        groups[_place(row)[0]].append(row.result[value] if isinstance(value, str) else value(row.result))
-    return {alignment: estimate(values) for alignment, values in sorted(groups.items())}
+    read = itemgetter(value) if isinstance(value, str) else value
+    return over(rows, lambda row: _place(row)[0], lambda row: float(read(row.result)))
 
 
 def milli(of_seed: BySeed) -> str:

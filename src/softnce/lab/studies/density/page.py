@@ -56,7 +56,8 @@ def _kl_figure(found: Density) -> Figure:
             *(Line.of_loss(loss, *curve(found.kl(loss, optimiser))) for loss in PAIR),
             Level(LIMIT, found.limit),
         ]
-        panels.append(Panel(f"{words}, {found.rate(optimiser) or 0:g}", ALIGNMENT, KL, marks, y_range=(0, top)))
+        rate = "".join(f", {row.config['lr']:g}" for row in found.of("nll", optimiser)[:1])
+        panels.append(Panel(f"{words}{rate}", ALIGNMENT, KL, marks, y_range=(0, top)))
     caption = f"""Error of the fitted conditional; mean and 95 % confidence band over
         {counted(max(e.count for e in fitted), "seed")}. (a) With small steps both losses reach what sampled labels
         allow. (b) With noisy steps NLL does not, InfoNCE does."""

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from softnce.information import conditional_entropy, entropy, mutual_information, smoothed_joint
 from softnce.lab.experiment.claims import Finding
-from softnce.lab.experiment.comparison import alike
+from softnce.lab.experiment.comparison import over
 from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.statistics import Estimate, estimate
+from softnce.lab.experiment.statistics import Estimate
 from softnce.lab.experiment.text import counted
 from softnce.lab.studies.information.run import Table
 
@@ -52,8 +52,7 @@ class Information:
 
     def over(self, x: str, value: str = "bound", **wanted: Any) -> dict[float, Estimate]:
         """Mean of a measured value against a field of the configuration."""
-        groups = sorted(alike(self.of(**wanted), x), key=lambda rows: float(rows[0].config[x]))
-        return {rows[0].config[x]: estimate([row.result[value] for row in rows]) for rows in groups}
+        return over(self.of(**wanted), lambda row: row.config[x], lambda row: row.result[value])
 
     def truth(self, epsilon: float = 0.0) -> float:
         """I_ε(Z;Y)."""
