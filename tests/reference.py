@@ -29,3 +29,32 @@ def contrast(
             exponents.append((candidates[c] * scores[i]).sum())
         losses.append(torch.stack(exponents).logsumexp(0) - row_score)
     return torch.stack(losses)
+
+
+def expected(
+    scores: Tensor,
+    alpha: Tensor,
+    candidates: Tensor,
+    own: Tensor | None,
+    mask: Tensor | None = None,
+    noise_mass: Tensor | None = None,
+) -> Tensor:
+    """Σ_k α_k log(1 + R/e^{s_k}), R = Σ_{c ≠ own} Σ_j c_j e^{s_j}, row by row, in logarithms."""
+    losses = []
+    for i in range(len(scores)):
+        exponents = []
+        for c in range(len(candidates)):
+            if (own is not None and own[i] == c) or (mask is not None and not mask[c]):
+                continue
+            exponents += [scores[i, j] + candidates[c, j].log() for j in range(scores.shape[1]) if candidates[c, j] > 0]
+        if noise_mass is not None:
+            exponents += [scores[i, j] + noise_mass[j].log() for j in range(scores.shape[1])]
+        if not exponents:
+            losses.append(0 * scores[i].sum())
+            continue
+        log_rest = torch.stack(exponents).logsumexp(0)
+        losses.append(sum(
+            alpha[i, k] * torch.logaddexp(torch.zeros(()).double(), log_rest - scores[i, k])
+            for k in range(scores.shape[1])
+        ))  # fmt: skip
+    return torch.stack(losses)

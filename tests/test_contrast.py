@@ -108,6 +108,7 @@ def test_every_loss_is_finite_at_extreme_logits() -> None:
         softnce.SoftTargetInfoNCE(),
         softnce.InfoNCE(),
         softnce.SoftDistributionInfoNCE(),
+        softnce.ExpectedInfoNCE(),
         softnce.SoftTargetCrossEntropy(),
         softnce.NLL(),
     ):

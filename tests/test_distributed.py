@@ -19,6 +19,7 @@ from softnce import (
     NLL,
     BatchCandidates,
     ClassCandidates,
+    ExpectedInfoNCE,
     InfoNCE,
     QueueCandidates,
     SoftTargetCrossEntropy,
@@ -38,6 +39,8 @@ LOSSES = {
     ),
     "class weights": lambda: SoftTargetInfoNCE(class_weight=torch.arange(1, K + 1).double()),
     "sum": lambda: SoftTargetInfoNCE(reduction="sum"),
+    "expected": lambda: ExpectedInfoNCE(noise.from_counts(torch.arange(1, K + 1)).double()),
+    "expected, queue": lambda: ExpectedInfoNCE(candidates=BatchCandidates() + QueueCandidates(7)),
     "cross-entropy": lambda: SoftTargetCrossEntropy(),
     "learned temperature": lambda: SoftTargetInfoNCE(temperature=nn.Parameter(torch.tensor(0.7).double())),
 }

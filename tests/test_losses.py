@@ -12,6 +12,7 @@ from softnce import (
     NLL,
     BatchCandidates,
     ClassCandidates,
+    ExpectedInfoNCE,
     InfoNCE,
     QueueCandidates,
     SampledCandidates,
@@ -30,7 +31,7 @@ LABELS = torch.randint(K, (N,), generator=GENERATOR)
 PROBS = torch.randn(N, K, dtype=torch.float64, generator=GENERATOR).softmax(1)
 WEIGHT = torch.rand(N, dtype=torch.float64, generator=GENERATOR)
 CLASS_WEIGHT = torch.rand(K, dtype=torch.float64, generator=GENERATOR) + 0.1
-ALL = [SoftTargetInfoNCE, InfoNCE, SoftDistributionInfoNCE, SoftTargetCrossEntropy, NLL]
+ALL = [SoftTargetInfoNCE, InfoNCE, SoftDistributionInfoNCE, ExpectedInfoNCE, SoftTargetCrossEntropy, NLL]
 EXACT = {"rtol": 0.0, "atol": 1e-13}
 
 
@@ -59,7 +60,7 @@ def test_cross_entropy_is_torchs(reduction: str, smoothing: float, weighted: boo
         torch.testing.assert_close(hard(logits, targets), theirs, **EXACT)
 
 
-@pytest.mark.parametrize("loss", [SoftTargetInfoNCE(), InfoNCE(), SoftTargetCrossEntropy(), NLL()])
+@pytest.mark.parametrize("loss", [SoftTargetInfoNCE(), InfoNCE(), ExpectedInfoNCE(), SoftTargetCrossEntropy(), NLL()])
 def test_sample_weights_weigh_the_mean(loss: nn.Module) -> None:
     loss.reduction = "none"
     each = loss(LOGITS, LABELS)
@@ -111,7 +112,7 @@ def test_dense_prediction_is_the_flat_one(loss: type[nn.Module]) -> None:
     logits, labels = LOGITS.reshape(3, 4, K).movedim(-1, 1), LABELS.reshape(3, 4)
     flat = loss(reduction="none")(LOGITS, LABELS)
     torch.testing.assert_close(loss(reduction="none")(logits, labels), flat.reshape(3, 4), **EXACT)
-    if loss in (SoftTargetInfoNCE, SoftTargetCrossEntropy):
+    if loss in (SoftTargetInfoNCE, ExpectedInfoNCE, SoftTargetCrossEntropy):
         probs = PROBS.reshape(3, 4, K).movedim(-1, 1)
         torch.testing.assert_close(loss()(logits, probs), loss()(LOGITS, PROBS), **EXACT)
 
@@ -302,7 +303,7 @@ def test_misuse_gets_one_clear_error(loss: type[nn.Module], logits, targets, mes
         (torch.ones(3, 4, dtype=torch.long), "must be floating point probabilities"),
     ],
 )
-@pytest.mark.parametrize("loss", [SoftTargetInfoNCE, SoftDistributionInfoNCE, SoftTargetCrossEntropy])
+@pytest.mark.parametrize("loss", [SoftTargetInfoNCE, SoftDistributionInfoNCE, ExpectedInfoNCE, SoftTargetCrossEntropy])
 def test_bad_probabilities(loss: type[nn.Module], targets: torch.Tensor, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         loss()(torch.randn(3, 4), targets)

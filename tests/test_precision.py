@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from softnce import NLL, InfoNCE, SoftTargetCrossEntropy, SoftTargetInfoNCE, SoftTargets, noise
+from softnce import NLL, ExpectedInfoNCE, InfoNCE, SoftTargetCrossEntropy, SoftTargetInfoNCE, SoftTargets, noise
 
 N, K = 2048, 200
 CASES = ("labels", "smoothed", "mixed", "top-k", "dense")
@@ -24,17 +24,20 @@ def make(kind: str) -> SoftTargets:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", CASES)
 @pytest.mark.parametrize("scale", [1.0, 10.0, 100.0])
-def test_error_is_within_twice_cross_entropys(kind: str, scale: float, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("loss", [SoftTargetInfoNCE, ExpectedInfoNCE])
+def test_error_is_within_twice_cross_entropys(
+    kind: str, scale: float, dtype: torch.dtype, loss: type[torch.nn.Module]
+) -> None:
     targets = make(kind)
     logits = (scale * torch.randn(N, K, generator=torch.Generator().manual_seed(1))).to(dtype)
     eta = noise.from_counts(torch.arange(1, K + 1))
-    ours, theirs = SoftTargetInfoNCE(eta, reduction="none"), F.cross_entropy
+    ours, theirs = loss(eta, reduction="none"), F.cross_entropy
     with torch.autocast(
         "cpu", dtype=dtype if dtype != torch.float32 else torch.bfloat16, enabled=dtype != torch.float32
     ):
         our_loss = ours(logits, targets)
         their_loss = theirs(logits, targets.dense(), reduction="none")
-    exact = SoftTargetInfoNCE(eta.double(), reduction="none")(logits.double(), targets)
+    exact = loss(eta.double(), reduction="none")(logits.double(), targets)
     their_exact = theirs(logits.double(), targets.dense(torch.float64), reduction="none")
     our_error = (our_loss.double() - exact).abs().max()
     their_error = (their_loss.double() - their_exact).abs().max()
@@ -44,7 +47,7 @@ def test_error_is_within_twice_cross_entropys(kind: str, scale: float, dtype: to
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("loss", [SoftTargetInfoNCE(), InfoNCE(), SoftTargetCrossEntropy(), NLL()])
+@pytest.mark.parametrize("loss", [SoftTargetInfoNCE(), InfoNCE(), ExpectedInfoNCE(), SoftTargetCrossEntropy(), NLL()])
 def test_finite_at_the_ends_of_the_range(loss: torch.nn.Module, dtype: torch.dtype) -> None:
     largest = min(torch.finfo(dtype).max, 1e30)
     logits = torch.tensor([[largest, -largest, 0.0], [0.0, largest, largest], [-largest] * 3], dtype=dtype)

@@ -204,8 +204,18 @@ def test_saved_targets_load_safely(tmp_path) -> None:
 
 def test_different_backgrounds_are_an_error_also_unchecked() -> None:
     skewed = SoftTargets.from_labels(LABELS, 4, 0.1, torch.tensor([0.7, 0.1, 0.1, 0.1]))
+    uniform = SoftTargets.from_labels(LABELS, 4, 0.1)
     with set_validation(False), pytest.raises(ValueError, match="different smoothing_dist"):
-        skewed.smooth(0.2)
+        skewed.mix(uniform, 0.5)
+
+
+def test_smoothing_twice_makes_one_background_of_two() -> None:
+    skewed = SoftTargets.from_labels(LABELS, 4, 0.1, torch.tensor([0.7, 0.1, 0.1, 0.1]))
+    for dist in (None, torch.tensor([0.1, 0.2, 0.3, 0.4])):
+        again = skewed.smooth(0.2, dist)
+        expected = 0.8 * skewed.dense() + 0.2 * (torch.full((4,), 0.25) if dist is None else dist)
+        torch.testing.assert_close(again.dense(), expected)
+        assert again.form == skewed.form
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,19 @@ from softnce import (
     targets,
 )
 from softnce._checks import set_validation
-from softnce.candidates import BatchCandidates, Candidates, ClassCandidates, QueueCandidates, SampledCandidates
+from softnce.candidates import (
+    BatchCandidates,
+    Candidates,
+    ClassCandidates,
+    NoiseCandidates,
+    QueueCandidates,
+    SampledCandidates,
+)
 from softnce.losses import (
     NLL,
     ClassifierLoss,
     ContrastiveLoss,
+    ExpectedInfoNCE,
     InfoNCE,
     SoftDistributionInfoNCE,
     SoftTargetCrossEntropy,
@@ -43,7 +51,9 @@ __all__ = [
     "ClassCandidates",
     "ClassifierLoss",
     "ContrastiveLoss",
+    "ExpectedInfoNCE",
     "InfoNCE",
+    "NoiseCandidates",
     "QueueCandidates",
     "RunningNoise",
     "SampledCandidates",

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from softnce import _ranks
 from softnce._rows import (
+    OthersForm,
     Reduction,
     check_chunk_size,
     check_class_weight,
     check_group,
     check_hard,
     check_label_smoothing,
+    check_others,
     check_own,
     check_reduction,
     check_temperature,
@@ -26,13 +28,15 @@ from softnce._rows import (
     total_weight,
 )
 from softnce._scores.logits import Logits
+from softnce._scores.others import drawn, in_the_mean
 from softnce._scores.table import Table
 from softnce.candidates import Candidates, ClassCandidates
 from softnce.draws import Draw
 from softnce.targets.soft_targets import LABELS, SoftTargets
 
-Contrast = Literal["geometric", "classes"]
-"""What a target is contrasted with: other targets, by their geometric mean scores; or the classes (cross-entropy)."""
+Contrast = Literal["geometric", "arithmetic", "classes"]
+"""How a target is contrasted: with other targets by their scores, a geometric mean over classes (soft target InfoNCE);
+in expectation over the labels it and they could draw (expected InfoNCE); with the classes (cross-entropy)."""
 
 
 def compute(
@@ -45,6 +49,7 @@ def compute(
     temperature: float | Tensor = 1.0,
     candidates: Candidates | SoftTargets | None = None,
     draw: Draw | None = None,
+    others: OthersForm | None = None,
     remove_accidental_hits: bool = False,
     chunk_size: int | None = None,
     reduction: Reduction = "mean",
@@ -64,9 +69,11 @@ def compute(
         hard_labels_of: name of a loss that takes hard labels only; None: soft targets are welcome.
         exchange: whether ranks exchange targets, where candidates need them, and means.
         gather: return the targets of all ranks in any case; only with ``exchange``.
-        others: as in :mod:`softnce.functional`.
+
+    The other arguments are those of :mod:`softnce.functional`.
     """
     check_reduction(reduction)
+    check_others(others)
     label_smoothing = check_label_smoothing(label_smoothing)
     if hard_labels_of is not None:
         check_hard(targets, hard_labels_of)
@@ -109,7 +116,7 @@ def compute(
 
     # Candidates.
     place: Tensor | None = None
-    if contrast == "geometric" and not isinstance(candidates, SoftTargets):
+    if contrast != "classes" and not isinstance(candidates, SoftTargets):
         place = torch.arange(len(alpha), device=alpha.device) if batch is None else own
     uses_batch = candidates is None and drawn_noise is None
     if isinstance(candidates, Candidates):
@@ -121,13 +128,29 @@ def compute(
     # Contrast.
     if contrast == "classes":
         losses = source.cross_entropy(score_temperature, None, alpha, class_weight)
-    elif isinstance(candidates, ClassCandidates) and candidates.are_plain_vertices:
+    elif contrast == "geometric" and isinstance(candidates, ClassCandidates) and candidates.are_plain_vertices:
         losses = source.cross_entropy(score_temperature, score_noise, alpha)
     else:
         groups, place = _groups(candidates, drawn_noise, whole, place, alpha, own, label_smoothing, batch, generator)
-        losses = source.geometric(
-            score_temperature, score_noise, alpha, groups, place, remove_accidental_hits, chunk_size
-        )
+        count = candidates.noise_count if isinstance(candidates, Candidates) else 0.0
+        if contrast == "arithmetic":
+            form = others or ("mean" if isinstance(source, Logits) else "drawn")
+            if candidates is None and form == "mean":
+                count = float(source.num_classes)
+            eta = _smoothed_noise(score_noise, label_smoothing)
+            rest = in_the_mean(groups, place, alpha, count, eta)
+            if form == "drawn":
+                rest = drawn(groups, place, alpha, count, eta, generator)
+            losses = source.expected(score_temperature, eta, alpha, rest, chunk_size)
+        elif count:
+            raise ValueError(
+                "NoiseCandidates are candidates in expectation, which only ExpectedInfoNCE can count; for this loss "
+                f"draw them: SampledCandidates({count:g}, noise_probs)"
+            )
+        else:
+            losses = source.geometric(
+                score_temperature, score_noise, alpha, groups, place, remove_accidental_hits, chunk_size
+            )
 
     # Reduce.
     if exchange and reduction != "none":
@@ -160,6 +183,13 @@ def _groups(
     held = candidates.smooth(label_smoothing).detach()  # they hold the rows' targets, so they are smoothed alike
     check_own(held, own, alpha, "candidates")
     return [held], own
+
+
+def _smoothed_noise(log_noise: Tensor | None, label_smoothing: float) -> Tensor | None:
+    """log η of targets that are smoothed towards uniform."""
+    if log_noise is None or label_smoothing == 0:
+        return log_noise
+    return ((1 - label_smoothing) * log_noise.exp() + label_smoothing / len(log_noise)).log()
 
 
 def _weights(

@@ -11,6 +11,7 @@ from softnce.targets._equality import numbered
 from softnce.targets.soft_targets import LABELS, SoftTargets, as_soft_targets
 
 Reduction = Literal["mean", "sum", "none"]
+OthersForm = Literal["mean", "drawn"]
 
 
 def rows_of_logits(logits: Tensor, allow_empty: bool = False) -> tuple[Tensor, torch.Size]:
@@ -178,6 +179,12 @@ def check_label_smoothing(label_smoothing: float) -> float:
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
     return label_smoothing
+
+
+def check_others(others: object) -> OthersForm | None:
+    if others is not None and others not in get_args(OthersForm):
+        raise ValueError(f"others must be one of {', '.join(get_args(OthersForm))} or None, got {others!r}")
+    return others  # type: ignore[return-value]
 
 
 def check_reduction(reduction: object) -> Reduction:

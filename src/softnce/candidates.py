@@ -7,12 +7,13 @@ here do that, and add up: ``BatchCandidates() + ClassCandidates()``.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from softnce._checks import check_distribution
+from softnce._checks import as_number, check_distribution
 from softnce._precision import KeepsPrecision
 from softnce.targets._background import same_number
 from softnce.targets._sampling import class_edges, invert_edges
@@ -31,6 +32,10 @@ class Candidates(nn.Module):
 
     uses_batch = False
     """Whether the other ranks' targets are needed."""
+    needs_rows = False
+    """Whether they are needed one by one; else their class counts do, where the contrast only counts."""
+    noise_count: float = 0
+    """Further candidates from η, in expectation."""
 
     def forward(
         self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
@@ -55,6 +60,33 @@ class BatchCandidates(Candidates):
         self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Groups, Tensor | None]:
         return [batch], own
+
+
+class NoiseCandidates(Candidates):
+    """``count`` further draws from the noise η, in expectation: for :class:`~softnce.ExpectedInfoNCE` only.
+
+    It is the knob between InfoNCE (0) and soft target cross-entropy (∞). In the mean every class counts count·η_k more,
+    which costs nothing when all logits are at hand; where the others are drawn, as from a table by default, ``count``
+    labels are drawn from η. The other losses score whole targets: they need draws, ``SampledCandidates(count, η)``.
+
+    Args:
+        count: m ≥ 0.
+    """
+
+    def __init__(self, count: float) -> None:
+        super().__init__()
+        count = as_number(count, "count", "a number of at least 0")
+        if not 0 <= count < torch.inf:
+            raise ValueError(f"count must be a finite number of at least 0, got {count}")
+        self.noise_count = count
+
+    def extra_repr(self) -> str:
+        return f"count={self.noise_count:g}"
+
+    def forward(
+        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Groups, Tensor | None]:
+        return [], None
 
 
 class ClassCandidates(Candidates):
@@ -158,6 +190,7 @@ class QueueCandidates(Candidates):
     """
 
     uses_batch = True
+    needs_rows = True
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -207,6 +240,14 @@ class CandidateSum(Candidates):
     @property
     def uses_batch(self) -> bool:  # type: ignore[override]
         return any(term.uses_batch for term in self.terms)
+
+    @property
+    def needs_rows(self) -> bool:  # type: ignore[override]
+        return any(term.needs_rows for term in self.terms)
+
+    @property
+    def noise_count(self) -> float:  # type: ignore[override]
+        return math.fsum(float(term.noise_count) for term in self.terms)  # type: ignore[arg-type]
 
     def forward(
         self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None

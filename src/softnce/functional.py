@@ -39,7 +39,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from softnce._pipeline import compute
-from softnce._rows import Reduction, check_table, check_temperature
+from softnce._rows import OthersForm, Reduction, check_table, check_temperature
 from softnce._scores.classes import class_scores
 from softnce._scores.logits import Logits
 from softnce._scores.table import Table
@@ -49,7 +49,9 @@ from softnce.noise import log_noise
 from softnce.targets import SoftTargets
 
 __all__ = [
+    "expected_info_nce",
     "info_nce",
+    "linear_expected_info_nce",
     "linear_soft_target_info_nce",
     "linear_topk",
     "nll",
@@ -163,6 +165,122 @@ def linear_soft_target_info_nce(
         temperature=temperature, candidates=candidates, draw=draw, remove_accidental_hits=remove_accidental_hits,
         chunk_size=chunk_size, reduction=reduction, sample_weight=sample_weight, class_weight=class_weight,
         label_smoothing=label_smoothing, ignore_index=ignore_index, batch=batch, own=own, generator=generator,
+    )[0]  # fmt: skip
+
+
+def expected_info_nce(
+    logits: Tensor,
+    targets: Tensor | SoftTargets,
+    noise_probs: Tensor | None = None,
+    *,
+    temperature: float | Tensor = 1.0,
+    candidates: Candidates | SoftTargets | None = None,
+    others: OthersForm | None = None,
+    chunk_size: int | None = None,
+    reduction: Reduction = "mean",
+    sample_weight: Tensor | None = None,
+    class_weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    batch: SoftTargets | None = None,
+    own: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""InfoNCE summed over the label that each soft target could draw, instead of drawing it.
+
+    .. math:: \ell = \sum_k \alpha_k \log\left(1 + R / e^{s_k}\right), \qquad
+              R = \sum_{c \in C,\, c \neq \text{own}} \sum_j c_j e^{s_j}, \qquad
+              s_k = \text{logit}_k / \tau - \log \eta_k
+
+    R are the other candidates in the mean (``others="mean"``), or one label drawn from each (``others="drawn"``). The
+    loss lies above soft distribution InfoNCE in expectation, has none of the noise of its draw, and equals
+    :func:`info_nce` for labels against labels. O(N·K) for labels, pairs and dense rows alike.
+
+    What it learns is p(k|x)/η_k up to a constant: exactly if the others are drawn, and in the mean as far as
+    (M + m)·η_k ≫ α_k for M candidates and m more from η (:class:`~softnce.NoiseCandidates`). Hence the defaults:
+    from logits the others are counted in the mean and m = K, so that every class is expected among them
+    (``candidates=BatchCandidates()`` is m = 0, ``BatchCandidates() + NoiseCandidates(m)`` any other m); from a table
+    they are drawn, and m = 0.
+
+    Args:
+        noise_probs: η must be the marginal of the targets. ``label_smoothing`` smooths it with them; targets that come
+            smoothed need a smoothed η.
+        others: ``"mean"``, ``"drawn"``, or None for ``"mean"`` from logits and ``"drawn"`` from a table.
+
+    The other arguments are those of :mod:`softnce.functional`.
+
+    Returns:
+        the loss, () or of the labels' shape.
+
+    References: for hard labels this is the log-Q corrected in-batch or sampled softmax (Bengio and Senécal, 2008), and
+    with m alone the balanced softmax or logit adjustment (Ren et al., 2020; Menon et al., 2021); derived here from the
+    bound of section 3.3 of Hugger and Uhlmann (2024).
+
+    >>> logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+    >>> expected_info_nce(logits, torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0]]))
+    tensor(1.1673)
+    """
+    source = Logits(logits)
+    return compute(
+        source, targets, contrast="arithmetic", log_noise=log_noise(noise_probs, source.num_classes),
+        temperature=temperature, candidates=candidates, others=others, chunk_size=chunk_size, reduction=reduction,
+        sample_weight=sample_weight, class_weight=class_weight, label_smoothing=label_smoothing,
+        ignore_index=ignore_index, batch=batch, own=own, generator=generator,
+    )[0]  # fmt: skip
+
+
+def linear_expected_info_nce(
+    features: Tensor,
+    table: Tensor,
+    targets: Tensor | SoftTargets,
+    noise_probs: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    sparse: bool = False,
+    cosine: bool = False,
+    temperature: float | Tensor = 1.0,
+    candidates: Candidates | SoftTargets | None = None,
+    others: OthersForm | None = None,
+    chunk_size: int | None = None,
+    reduction: Reduction = "mean",
+    sample_weight: Tensor | None = None,
+    class_weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    batch: SoftTargets | None = None,
+    own: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """:func:`expected_info_nce` of the logits ``features @ table.T + bias``, from the classes that occur.
+
+    By default the others are drawn: with M candidates and targets of S pairs O(N·(M + S)·d) time and O(N·M) memory,
+    whatever K. Smoothed and dense targets touch every class, and so does noise in the mean: they take all logits,
+    O(N·K·d), or are refused if ``sparse``.
+
+    Args:
+        features: (N, d).
+        table: label embeddings (K, d).
+        bias: (K,).
+        sparse: make the gradient of ``table`` a sparse tensor of the rows touched, for ``SparseAdam`` or ``SGD``.
+        cosine: normalise features and label embeddings to unit length.
+
+    The other arguments are those of :func:`expected_info_nce`.
+
+    Returns:
+        the loss, () or (N,).
+
+    >>> table = torch.randn(1_000_000, 16, requires_grad=True)
+    >>> loss = linear_expected_info_nce(torch.randn(4, 16), table, torch.tensor([5, 6, 7, 8]), sparse=True)
+    >>> loss.backward()
+    >>> table.grad.coalesce().indices()
+    tensor([[5, 6, 7, 8]])
+    """
+    source = Table(features, table, bias, sparse, cosine)
+    return compute(
+        source, targets, contrast="arithmetic", log_noise=log_noise(noise_probs, source.num_classes),
+        temperature=temperature, candidates=candidates, others=others, chunk_size=chunk_size, reduction=reduction,
+        sample_weight=sample_weight, class_weight=class_weight, label_smoothing=label_smoothing,
+        ignore_index=ignore_index, batch=batch, own=own, generator=generator,
     )[0]  # fmt: skip
 
 

@@ -23,10 +23,12 @@ from softnce import _ranks, functional
 from softnce._pipeline import Contrast, compute
 from softnce._precision import KeepsPrecision
 from softnce._rows import (
+    OthersForm,
     Reduction,
     check_chunk_size,
     check_class_weight,
     check_label_smoothing,
+    check_others,
     check_reduction,
     check_temperature,
 )
@@ -173,7 +175,7 @@ class NLL(ClassifierLoss):
 class ContrastiveLoss(ClassifierLoss):
     """What the contrastive losses have besides: noise, candidates, a draw, and a form from a table of embeddings."""
 
-    contrast = "geometric"
+    contrast: ClassVar[Contrast] = "geometric"
     log_noise: Tensor | None
 
     def __init__(
@@ -205,6 +207,7 @@ class ContrastiveLoss(ClassifierLoss):
             raise TypeError(f"draw must be one of softnce.draws, got {type(draw).__name__}")
         self.candidates = candidates
         self.draw = draw
+        self.others: OthersForm | None = None
         self.remove_accidental_hits = remove_accidental_hits
         self.chunk_size = check_chunk_size(chunk_size)
         self.running_noise = noise_probs if isinstance(noise_probs, RunningNoise) else None
@@ -274,10 +277,10 @@ class ContrastiveLoss(ClassifierLoss):
             source, targets, contrast=self.contrast,
             hard_labels_of=type(self).__name__ if self.hard_labels_only else None,
             log_noise=noise, temperature=self.temperature, candidates=self.candidates, draw=self.draw,
-            remove_accidental_hits=self.remove_accidental_hits, chunk_size=self.chunk_size, reduction=self.reduction,
-            sample_weight=sample_weight, class_weight=self.class_weight, label_smoothing=self.label_smoothing,
-            ignore_index=self.ignore_index, batch=batch, own=own, generator=generator, exchange=self._exchanges(),
-            gather=self.running_noise is not None,
+            others=self.others, remove_accidental_hits=self.remove_accidental_hits, chunk_size=self.chunk_size,
+            reduction=self.reduction, sample_weight=sample_weight, class_weight=self.class_weight,
+            label_smoothing=self.label_smoothing, ignore_index=self.ignore_index, batch=batch, own=own,
+            generator=generator, exchange=self._exchanges(), gather=self.running_noise is not None,
         )  # fmt: skip
         if batch is None and self._trains():
             self._take_in(whole)
@@ -375,3 +378,63 @@ class SoftDistributionInfoNCE(ContrastiveLoss):
             ignore_index=ignore_index,
             distributed=distributed,
         )
+
+
+class ExpectedInfoNCE(ContrastiveLoss):
+    r"""InfoNCE summed over the label that each soft target could draw, instead of drawing it.
+
+    .. math:: \ell = \sum_k \alpha_k \log\left(1 + R / e^{s_k}\right), \qquad
+              R = \sum_{c \in C,\, c \neq \text{own}} \sum_j c_j e^{s_j}
+
+    The loss to use when soft targets meet many classes, or differ from sample to sample (a teacher, votes); see
+    :func:`softnce.functional.expected_info_nce`.
+
+    Args:
+        noise_probs: η, the marginal of the targets (K,), None for uniform, or a :class:`~softnce.RunningNoise`.
+            ``label_smoothing`` smooths it with the targets.
+        temperature: τ, a positive number or an ``nn.Parameter`` to be learned.
+        candidates: what to contrast with, see :mod:`softnce.candidates`; None: the batch, and from logits K further
+            draws from η in expectation, ``BatchCandidates() + NoiseCandidates(K)``.
+        others: ``"mean"``: candidates count with all their classes; ``"drawn"``: one label is drawn from each; None:
+            ``"mean"`` from logits, ``"drawn"`` from a table.
+        chunk_size: rows worked on at a time; by default as many as the cache holds.
+        reduction, class_weight, label_smoothing, ignore_index: as in :mod:`softnce.functional`. Smoothing does not
+            cancel here: it smooths, as in cross-entropy.
+        distributed: whether ranks exchange targets and means in training.
+
+    >>> loss = ExpectedInfoNCE(torch.tensor([0.5, 0.25, 0.25]), label_smoothing=0.1)
+    >>> loss(torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), torch.tensor([0, 1]))
+    tensor(1.0327)
+    """
+
+    contrast: ClassVar[Contrast] = "arithmetic"
+
+    def __init__(
+        self,
+        noise_probs: Tensor | RunningNoise | None = None,
+        *,
+        temperature: float | Tensor = 1.0,
+        candidates: Candidates | SoftTargets | None = None,
+        others: OthersForm | None = None,
+        chunk_size: int | None = None,
+        reduction: Reduction = "mean",
+        class_weight: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -100,
+        distributed: bool = True,
+    ) -> None:
+        super().__init__(
+            noise_probs,
+            temperature=temperature,
+            candidates=candidates,
+            chunk_size=chunk_size,
+            reduction=reduction,
+            class_weight=class_weight,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+            distributed=distributed,
+        )
+        self.others = check_others(others)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, others={self.others!r}"

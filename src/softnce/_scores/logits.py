@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from softnce._rows import blank_ignored, rows_of_logits, rows_of_targets
+from softnce._scores.arithmetic import expected
 from softnce._scores.classes import class_scores, cross_entropy
 from softnce._scores.geometric import contrast
+from softnce._scores.others import Others
 from softnce.targets import SoftTargets
 
 
@@ -43,6 +45,17 @@ class Logits:
     ) -> Tensor:
         """See :func:`softnce._scores.geometric.contrast`."""
         return contrast(self.rows, temperature, log_noise, targets, groups, own, remove_accidental_hits, chunk_size)
+
+    def expected(
+        self,
+        temperature: float | Tensor,
+        log_noise: Tensor | None,
+        targets: SoftTargets,
+        others: Others,
+        chunk_size: int | None,
+    ) -> Tensor:
+        """See :func:`softnce._scores.arithmetic.expected`."""
+        return expected(self.rows, temperature, log_noise, targets, others.counts(), others.held, chunk_size)
 
     def cross_entropy(
         self,

@@ -15,7 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from softnce._precision import at_least_float32, full_precision
 from softnce._rows import blank_ignored, check_table, rows_of_targets
+from softnce._scores.arithmetic import expected, log_counts
 from softnce._scores.classes import class_scores, cross_entropy
+from softnce._scores.others import Others
 from softnce.targets._background import is_zero
 from softnce.targets._equality import numbered
 from softnce.targets.soft_targets import DENSE, SoftTargets
@@ -116,6 +118,80 @@ class Table:
                 total = torch.cat(parts)
             return torch.logaddexp(total, total.new_zeros(()))
 
+    def expected(
+        self,
+        temperature: float | Tensor,
+        log_noise: Tensor | None,
+        targets: SoftTargets,
+        others: Others,
+        chunk_size: int | None,
+    ) -> Tensor:
+        """ℓ of every row, (N,), see :mod:`softnce._scores.arithmetic`, from the classes that occur.
+
+        With M candidates of S pairs time is O(N·M·S·d) and memory O(N·M·S), whatever K; labels have S = 1. Dense
+        targets, smoothing and noise in expectation touch every class: they take all logits, O(N·K·d).
+        """
+        groups = [group for group in others.groups if len(group)]
+        members = [targets, *groups]
+        if isinstance(others.noise_mass, Tensor) or others.noise_mass > 0 or any(map(_touches_all, members)):
+            if self.sparse:
+                raise ValueError(
+                    "sparse=True needs targets and candidates without smoothing, dense rows or noise in expectation: "
+                    "they touch every class; use pairs, no label_smoothing and others='drawn', or sparse=False"
+                )
+            with full_precision(self.rows.device):
+                return expected(
+                    self._logits(), temperature, log_noise, targets, others.counts(), others.held, chunk_size
+                )
+        with full_precision(self.rows.device):
+            dtype = at_least_float32(self.rows.dtype)
+            z = F.normalize(self.rows.to(dtype), dim=1) if self.cosine else self.rows.to(dtype)
+            if not groups or len(z) == 0:  # zero, but keeps the autograd graph connected
+                mine = _mixed_embeddings(self.table, [targets], dtype, self.sparse, self.cosine)
+                zeros = (z / temperature * mine)[:, :0].sum(1)
+                return zeros if self.bias is None else zeros + self.bias[:0].sum()
+            z = z / temperature
+            rows = F.embedding(torch.cat([m.classes.flatten() for m in members]), self.table, sparse=self.sparse)
+            rows = F.normalize(rows.to(dtype), dim=1) if self.cosine else rows.to(dtype)
+            split = targets.classes.numel()
+            own_rows = rows[:split].view(*targets.classes.shape, -1)
+            own = torch.einsum("nd,nsd->ns", z, own_rows) + self._shift(targets.classes, temperature, log_noise, dtype)
+            logs = [log_counts(group.pair_weight(dtype), dtype) for group in groups]
+            shifts = [self._shift(group.classes, temperature, log_noise, dtype) for group in groups]
+            offset = torch.cat([(log + shift).flatten() for log, shift in zip(logs, shifts, strict=True)])
+            columns = _own_columns(others.place, groups)
+            mask = SoftTargets.joint_mask(groups)
+            if mask is not None:
+                mask = mask.repeat_interleave(
+                    torch.cat([torch.full_like(g.classes[:, 0], g.classes.shape[1]) for g in groups])
+                )
+            if chunk_size is None:
+                rest = _counted_rest(z, rows[split:], offset, mask, columns)
+            else:
+                parts = [slice(start, start + chunk_size) for start in range(0, len(z), chunk_size)]
+                rest = torch.cat([
+                    checkpoint(
+                        _counted_rest, z[part], rows[split:], offset, mask, None if columns is None else columns[part],
+                        use_reentrant=False,
+                    )
+                    for part in parts
+                ])  # fmt: skip
+            gap = rest[:, None] - own
+            return (targets.pair_weight(dtype) * F.softplus(gap, threshold=50)).sum(1)
+
+    def _shift(
+        self, classes: Tensor, temperature: float | Tensor, log_noise: Tensor | None, dtype: torch.dtype
+    ) -> Tensor | float:
+        """b/τ − log η at ``classes``."""
+        shift: Tensor | float = 0.0 if self.bias is None else self.bias[classes].to(dtype) / temperature
+        return shift if log_noise is None else shift - log_noise.to(dtype)[classes]
+
+    def _logits(self) -> Tensor:
+        """All logits, (N, K)."""
+        dtype = at_least_float32(self.rows.dtype)
+        z, y = (F.normalize(v.to(dtype), dim=1) if self.cosine else v.to(dtype) for v in (self.rows, self.table))
+        return F.linear(z, y, None if self.bias is None else self.bias.to(dtype))
+
     def cross_entropy(
         self,
         temperature: float | Tensor,
@@ -127,10 +203,45 @@ class Table:
         if self.sparse:
             raise ValueError("sparse=True cannot be combined with class vertices as candidates: they touch every class")
         with full_precision(self.rows.device):
-            dtype = at_least_float32(self.rows.dtype)
-            z, y = (F.normalize(v.to(dtype), dim=1) if self.cosine else v.to(dtype) for v in (self.rows, self.table))
-            logits = F.linear(z, y, None if self.bias is None else self.bias.to(dtype))
-            return cross_entropy(class_scores(logits, temperature, log_noise), targets, class_weight)
+            return cross_entropy(class_scores(self._logits(), temperature, log_noise), targets, class_weight)
+
+
+def _touches_all(targets: SoftTargets) -> bool:
+    return targets.form == DENSE or not is_zero(targets.smoothing)
+
+
+def _own_columns(place: Tensor | None, groups: Sequence[SoftTargets]) -> Tensor | None:
+    """Which columns, counted through the pairs of all groups, are the pairs of each row's own target, (N, S).
+
+    The own targets lie in one group.
+    """
+    if place is None:
+        return None
+    start = column = 0
+    columns = torch.zeros(len(place), 0, dtype=torch.long, device=place.device)
+    for group in groups:
+        pairs = group.classes.shape[1]
+        if pairs > columns.shape[1]:
+            columns = F.pad(columns, (0, pairs - columns.shape[1]), value=-1)
+        inside = (place >= start) & (place < start + len(group))
+        first = column + (place - start) * pairs
+        mine = first[:, None] + torch.arange(pairs, device=place.device)
+        columns = torch.where(inside[:, None], F.pad(mine, (0, columns.shape[1] - pairs), value=-1), columns)
+        start, column = start + len(group), column + group.classes.numel()
+    return columns
+
+
+def _counted_rest(z: Tensor, rows: Tensor, offset: Tensor, mask: Tensor | None, columns: Tensor | None) -> Tensor:
+    """log R of every row, (N,): the columns' scores without those of the row's own target and of masked ones."""
+    exponents = torch.addmm(offset, z, rows.t())
+    # Half the lowest number, so that it can be added once more without becoming −∞, whose differences are no numbers.
+    excluded = torch.finfo(exponents.dtype).min / 2
+    if mask is not None:
+        exponents = exponents.masked_fill(mask.logical_not(), excluded)
+    if columns is not None:
+        inside = (columns >= 0).to(exponents.dtype)
+        exponents = exponents.scatter_add(1, columns.clamp(min=0), inside * excluded)
+    return exponents.logsumexp(1)
 
 
 def _rest(

@@ -24,9 +24,7 @@ def same_dist(a: Tensor | None, b: Tensor | None, num_classes: int, unread: bool
     if not values_are_readable(a, b):
         return unread and a is not None and b is not None
     if a is None or b is None:
-        given = a if b is None else b
-        assert given is not None
-        return bool((given == 1 / num_classes).all())
+        return bool((_given(a, b) == 1 / num_classes).all())
     return a.shape == b.shape and torch.equal(a, b)
 
 
@@ -39,3 +37,20 @@ def common_dist(parts: Sequence[tuple[float | Tensor, Tensor | None]], num_class
             "SoftTargets.from_dense(t.dense())"
         )
     return dists[0] if dists else None
+
+
+def mixed_dist(
+    mass: float, dist: Tensor | None, other_mass: float, other: Tensor | None, classes: int
+) -> Tensor | None:
+    """What two backgrounds are spread as together."""
+    if other_mass == 0 or same_dist(dist, other, classes, unread=False):
+        return dist
+    a, b = (torch.full_like(_given(dist, other), 1 / classes) if d is None else d for d in (dist, other))
+    return (mass * a + other_mass * b) / (mass + other_mass)
+
+
+def _given(a: Tensor | None, b: Tensor | None) -> Tensor:
+    """The one of the two that is not None."""
+    found = b if a is None else a
+    assert found is not None
+    return found

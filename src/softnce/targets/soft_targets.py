@@ -19,7 +19,7 @@ from softnce._checks import (
     check_tensor,
     values_are_checked,
 )
-from softnce.targets._background import common_dist, is_zero, same_dist, same_number
+from softnce.targets._background import common_dist, is_zero, mixed_dist, same_dist, same_number
 from softnce.targets._sampling import sample_labels
 
 
@@ -290,14 +290,14 @@ class SoftTargets:
             return values.mean(-1)
         return (values * self.smoothing_dist.to(values.dtype)).sum(-1)
 
-    def class_mass(self) -> Tensor:
-        """The sum of all rows that count, (K,), in float32 or better. O(N·S + K)."""
-        dtype = _at_least_float32(torch.float32 if self.weight is None else self.weight.dtype)
-        weight, mass = self.pair_weight(dtype), self.background_mass(dtype)
+    def class_mass(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The sum of all rows that count, (K,), in ``dtype``, by default float32 or better. O(N·S + K)."""
+        dtype = dtype or _at_least_float32(torch.float32 if self.weight is None else self.weight.dtype)
+        weight, mass = self.pair_weight(None if self.form == DENSE else dtype), self.background_mass(dtype)
         if self.mask is not None:
             weight, mass = weight * self.mask[:, None], mass * self.mask
         if self.form == DENSE:
-            total = weight.sum(0)
+            total = weight.sum(0, dtype=dtype)
         else:
             total = weight.new_zeros(self.num_classes).index_add(0, self.classes.flatten(), weight.flatten())
         if is_zero(self.smoothing):
@@ -331,9 +331,12 @@ class SoftTargets:
         smoothing = _check_smoothing(smoothing, smoothing_dist, self.num_classes)
         if smoothing == 0:
             return self
-        dist = common_dist([(self.smoothing, self.smoothing_dist), (smoothing, smoothing_dist)], self.num_classes)
         weight = None if self.weight is None else self.weight * (1 - smoothing)
         mass = smoothing if is_zero(self.smoothing) else smoothing + (1 - smoothing) * self.smoothing
+        if isinstance(mass, float):  # one mass for all rows: two backgrounds make one
+            dist = mixed_dist(smoothing, smoothing_dist, mass - smoothing, self.smoothing_dist, self.num_classes)
+        else:
+            dist = common_dist([(self.smoothing, self.smoothing_dist), (smoothing, smoothing_dist)], self.num_classes)
         return SoftTargets(self.num_classes, self.index, weight, mass, dist, self.mask)
 
     def mix(self, other: SoftTargets, lam: float | Tensor) -> SoftTargets:

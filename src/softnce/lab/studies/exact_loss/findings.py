@@ -14,6 +14,8 @@ from softnce.lab.studies.exact_loss.distribution import SMOOTHING
 from softnce.lab.studies.exact_loss.training import CLASSES, Kind, Method, Problem
 
 FEWEST_SEEDS = 3  # for a verdict
+Shapes = dict[int, dict[str, Any]]
+"""What :func:`~softnce.lab.studies.exact_loss.distribution.shape` measured, by the number of classes."""
 TARGETS: dict[Problem, str] = {"labels": "smoothed labels", "conditional": "the true conditional as target"}
 
 
@@ -81,8 +83,7 @@ def trainings(rows: Sequence[Row]) -> Trainings:
     )
 
 
-def shapes(rows: Sequence[Row]) -> dict[int, dict[str, Any]]:
-    """What :func:`~softnce.lab.studies.exact_loss.distribution.shape` measured, by the number of classes."""
+def shapes(rows: Sequence[Row]) -> Shapes:
     found = {row.config["classes"]: row.result for row in of_part(rows, "shape")}
     return {classes: found[classes] for classes in sorted(found)}
 
@@ -117,7 +118,7 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     return found
 
 
-def _sampling(of_classes: dict[int, dict[str, Any]]) -> Finding:
+def _sampling(of_classes: Shapes) -> Finding:
     many, most = of_classes[1000], max(shape["proposals"] for shape in of_classes.values())
     text = f"""{many["proposals"]:.2f} proposals per draw at K = 1000 (at most {most:.2f} up to K = {max(of_classes)});
         the method known before takes 10^{many["log10_original_proposals"]:.0f}. But such a draw says only

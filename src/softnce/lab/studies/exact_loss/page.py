@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from softnce.lab.experiment.results import Row
@@ -11,11 +12,12 @@ from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, Points, 
 from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import AVERAGED, LOSSES
 from softnce.lab.studies.exact_loss.distribution import EXACT_UP_TO, SMOOTHING
-from softnce.lab.studies.exact_loss.findings import TARGETS, Cost, Trainings, costs, shapes, trainings
+from softnce.lab.studies.exact_loss.findings import TARGETS, Cost, Shapes, Trainings, costs, shapes, trainings
 from softnce.lab.studies.exact_loss.training import CLASSES, DIMENSION, SPREAD, Method, Problem
 
 ORDER = 80
 EXACT, ORANGE, BLUE = "#882255", "#D55E00", "#0072B2"
+STRENGTHS = {"1": (EXACT, "o"), "√K": (ORANGE, "D"), "K": (BLUE, "s")}  # how each κ is drawn
 PROBLEMS: dict[Problem, str] = {
     "digits": "digits, K = 10, smoothed labels",
     "conditional": f"K = {CLASSES}, the true conditional",
@@ -23,6 +25,12 @@ PROBLEMS: dict[Problem, str] = {
 }
 BATCH: dict[Problem, int] = {"digits": 100, "conditional": 256, "labels": 256}
 PLAIN = ("soft-ce", "soft-target-info-nce", "soft-dist-info-nce")
+METHOD = f"""Digits: two hidden layers of 128, Adam at 1e-3. Known conditional: x normal in {DIMENSION} dimensions,
+    p(y|x) ∝ exp(x·θ_y + b_y) with normal θ (standard deviation {SPREAD:g}) and b, {CLASSES} classes, 4096 samples to
+    train on and 4096 to test; the linear model, which contains the truth, Adam at 0.02. Learning rates fall to 0 on a
+    cosine; they were not tuned for any loss. The best temperature is fitted on the test set itself: it shows what of
+    the error is a matter of scale. Gradient noise is taken at the weights after one epoch of soft target cross-entropy.
+    Errors of log Z are medians of five ω, up to K = {EXACT_UP_TO} and within 1e-16 and 1."""
 Curve = tuple[list[float], list[float] | None, list[float] | None]
 """Heights, and the band around them."""
 
@@ -34,14 +42,10 @@ def section(rows: Sequence[Row]) -> Section:
         blocks += [_errors_table(trained), _training_figure(trained), _course_figure(trained), _astray(trained)]
         blocks += [_table(trained, problem) for problem in trained.rows]
     if of_classes:
-        blocks += [_strength_text(of_classes), _strength_figure(of_classes)]
-        blocks += [_original_text(of_classes), _original_figure(of_classes)]
+        blocks += [_strength_figure(of_classes), _original_figure(of_classes)]
     if of_cost:
-        largest = max(of_cost)
-        blocks.append(f"""10,000 draws from the continuous categorical of one smoothed label at K = {largest} take
-            {of_cost[largest].times_dirichlet:.1f} times what 10,000 Dirichlet draws take.""")
         blocks.append(_cost_table(of_cost))
-    return Section("What the exact loss buys", _summary(trained), blocks, _method())
+    return Section("What the exact loss buys", _summary(trained), blocks, [METHOD])
 
 
 def _name(method: Method) -> str:
@@ -61,32 +65,6 @@ def _summary(trained: Trainings) -> str:
             errors = (f"{trained.error(problem, method).mean:.3f} ({_name(method)})" for method in best if method)
             parts.append(f"With {target}, KL to the truth at the best temperature is {', '.join(errors)} nats.")
     return f"The exact loss can be trained, at any number of classes. {' '.join(parts)}"
-
-
-def _errors_table(trained: Trainings) -> Table:
-    """Each loss that draws nothing or a label, and of the others the best and the derivation's."""
-
-    def line(title: str, find: Callable[[Problem], Method | None], symbol: str = "") -> list[str]:
-        cells = []
-        for problem in trained.rows:
-            method = find(problem)
-            strength = f" ({symbol} = {method.strength:g})" if method and symbol else ""
-            cells.append(f"{trained.error(problem, method).mean:.3f}{strength}" if method else "–")
-        return [title, *cells]
-
-    one = Method("continuous", 1.0)
-    body = [line(TITLES[kind], lambda problem, kind=kind: trained.best(problem, kind)) for kind in PLAIN]  # type: ignore[misc]
-    body += [
-        line("mean of labels, the best n", lambda problem: trained.best(problem, "averaged"), "n"),
-        line("exact, the best κ", lambda problem: trained.best(problem, "continuous"), "κ"),
-        line("exact, κ = 1, as derived", lambda problem: one if one in trained.rows[problem] else None),
-    ]
-    return Table(
-        ["loss", *(PROBLEMS[problem] for problem in trained.rows)],
-        body,
-        f"""Error at the best temperature, in nats: KL(p‖q), for digits the likelihood. Means over
-        {counted(trained.seeds, "seed")}.""",
-    )
 
 
 def _training_figure(trained: Trainings) -> Figure:
@@ -170,17 +148,6 @@ def _course_figure(trained: Trainings) -> Figure | None:
     return Figure("course", caption, [panel], panel_size=(6.4, 3.2))
 
 
-def _astray(trained: Trainings) -> str | None:
-    """How far soft target InfoNCE falls where a target tells its sample from the others."""
-    soft, exact = (trained.best("conditional", kind) for kind in ("soft-target-info-nce", "continuous"))
-    if soft is None or exact is None:
-        return None
-    accuracy = trained.course("conditional", soft)
-    return f"""With the true conditional as soft target the accuracy of soft target InfoNCE ends at
-        {100 * accuracy[-1]:.1f} %, after a peak of {100 * max(accuracy):.1f} %; that of the exact loss at
-        {100 * trained.score("conditional", exact, "accuracy").mean:.1f} % (docs/theory.md says why)."""
-
-
 def _table(trained: Trainings, problem: Problem) -> Table:
     error = "NLL" if problem == "digits" else "KL(p‖q)"
     columns = {
@@ -204,28 +171,57 @@ def _table(trained: Trainings, problem: Problem) -> Table:
     return Table(["loss", *columns, "nats", "noise"], body, caption)
 
 
-def _strength_figure(of_classes: dict[int, dict[str, Any]]) -> Figure:
-    classes = list(of_classes)
-    looks = {"1": (EXACT, "o"), "√K": (ORANGE, "D"), "K": (BLUE, "s")}
+def _errors_table(trained: Trainings) -> Table:
+    """Each loss that draws nothing or a label, and of the others the best and the derivation's."""
+    one = Method("continuous", 1.0)
+    lines: dict[str, tuple[str, Callable[[Problem], Method | None]]] = {
+        **{TITLES[kind]: ("", partial(trained.best, kind=kind)) for kind in PLAIN},
+        "mean of labels, the best n": ("n", partial(trained.best, kind="averaged")),
+        "exact, the best κ": ("κ", partial(trained.best, kind="continuous")),
+        "exact, κ = 1, as derived": ("", lambda problem: one if one in trained.rows[problem] else None),
+    }
+    body = []
+    for title, (symbol, find) in lines.items():
+        cells = []
+        for problem in trained.rows:
+            method = find(problem)
+            strength = f" ({symbol} = {method.strength:g})" if method and symbol else ""
+            cells.append(f"{trained.error(problem, method).mean:.3f}{strength}" if method else "–")
+        body.append([title, *cells])
+    caption = f"""Error at the best temperature, in nats: KL(p‖q), for digits the likelihood. Means over
+        {counted(trained.seeds, "seed")}."""
+    return Table(["loss", *(PROBLEMS[problem] for problem in trained.rows)], body, caption)
 
+
+def _astray(trained: Trainings) -> str | None:
+    """How far soft target InfoNCE falls where a target tells its sample from the others."""
+    soft, exact = (trained.best("conditional", kind) for kind in ("soft-target-info-nce", "continuous"))
+    if soft is None or exact is None:
+        return None
+    accuracy = trained.course("conditional", soft)
+    return f"""With the true conditional as soft target the accuracy of soft target InfoNCE ends at
+        {100 * accuracy[-1]:.1f} %, after a peak of {100 * max(accuracy):.1f} %; that of the exact loss at
+        {100 * trained.score("conditional", exact, "accuracy").mean:.1f} % (docs/theory.md says why)."""
+
+
+def _strength_figure(of_classes: Shapes) -> Figure:
     def lines(value: Callable[[int, dict[str, Any]], float]) -> list[Mark]:
-        return [
-            Line(
-                f"κ = {name}",
-                classes,
-                [value(k, shape["strength"][name]) for k, shape in of_classes.items()],
-                colour=colour,
-                marker=marker,
-            )
-            for name, (colour, marker) in looks.items()
-        ]
+        marks: list[Mark] = []
+        for name, (colour, marker) in STRENGTHS.items():
+            y = [value(k, shape["strength"][name]) for k, shape in of_classes.items()]
+            marks.append(Line(f"κ = {name}", list(of_classes), y, colour=colour, marker=marker))
+        return marks
 
-    label = Line("one label", classes, [shape["label_nats"] for shape in of_classes.values()], dash="dash")
+    label = Line("one label", list(of_classes), [shape["label_nats"] for shape in of_classes.values()], dash="dash")
     nats = [*lines(lambda k, strength: strength["nats"]), label]
     weight = [*lines(lambda k, strength: k * strength["mean_of_true_class"]), Level("", 1.0)]
+    k = 1000 if 1000 in of_classes else max(of_classes)
+    weak, strong = (of_classes[k]["strength"][name] for name in ("1", "K"))
     caption = f"""What a draw from the continuous categorical distribution of a label smoothed by {SMOOTHING:g} says
         about it, exactly. Left: KL to a draw from the uniform noise. Right: mean weight of the true class, in units of
-        the 1/K it has under the noise."""
+        the 1/K it has under the noise. At K = {k} and κ = 1 that mean is {weak["mean_of_true_class"]:.6f}, and the draw
+        carries {weak["nats"]:.2g} nats about its target, a drawn label {of_classes[k]["label_nats"]:.2g}, a draw at κ =
+        K {strong["nats"]:.2g}."""
     panels = [
         Panel("nats in a draw", "K", "nats", nats, log_x=True, log_y=True),
         Panel("weight of the true class", "K", "mean × K", weight, log_x=True, log_y=True),
@@ -233,39 +229,26 @@ def _strength_figure(of_classes: dict[int, dict[str, Any]]) -> Figure:
     return Figure("strength", caption, panels)
 
 
-def _strength_text(of_classes: dict[int, dict[str, Any]]) -> str:
-    k = 1000 if 1000 in of_classes else max(of_classes)
-    weak, strong = (of_classes[k]["strength"][name] for name in ("1", "K"))
-    return f"""At K = {k} and κ = 1 the true class has mean {weak["mean_of_true_class"]:.6f} in a draw against
-        {1 / k:.6f} under the noise, and the draw carries {weak["nats"]:.2g} nats about its target, where a drawn label
-        carries {of_classes[k]["label_nats"]:.2g}, and a draw at κ = K {strong["nats"]:.2g}."""
-
-
-def _shown(error: float | None) -> float:
-    return 1.0 if error is None else min(max(error, 1e-16), 1.0)
-
-
-def _original_figure(of_classes: dict[int, dict[str, Any]]) -> Figure:
+def _original_figure(of_classes: Shapes) -> Figure:
     errors = {k: shape for k, shape in of_classes.items() if "error" in shape}
-    drawn = {k: shape for k, shape in of_classes.items() if shape["log10_original_proposals"] <= 15}
+    original = {k: _shown(shape["original_error"]) for k, shape in errors.items()}
+    drawn = {k: shape["log10_original_proposals"] for k, shape in of_classes.items()}
+    proposals = {k: shape["proposals"] for k, shape in of_classes.items()}
 
-    def lines(original: dict[int, float], ours: dict[int, float]) -> list[Mark]:
+    def lines(theirs: dict[int, float], ours: dict[int, float]) -> list[Mark]:
         return [
-            Line("original authors", list(original), list(original.values()), colour=ORANGE, marker="D"),
+            Line("original authors", list(theirs), list(theirs.values()), colour=ORANGE, marker="D"),
             Line("softnce", list(ours), list(ours.values()), colour=BLUE, marker="o"),
         ]
 
-    normaliser = lines(
-        {k: _shown(shape["original_error"]) for k, shape in errors.items()},
-        {k: _shown(shape["error"]) for k, shape in errors.items()},
-    )
-    sampler = lines(
-        {k: 10 ** shape["log10_original_proposals"] for k, shape in drawn.items()},
-        {k: shape["proposals"] for k, shape in of_classes.items()},
-    )
-    caption = """This library beside the method of the distribution's original authors. Left: error of log Z in fp64,
-        for normal ω. Right: proposals per draw for a smoothed label; the original's grow faster than exponentially and
-        leave the picture."""
+    normaliser = lines(original, {k: _shown(shape["error"]) for k, shape in errors.items()})
+    sampler = lines({k: 10**power for k, power in drawn.items() if power <= 15}, proposals)
+    lost = [f"The original sum has lost its digits by K = {k}." for k, error in original.items() if error > 1e-3]
+    worst = max((shape["error"] for shape in errors.values()), default=math.nan)
+    caption = f"""This library beside the method of the distribution's original authors. Left: error of log Z in fp64,
+        for normal ω. Right: proposals per draw for a smoothed label. {lost[0] if lost else ""} Ours errs by at most
+        {worst:.1g} up to K = {max(errors, default=0)}, and a draw takes at most {max(proposals.values()):.2f} proposals
+        up to K = {max(drawn)}, where ordered rejection would take 10^{drawn[max(drawn)]:.0f}."""
     panels = [
         Panel("normaliser", "K", "absolute error of log Z", normaliser, log_x=True, log_y=True),
         Panel("sampler", "K", "proposals per draw", sampler, log_x=True, log_y=True),
@@ -273,42 +256,21 @@ def _original_figure(of_classes: dict[int, dict[str, Any]]) -> Figure:
     return Figure("original", caption, panels)
 
 
-def _original_text(of_classes: dict[int, dict[str, Any]]) -> str:
-    errors = {k: shape for k, shape in of_classes.items() if "error" in shape}
-    lost = next((k for k, shape in errors.items() if _shown(shape["original_error"]) > 1e-3), None)
-    before = f"The original sum has lost its digits by K = {lost}. Here" if lost else "Here"
-    k, worst = max(of_classes), max((shape["error"] for shape in errors.values()), default=math.nan)
-    return f"""{before} the largest error up to K = {max(errors, default=0)} is {worst:.1g}, and a draw takes at most
-        {max(shape["proposals"] for shape in of_classes.values()):.2f} proposals up to K = {k}, where ordered rejection
-        would take 10^{of_classes[k]["log10_original_proposals"]:.0f}."""
+def _shown(error: float | None) -> float:
+    return 1.0 if error is None else min(max(error, 1e-16), 1.0)
 
 
 def _cost_table(of_cost: dict[int, Cost]) -> Table:
     methods = dict.fromkeys(method for cost in of_cost.values() for method in cost.milliseconds)
+    largest = max(of_cost)
     return Table(
         ["milliseconds per step", *(f"K = {k}" for k in of_cost)],
         [[_name(m), *(_number(cost.milliseconds.get(m)) for cost in of_cost.values())] for m in methods],
-        f"""Loss and gradient of {of_cost[max(of_cost)].rows} rows against as many candidates, smoothed labels, one
-        core; medians of interleaved repetitions.""",
+        f"""Loss and gradient of {of_cost[largest].rows} rows against as many candidates, smoothed labels, one core;
+        medians of interleaved repetitions. 10,000 draws from the continuous categorical of one smoothed label at K =
+        {largest} take {of_cost[largest].times_dirichlet:.1f} times what 10,000 Dirichlet draws take.""",
     )
 
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
-
-
-def _method() -> list[str]:
-    return [
-        f"""Digits: 400 to train on, the other 1397 to test; two hidden layers of 128, Adam at 1e-3, batches of 100.
-        Known conditional: x normal in {DIMENSION} dimensions, p(y|x) ∝ exp(x·θ_y + b_y) with normal θ (standard
-        deviation {SPREAD:g}) and b, {CLASSES} classes, 4096 samples to train on and 4096 to test; the linear model,
-        which contains the truth, Adam at 0.02, batches of 256. Learning rates fall to 0 on a cosine; they were not
-        tuned for any loss. The best temperature is fitted on the test set itself: it shows what of the error is a
-        matter of scale.""",
-        """Gradient noise is the variance of one batch's gradient, from data and draws together, over the square of its
-        mean, at the weights after one epoch of soft target cross-entropy. Nats are KL(draw from the target ‖ draw from
-        η), over 512 training targets.""",
-        f"""The original authors' method is re-implemented: the normaliser as a sum of terms of either sign, in fp64,
-        against 30-digit arithmetic, for five normal ω up to K = {EXACT_UP_TO} (median errors, shown within 1e-16 and
-        1); the sampler by ordered rejection, whose acceptance is known in closed form.""",
-    ]

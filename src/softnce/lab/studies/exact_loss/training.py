@@ -102,17 +102,15 @@ def nats(problem: Problem, method: Method, seed: int) -> float | None:
     """KL of a draw from the target to one from the noise, over 512 targets: what one draw can say about its target."""
     here = data(problem, seed)
     probs, noise = here.targets[:512].dense(torch.float64), here.noise.double()
-    drawn: tuple[Distribution, ...]
+    draws: list[Distribution]
     match method.kind:
-        case "soft-dist-info-nce":
-            drawn = tuple(AveragedCategorical(1, p) for p in (probs, noise))
-        case "averaged":
-            drawn = tuple(AveragedCategorical(int(method.strength), p) for p in (probs, noise))
+        case "soft-dist-info-nce" | "averaged":
+            draws = [AveragedCategorical(int(method.strength) or 1, p) for p in (probs, noise)]
         case "continuous":
-            drawn = tuple(ContinuousCategorical(p, concentration=method.strength) for p in (probs, noise))
+            draws = [ContinuousCategorical(p, concentration=method.strength) for p in (probs, noise)]
         case _:
             return None
-    return kl_divergence(*drawn).mean().item()
+    return kl_divergence(*draws).mean().item()
 
 
 def gradient_noise(problem: Problem, method: Method, seed: int, batches: int) -> float | None:

@@ -1,0 +1,302 @@
+r"""The expected contrast: the own label summed over its soft target, the other candidates counted by class.
+
+With class scores s and the other candidates' class counts w (what each class has of them, drawn or in the mean),
+
+.. math:: R_i = \sum_j w_{ij} e^{s_{ij}}, \qquad
+          \ell_i = \sum_k \alpha_{ik} \log\big(1 + R_i / e^{s_{ik}}\big), \qquad
+          \frac{\partial \ell_i}{\partial s_{ij}} = q_{ij} \sum_k \alpha_{ik} \pi_{ik} - \alpha_{ij} \pi_{ij},
+
+where :math:`\pi_{ik} = R_i/(R_i + e^{s_{ik}})` and :math:`q_{ij} = w_{ij} e^{s_{ij}}/R_i`. The counts are the same for
+all rows but for what a row itself put in, which is taken out of them. So nothing is N × M: every path is O(N·K), and
+value and gradient of a block of rows are finished while it is in the cache.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+from torch.nn import functional as F
+
+from softnce._checks import values_are_readable
+from softnce._precision import at_least_float32, full_precision
+from softnce._scores.blocks import BLOCK
+from softnce._scores.classes import class_scores
+from softnce.targets._background import is_zero
+from softnce.targets.soft_targets import DENSE, SoftTargets
+
+
+def expected(
+    logits: Tensor,
+    temperature: float | Tensor,
+    log_noise: Tensor | None,
+    targets: SoftTargets,
+    counts: Tensor,
+    held: SoftTargets | None,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """ℓ of every row, (N,).
+
+    Args:
+        logits: (N, K).
+        targets: α, N rows.
+        counts: (K,) float64, the class counts of all candidates.
+        held: what each row has in ``counts``, N rows; None: nothing.
+        chunk_size: rows worked on at a time, by default as many as the cache holds.
+
+    Time O(N·K), also for dense targets; memory besides the gradient: one block of rows.
+    """
+    with full_precision(logits.device):
+        if len(logits) == 0:
+            return class_scores(logits, temperature)[:, :0].sum(1)  # zero, but keeps the autograd graph connected
+        if isinstance(temperature, Tensor):  # it may be learned
+            logits, temperature = class_scores(logits, temperature), 1.0
+        problem = _problem(at_least_float32(logits.dtype), 1 / temperature, log_noise, targets, counts, held)
+        problem.block = chunk_size
+        # The compiler makes its own blocks of plain operations; function transforms see through nothing else.
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return _plain(logits, problem)
+        return _Expected.apply(logits, problem)
+
+
+@dataclass
+class Problem:
+    """Everything but the logits. Tensors have the dtype the sums are taken in.
+
+    Own targets are pairs, with a background ``mass``·``spread`` that all rows share, or dense rows.
+    """
+
+    scale: float  # 1/τ
+    shift: Tensor | None  # (K,) −log η
+    log_counts: Tensor  # (K,) log of the counts that all rows share, far below all others where 0
+    own_index: Tensor | None  # (N, S), None: dense
+    own_weight: Tensor  # (N, S) or (N, K)
+    held_index: Tensor | None  # (N, S') where a row's counts differ from the shared ones …
+    held_log: Tensor | None  # (N, S') … and by how much, in logarithms
+    counts: Tensor | None = None  # (K,) for dense rows, whose counts are counts − held
+    held: Tensor | None = None  # (N, K)
+    mass: float = 0.0  # ε of the background
+    spread: Tensor | None = None  # (K,) ξ, None: uniform
+    inverse: Tensor | None = None  # (K,) 1/counts, where it is known that none is 0
+    block: int | None = None  # rows at a time
+
+
+def _problem(
+    dtype: torch.dtype,
+    scale: float,
+    log_noise: Tensor | None,
+    targets: SoftTargets,
+    counts: Tensor,
+    held: SoftTargets | None,
+) -> Problem:
+    shift = None if log_noise is None else -log_noise.to(dtype)
+    if not _fits_pairs(targets, held):
+        own = targets.dense(dtype)
+        mine = own if held is targets else None if held is None else held.dense(dtype)
+        return Problem(scale, shift, log_counts(counts, dtype), None, own, None, None, counts.to(dtype), mine)
+    mass = targets.smoothing if isinstance(targets.smoothing, float) else 0.0
+    spread = targets.smoothing_dist if mass > 0 else None
+    if held is not None and mass > 0 and not is_zero(held.smoothing):
+        # Every row put the same background in: it is taken out once.
+        counts = (counts - mass * (1 / len(counts) if spread is None else spread.double())).clamp(min=0)
+    held_index = held_log = None
+    if held is not None:
+        held_index, weight = held.classes, held.pair_weight(torch.float64)
+        same = held_index[:, :, None] == held_index[:, None, :]
+        if weight.shape[1] > 1:  # a class named twice has both weights
+            weight = (same * weight[:, None, :]).sum(2)
+        left = counts[held_index]
+        held_log = log_counts(left - weight, dtype) - log_counts(left, dtype)
+        if weight.shape[1] > 1:  # … and is changed once
+            first = same.int().argmax(2) == torch.arange(weight.shape[1], device=weight.device)
+            held_log = held_log * first
+    inverse = None
+    if mass > 0 and values_are_readable(counts) and counts.device.type == "cpu" and bool((counts > 0).all()):
+        inverse = (1 / counts).to(dtype)
+    return Problem(
+        scale, shift, log_counts(counts, dtype), targets.classes, targets.pair_weight(dtype), held_index, held_log,
+        mass=mass, spread=None if spread is None else spread.to(dtype), inverse=inverse,
+    )  # fmt: skip
+
+
+def _fits_pairs(targets: SoftTargets, held: SoftTargets | None) -> bool:
+    """Whether rows differ in a few pairs only: no dense rows, and a background that is the same for all or none."""
+    if targets.form == DENSE or not isinstance(targets.smoothing, float):
+        return False
+    return held is None or (held.form != DENSE and (is_zero(held.smoothing) or held.shares_background(targets)))
+
+
+def log_counts(counts: Tensor, dtype: torch.dtype) -> Tensor:
+    """log of counts; half the lowest number for 0, so that scores can be added without becoming −∞."""
+    return counts.clamp(min=0).log().clamp(min=torch.finfo(dtype).min / 2).to(dtype)
+
+
+class _Expected(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, logits: Tensor, problem: Problem) -> Tensor:
+        value, kept = _run(logits, problem, logits.requires_grad)
+        # The targets are saved only for autograd to notice when they are overwritten before backward reads them.
+        ctx.save_for_backward(logits, problem.own_weight)
+        ctx.problem, ctx.kept = problem, kept  # type: ignore[attr-defined]
+        return value
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor, None]:
+        logits = ctx.saved_tensors[0]  # type: ignore[attr-defined]
+        problem: Problem = ctx.problem  # type: ignore[attr-defined]
+        kept: Tensor | None = ctx.kept  # type: ignore[attr-defined]
+        if torch.is_grad_enabled():  # create_graph=True: the gradient will itself be differentiated
+            with torch.autocast(logits.device.type, enabled=False):
+                (gradient,) = torch.autograd.grad(_plain(logits, problem), logits, upstream, create_graph=True)
+            return gradient, None
+        if kept is None:  # a second backward through the same graph: what was kept is used up
+            with torch.autocast(logits.device.type, enabled=False):
+                _, kept = _run(logits, problem, True)
+            assert kept is not None
+        ctx.kept = None  # type: ignore[attr-defined]
+        return kept.mul_(upstream[:, None]).to(logits.dtype), None
+
+
+def _run(logits: Tensor, problem: Problem, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
+    """ℓ, (N,), and its gradient (N, K)."""
+    dtype = at_least_float32(logits.dtype)
+    kept = torch.empty_like(logits, dtype=dtype) if with_gradient else None
+    block = min(problem.block or max(1, BLOCK // logits.shape[1]), len(logits))
+    work = _dense_rows if problem.own_index is None else _pair_rows
+    # Buffers for all blocks: fresh memory for every temporary would cost more than what is computed in it.
+    scratch = torch.empty(4 if kept is None else 3, block, logits.shape[1], dtype=dtype, device=logits.device)
+    values = []
+    for start in range(0, len(logits), block):
+        rows = slice(start, start + block)
+        x = logits[rows].to(dtype)
+        out = scratch[-1, : len(x)] if kept is None else kept[rows]
+        values.append(work(x, problem, rows, out, scratch[:, : len(x)]))
+    return torch.cat(values), kept
+
+
+def _scores(x: Tensor, problem: Problem, out: Tensor | None = None) -> Tensor:
+    """s of a block of rows, (n, K); ``x`` itself where it is the same."""
+    if problem.shift is not None:
+        return torch.add(problem.shift, x, alpha=problem.scale, out=out)
+    return x if problem.scale == 1 else torch.mul(x, problem.scale, out=out)
+
+
+def _scores_at(x: Tensor, index: Tensor, problem: Problem) -> Tensor:
+    """s at the classes ``index`` (n, S) of each row."""
+    picked = x.gather(1, index)
+    picked = picked if problem.scale == 1 else picked * problem.scale
+    return picked if problem.shift is None else picked + problem.shift[index]
+
+
+def _counted_scores(x: Tensor, problem: Problem, rows: slice, out: Tensor | None = None) -> Tensor:
+    """s + log w of a block of rows, (n, K)."""
+    offset = problem.log_counts if problem.shift is None else problem.log_counts + problem.shift
+    exponents = torch.add(offset, x, alpha=problem.scale, out=out)
+    if problem.held_index is not None and problem.held_log is not None:
+        # Counts are constants, so that nothing needs to be kept for a gradient.
+        exponents.scatter_add_(1, problem.held_index[rows], problem.held_log[rows])
+    return exponents
+
+
+def _pair_rows(x: Tensor, problem: Problem, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
+    """ℓ of a block of rows whose targets are pairs; its gradient is written to ``out``."""
+    assert problem.own_index is not None
+    index, weight = problem.own_index[rows], problem.own_weight[rows]
+    exponents = _counted_scores(x, problem, rows, scratch[0])
+    highest = exponents.amax(1)
+    share = torch.softmax(exponents, 1, out=out)
+    # max softmax = exp(highest − log R): one fused kernel gives both the shares and R.
+    log_rest = highest - share.amax(1).log()
+    gap = log_rest[:, None] - _scores_at(x, index, problem)
+    value = (weight * F.softplus(gap, threshold=50)).sum(1)
+    pull = weight * gap.sigmoid()
+    total = pull.sum(1)
+    if problem.mass > 0:
+        more, push = _background(x, share, log_rest, problem, rows, scratch)
+        value, total = value + problem.mass * more, total + problem.mass * _spread_mean(push, problem)
+        # Where uniform, ε·ξ is one number.
+        pushed = problem.mass / x.shape[1] if problem.spread is None else problem.mass * problem.spread
+        share.mul_(total[:, None]).sub_(push.mul_(pushed))
+    else:
+        share.mul_(total[:, None])
+    share.scatter_add_(1, index, -pull)
+    if problem.scale != 1:
+        share.mul_(problem.scale)
+    return value
+
+
+def _background(
+    x: Tensor, share: Tensor, log_rest: Tensor, problem: Problem, rows: slice, scratch: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Σ_k ξ_k log(1 + R/e^{s_k}) of a block of rows, (n,), and π of all classes, (n, K)."""
+    if problem.inverse is None:  # some class may have no count
+        gap = log_rest[:, None] - _scores(x, problem)
+        return _spread_mean(F.softplus(gap, threshold=50), problem), gap.sigmoid_()
+    odds = torch.mul(share, problem.inverse, out=scratch[0])  # the share of a class is its count times e^{s}/R
+    if problem.held_index is not None:  # there the counts are the row's own
+        index = problem.held_index[rows]
+        odds.scatter_(1, index, (_scores_at(x, index, problem) - log_rest[:, None]).exp())
+    mean_score = problem.scale * _spread_mean(x, problem)
+    if problem.shift is not None:
+        mean_score = mean_score + _spread_mean(problem.shift[None], problem)
+    above = _spread_mean(torch.log1p(odds, out=scratch[1]), problem)
+    return log_rest - mean_score + above, odds.add_(1).reciprocal_()
+
+
+def _spread_mean(values: Tensor, problem: Problem) -> Tensor:
+    """Σ_k ξ_k·v_k of every row."""
+    return values.mean(1) if problem.spread is None else values @ problem.spread
+
+
+def _dense_rows(x: Tensor, problem: Problem, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
+    """ℓ of a block of dense rows; its gradient is written to ``out``."""
+    assert problem.counts is not None
+    own, (a, b, c, *_) = problem.own_weight[rows], scratch
+    scores = _scores(x, problem, a)
+    highest = scores.amax(1, keepdim=True)
+    odds = torch.sub(scores, highest, out=out).exp_()
+    counts = problem.counts if problem.held is None else torch.sub(problem.counts, problem.held[rows], out=b)
+    counted = torch.mul(odds, counts, out=c)
+    rest = counted.sum(1, keepdim=True)
+    if x.device.type != "cpu" or not bool((rest > 1e-30).all()):  # an accelerator would have to wait for the answer
+        return _far_rows(scores, counts, problem, rows, out)
+    more = torch.add(odds.div_(rest), 1, out=b)  # 1 + e^{s}/R
+    # log(1 + R/e^s) = log(1 + e^s/R) + (log R − s)
+    value = odds.log1p_().add_(torch.sub(highest + rest.log(), scores, out=a)).mul_(own).sum(1)
+    pull = torch.div(own, more, out=b)
+    torch.mul(counted, pull.sum(1, keepdim=True) / rest, out=out).sub_(pull)
+    if problem.scale != 1:
+        out.mul_(problem.scale)
+    return value
+
+
+def _far_rows(scores: Tensor, counts: Tensor, problem: Problem, rows: slice, out: Tensor) -> Tensor:
+    """The same where the others' scores may be so far below the highest that R is lost beside it: in logarithms."""
+    own = problem.own_weight[rows]
+    exponents = scores + log_counts(counts, scores.dtype)
+    highest = exponents.amax(1)
+    share = torch.softmax(exponents, 1, out=out)
+    gap = (highest - share.amax(1).log())[:, None] - scores
+    pull = own * gap.sigmoid()
+    share.mul_(pull.sum(1, keepdim=True)).sub_(pull)
+    if problem.scale != 1:
+        share.mul_(problem.scale)
+    return (own * F.softplus(gap, threshold=50)).sum(1)
+
+
+def _plain(logits: Tensor, problem: Problem, rows: slice = slice(None)) -> Tensor:
+    """ℓ by operations that autograd knows, on the whole (N, K) matrix."""
+    x = logits.to(at_least_float32(logits.dtype))
+    if problem.own_index is None:
+        assert problem.counts is not None
+        scores, own = _scores(x, problem), problem.own_weight[rows]
+        counts = problem.counts if problem.held is None else problem.counts - problem.held[rows]
+        log_rest = (scores + log_counts(counts, x.dtype)).logsumexp(1)
+        return (own * F.softplus(log_rest[:, None] - scores, threshold=50)).sum(1)
+    log_rest = _counted_scores(x, problem, rows).logsumexp(1)
+    index, weight = problem.own_index[rows], problem.own_weight[rows]
+    value = (weight * F.softplus(log_rest[:, None] - _scores_at(x, index, problem), threshold=50)).sum(1)
+    if problem.mass > 0:
+        every = F.softplus(log_rest[:, None] - _scores(x, problem), threshold=50)
+        value = value + problem.mass * _spread_mean(every, problem)
+    return value

@@ -1,0 +1,458 @@
+"""Expected InfoNCE: every path against the slow reference, identities 10 to 16, and what it learns."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from batches import KINDS, Batch, batches, make_targets
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import expected as slow_expected
+from torch import Tensor
+
+import softnce
+from softnce import (
+    BatchCandidates,
+    ClassCandidates,
+    ExpectedInfoNCE,
+    NoiseCandidates,
+    QueueCandidates,
+    SampledCandidates,
+    SoftTargets,
+    functional,
+)
+
+EXACT = {"rtol": 0.0, "atol": 1e-12}
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def dense(groups: list[SoftTargets]) -> tuple[Tensor, Tensor]:
+    rows = torch.cat([group.dense(torch.float64) for group in groups])
+    masks = [torch.ones(len(g), dtype=torch.bool) if g.mask is None else g.mask for g in groups]
+    return rows, torch.cat(masks)
+
+
+def assert_equal(batch: Batch, groups: list[SoftTargets], own: Tensor | None, noise_count: float, **options) -> None:
+    """The fast loss and its gradient are the slow ones."""
+    logits = batch.logits.clone().requires_grad_()
+    candidates = _Given(groups, own, noise_count)
+    fast = functional.expected_info_nce(
+        logits, batch.targets, batch.noise, temperature=batch.temperature, candidates=candidates, reduction="none",
+        others="mean", **options,
+    )  # fmt: skip
+    (fast_gradient,) = torch.autograd.grad(fast.sum(), logits)
+    scores = logits / batch.temperature - batch.noise.log()
+    rows, mask = dense(groups) if groups else (torch.zeros(0, logits.shape[1]), torch.zeros(0, dtype=torch.bool))
+    mass = noise_count * batch.noise if noise_count else None
+    slow = slow_expected(scores, batch.targets.dense(torch.float64), rows, own, mask, mass)
+    (slow_gradient,) = torch.autograd.grad(slow.sum(), logits)
+    counted = slice(None) if batch.targets.mask is None else batch.targets.mask
+    bound = 1e-12 * (1 + float(batch.scores.detach().abs().max()))
+    assert fast.isfinite().all()
+    assert fast_gradient.isfinite().all()
+    for ours, theirs, limit in ((fast, slow, bound), (fast_gradient, slow_gradient, bound / batch.temperature)):
+        error = (ours - theirs)[counted].abs()
+        assert error.numel() == 0 or error.max() <= limit
+
+
+class _Given(softnce.Candidates):
+    def __init__(self, groups: list[SoftTargets], own: Tensor | None, noise_count: float) -> None:
+        super().__init__()
+        self.groups, self.own, self.noise_count = groups, own, noise_count
+
+    def forward(self, batch, own, generator=None):
+        return self.groups, self.own
+
+
+@settings(max_examples=300)
+@given(batches(), st.sampled_from([0.0, 0.5, 20.0]), st.sampled_from([None, 1, 3]))
+def test_batch_candidates_equal_the_reference(batch: Batch, noise_count: float, chunk_size: int | None) -> None:
+    own = torch.arange(len(batch.targets))
+    assert_equal(batch, [batch.targets], own, noise_count, chunk_size=chunk_size)
+
+
+@settings(max_examples=300)
+@given(
+    batches(),
+    st.lists(st.sampled_from(KINDS), min_size=0, max_size=3),
+    st.integers(0, 10**6),
+    st.booleans(),
+    st.sampled_from([0.0, 2.0]),
+)
+def test_groups_of_other_candidates_equal_the_reference(
+    batch: Batch, kinds: list[str], seed: int, hold_own: bool, noise_count: float
+) -> None:
+    groups = [make_targets(kind, 1 + seed % 5, batch.targets.num_classes, seeded(seed)) for kind in kinds]
+    own = None
+    if hold_own:
+        own = sum(map(len, groups)) + torch.arange(len(batch.targets))
+        groups.append(batch.targets)
+    assert_equal(batch, groups, own, noise_count)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradcheck(kind: str) -> None:
+    targets = make_targets(kind, 5, 4, seeded(1))
+    logits = torch.randn(5, 4, dtype=torch.float64, requires_grad=True, generator=seeded(2))
+    temperature = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
+
+    def loss(x: Tensor, t: Tensor) -> Tensor:
+        return functional.expected_info_nce(x, targets, temperature=t, label_smoothing=0.1 * (kind != "smoothed"))
+
+    assert torch.autograd.gradcheck(loss, (logits, temperature))
+    assert torch.autograd.gradgradcheck(loss, (logits, temperature))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_alone_without_others_it_is_zero(kind: str) -> None:
+    targets = make_targets(kind, 1, 5, seeded())
+    logits = torch.randn(1, 5, dtype=torch.float64, requires_grad=True)
+    value = functional.expected_info_nce(logits, targets, candidates=BatchCandidates())
+    value.backward()
+    assert value.item() == 0
+    assert (logits.grad == 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_and_a_second_backward_change_nothing(kind: str) -> None:
+    targets = make_targets(kind, 9, 30, seeded())
+    logits = torch.randn(9, 30, dtype=torch.float64, requires_grad=True, generator=seeded(1))
+    whole = ExpectedInfoNCE(reduction="none")(logits, targets)
+    up = torch.arange(9).double()
+    (gradient,) = torch.autograd.grad(whole, logits, up, retain_graph=True)
+    assert torch.equal(torch.autograd.grad(whole, logits, up, retain_graph=True)[0], gradient)
+    for chunk_size in (1, 4, 100):
+        part = ExpectedInfoNCE(reduction="none", chunk_size=chunk_size)(logits, targets)
+        torch.testing.assert_close(part, whole, rtol=0, atol=1e-14)
+        torch.testing.assert_close(torch.autograd.grad(part, logits, up)[0], gradient, rtol=0, atol=1e-14)
+
+
+# ------------------------------------------------------------------------------------------------------- identities
+
+
+def small(seed: int = 0, n: int = 3, k: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    generator = seeded(seed)
+    logits = 2 * torch.randn(n, k, dtype=torch.float64, generator=generator)
+    soft = (2 * torch.randn(n, k, dtype=torch.float64, generator=generator)).softmax(1)
+    noise = (torch.randn(k, dtype=torch.float64, generator=generator)).softmax(0)
+    return logits, soft, noise
+
+
+def collapsed(logits: Tensor, soft: Tensor, noise: Tensor) -> Tensor:
+    """ℓ₁ = −Σ_k α_k s_k + log Σ_k n_k e^{s_k}."""
+    scores = logits - noise.log()
+    return -(soft * scores).sum(1) + (scores + soft.sum(0).log()).logsumexp(1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_10_order_against_all_draws(seed: int) -> None:
+    """E[soft distribution InfoNCE] by enumeration of every draw ≤ ℓ ≤ ℓ₁, and soft target InfoNCE ≤ ℓ₁."""
+    logits, soft, noise = small(seed)
+    n, k = soft.shape
+    mean = torch.zeros(n, dtype=torch.float64)
+    for labels in itertools.product(range(k), repeat=n):
+        drawn = torch.tensor(labels)
+        probability = soft.gather(1, drawn[:, None]).prod()
+        mean += probability * functional.info_nce(logits, drawn, noise, reduction="none")
+    options = {"reduction": "none", "candidates": BatchCandidates()}
+    ours = functional.expected_info_nce(logits, soft, noise, others="mean", **options)
+    geometric = functional.soft_target_info_nce(logits, soft, noise, reduction="none")
+    upper = collapsed(logits, soft, noise)
+    assert (mean <= ours + 1e-12).all()
+    assert (ours <= upper + 1e-12).all()
+    assert (geometric <= upper + 1e-12).all()
+    assert (ours >= 0).all()
+    assert (ours - mean).max() > 1e-3  # the inequality is strict here
+
+
+def test_10_drawing_the_others_lies_between() -> None:
+    """With the others drawn, the mean over draws of ℓ is E[soft distribution InfoNCE]."""
+    logits, soft, noise = small(1)
+    n, k = soft.shape
+    by_enumeration, exact = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
+    for labels in itertools.product(range(k), repeat=n):
+        drawn = torch.tensor(labels)
+        exact += soft.gather(1, drawn[:, None]).prod() * functional.info_nce(logits, drawn, noise, reduction="none")
+    for i in range(n):
+        rest = [j for j in range(n) if j != i]
+        for labels in itertools.product(range(k), repeat=n - 1):
+            probability = math.prod(float(soft[j, y]) for j, y in zip(rest, labels, strict=True))
+            others = SoftTargets.from_labels(torch.tensor(labels), k)
+            value = functional.expected_info_nce(logits[i : i + 1], soft[i : i + 1], noise, candidates=others)
+            by_enumeration[i] += probability * value
+    torch.testing.assert_close(by_enumeration, exact, **EXACT)
+
+
+@pytest.mark.parametrize("others", ["mean", "drawn"])
+def test_10_labels_against_labels_are_info_nce(others: str) -> None:
+    logits, _, noise = small(2, n=9)
+    labels = torch.randint(4, (9,), generator=seeded())
+    ours = functional.expected_info_nce(
+        logits, labels, noise, candidates=BatchCandidates(), others=others, reduction="none"
+    )
+    torch.testing.assert_close(ours, functional.info_nce(logits, labels, noise, reduction="none"), **EXACT)
+
+
+def test_11_gradients_in_closed_form() -> None:
+    logits, soft, noise = small(3, n=6)
+    logits.requires_grad_()
+    value = functional.expected_info_nce(logits, soft, noise, candidates=BatchCandidates(), reduction="none")
+    (gradient,) = torch.autograd.grad(value.sum(), logits)
+    scores = (logits - noise.log()).detach()
+    counts = soft.sum(0) - soft
+    rest = (counts * scores.exp()).sum(1, keepdim=True)
+    share, pi = counts * scores.exp() / rest, rest / (rest + scores.exp())
+    torch.testing.assert_close(gradient, share * (soft * pi).sum(1, keepdim=True) - soft * pi, **EXACT)
+    # The collapsed form is the cross-entropy of s + log n, up to a constant.
+    (of_collapsed,) = torch.autograd.grad(collapsed(logits, soft, noise).sum(), logits)
+    adjusted = (scores + soft.sum(0).log()).softmax(1)
+    torch.testing.assert_close(of_collapsed, adjusted - soft, **EXACT)
+
+
+def test_12_the_bound_holds_in_expectation() -> None:
+    """Z and Ỹ discrete: log M − E[ℓ] ≤ I(Z;Ỹ) for any scores, by enumeration of all batches of size 2."""
+    generator = seeded(4)
+    joint = torch.rand(3, 3, dtype=torch.float64, generator=generator)
+    joint = joint / joint.sum()
+    conditional, marginal = joint / joint.sum(1, keepdim=True), joint.sum(0)
+    information = (joint * (joint / (joint.sum(1, keepdim=True) * marginal)).log()).sum()
+    best = conditional.log() - marginal.log()
+    for scores in (best, 2 * best, torch.randn(3, 3, dtype=torch.float64, generator=generator)):
+        value = torch.zeros((), dtype=torch.float64)
+        for i, j in itertools.product(range(3), repeat=2):
+            pair = torch.tensor([i, j])
+            losses = functional.expected_info_nce(scores[pair], conditional[pair], candidates=BatchCandidates())
+            value += joint.sum(1)[i] * joint.sum(1)[j] * losses
+        assert math.log(2) - value <= information + 1e-12
+    # With m more from η the bound is log(M + m) − ℓ, for η the marginal.
+    for count in (1.0, 10.0, 1e4):
+        alone = functional.expected_info_nce(
+            best - 0, conditional, marginal, candidates=NoiseCandidates(count), reduction="none"
+        )
+        shifted = functional.expected_info_nce(
+            best + marginal.log(), conditional, marginal, candidates=NoiseCandidates(count), reduction="none"
+        )
+        for losses in (alone, shifted):
+            assert math.log(1 + count) - (joint.sum(1) * losses).sum() <= information + 1e-12
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_13_noise_in_expectation_leads_to_cross_entropy(smoothing: float) -> None:
+    logits, soft, _ = small(5, n=6)
+    logits.requires_grad_()
+    (target,) = torch.autograd.grad(
+        functional.soft_target_cross_entropy(logits, soft, label_smoothing=smoothing), logits
+    )
+    errors = []
+    for count in (1e2, 1e4, 1e6):
+        value = functional.expected_info_nce(
+            logits, soft, candidates=BatchCandidates() + NoiseCandidates(count), label_smoothing=smoothing
+        )
+        (gradient,) = torch.autograd.grad(value, logits)
+        errors.append(float((gradient - target).abs().max()))
+    assert errors[0] > 50 * errors[1] > 2500 * errors[2]
+    assert errors[2] < 1e-5
+
+
+def fitted(alpha: Tensor, noise: Tensor, loss, steps: int = 4000) -> Tensor:
+    """The class probabilities that a loss learns for one input with soft target ``alpha``."""
+    logits = torch.zeros(1, len(alpha), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.Adam([logits], lr=0.05)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss(logits).backward()
+        optimiser.step()
+        schedule.step()
+    return logits.detach().softmax(1)[0]
+
+
+def test_14_in_the_mean_the_minimiser_is_what_identity_14_says() -> None:
+    """e^{s_k}(R + e^{s_k}) ∝ α_k/η_k at the optimum, with R of M candidates from η in the mean."""
+    alpha = torch.tensor([0.7, 0.2, 0.05, 0.05], dtype=torch.float64)
+    noise = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+    options = {"candidates": NoiseCandidates(3.0), "others": "mean"}
+    learnt = fitted(alpha, noise, lambda x: functional.expected_info_nce(x, alpha[None], noise, **options))
+    scores = (learnt.log() - noise.log()).exp()
+    rest = 3 * (noise * scores).sum()
+    ratio = scores * (rest + scores) / (alpha / noise)
+    torch.testing.assert_close(ratio / ratio[0], torch.ones(4, dtype=torch.float64), rtol=1e-4, atol=0)
+    assert (learnt[0] - alpha[0]).abs() > 0.02  # flattened: M·η is not ≫ α
+
+
+def test_14_drawn_others_recover_the_target_with_few_candidates() -> None:
+    """A target of 0.7/0.3 at M = K/50: drawn others find it, the collapsed form does not."""
+    classes, count = 500, 10
+    alpha = torch.zeros(classes, dtype=torch.float64)
+    alpha[:2] = torch.tensor([0.7, 0.3], dtype=torch.float64)
+    generator, rows = seeded(), 400
+    own = SoftTargets.from_pairs(torch.tensor([[0, 1]]), torch.tensor([[0.7, 0.3]], dtype=torch.float64), classes)
+    soft = SoftTargets.cat([own] * rows)
+
+    def drawn(x: Tensor) -> Tensor:
+        """The same input in many batches at once, each with its own M draws from η."""
+        labels = torch.randint(classes, (rows, count), generator=generator)
+        rest = x.expand(rows, -1).gather(1, labels).logsumexp(1)
+        gap = rest[:, None] - x[:, :2]
+        return (alpha[:2] * torch.nn.functional.softplus(gap)).sum(1).mean()
+
+    # The library's own path, on one batch of draws, is that sum.
+    x = torch.randn(1, classes, dtype=torch.float64)
+    labels = torch.randint(classes, (count,), generator=seeded(7))
+    ours = functional.expected_info_nce(
+        x.expand(rows, -1), soft, candidates=SoftTargets.from_labels(labels, classes), others="drawn"
+    )
+    gap = x[0, labels].logsumexp(0) - x[0, :2]
+    torch.testing.assert_close(ours, (alpha[:2] * torch.nn.functional.softplus(gap)).sum(), **EXACT)
+
+    logits = torch.zeros(1, classes, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.Adam([logits], lr=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 1500)
+    for _ in range(1500):
+        optimiser.zero_grad()
+        drawn(logits).backward()
+        optimiser.step()
+        schedule.step()
+    learnt = logits.detach().softmax(1)[0]
+    assert learnt[2:].max() < 1e-3
+    assert (learnt[:2] / learnt[:2].sum()).tolist() == pytest.approx([0.7, 0.3], abs=0.02)
+    # ℓ₁ at its optimum: e^{s} ∝ α/(α + M·η).
+    flattened = alpha / (alpha + count / classes)
+    flattened = flattened / flattened.sum()
+    assert flattened[:2].tolist() == pytest.approx([0.51, 0.49], abs=0.01)
+
+
+def test_15_smoothing_smooths() -> None:
+    """It does not cancel: the smoothed loss is that of the smoothed rows, with the smoothed noise."""
+    logits, _, noise = small(6, n=8)
+    labels = torch.randint(4, (8,), generator=seeded())
+    rows = SoftTargets.from_labels(labels, 4, smoothing=0.2).dense(torch.float64)
+    ours = functional.expected_info_nce(logits, labels, noise, label_smoothing=0.2)
+    direct = functional.expected_info_nce(logits, rows, 0.8 * noise + 0.2 / 4)
+    torch.testing.assert_close(ours, direct, **EXACT)
+    geometric = functional.soft_target_info_nce(logits, labels, label_smoothing=0.2)
+    torch.testing.assert_close(geometric, functional.soft_target_info_nce(logits, labels, temperature=1 / 0.8), **EXACT)
+    sharp = functional.expected_info_nce(logits, labels, noise, temperature=1 / 0.8)
+    assert (ours - sharp).abs() > 0.05
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_16_others_matter_through_their_counts(kind: str) -> None:
+    """Candidates in another order, in other groups, or as one row that is their sum have the same loss."""
+    targets = make_targets(kind, 9, 5, seeded(3))
+    logits = torch.randn(4, 5, dtype=torch.float64, generator=seeded(4))
+    mine = make_targets("mixed", 4, 5, seeded(5))
+
+    def loss(candidates: softnce.Candidates | SoftTargets) -> Tensor:
+        return functional.expected_info_nce(logits, mine, candidates=candidates, reduction="none", others="mean")
+
+    whole = loss(targets)
+    torch.testing.assert_close(loss(targets.flip(0)), whole, **EXACT)
+    torch.testing.assert_close(loss(_Given([targets[:3], targets[3:]], None, 0.0)), whole, **EXACT)
+    total = targets.class_mass(torch.float64)
+    slow = slow_expected(logits, mine.dense(torch.float64), torch.zeros(0, 5), None, None, total.clamp(min=1e-300))
+    torch.testing.assert_close(whole, slow, **EXACT)
+
+
+# ------------------------------------------------------------------------------------------------- candidates, misuse
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    [
+        lambda: None,
+        BatchCandidates,
+        lambda: BatchCandidates() + NoiseCandidates(7),
+        lambda: NoiseCandidates(7),
+        lambda: SampledCandidates(20),
+        lambda: BatchCandidates() + QueueCandidates(30),
+        ClassCandidates,
+        lambda: make_targets("votes", 8, 6, seeded(6)),
+    ],
+)
+@pytest.mark.parametrize("others", [None, "mean", "drawn"])
+def test_training_learns_a_separable_problem(candidates, others: str | None) -> None:
+    torch.manual_seed(0)
+    centres = 3 * torch.randn(6, 8)
+    model = torch.nn.Linear(8, 6)
+    loss = ExpectedInfoNCE(candidates=candidates(), others=others, label_smoothing=0.1)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(60):
+        labels = torch.randint(6, (16,))
+        value = loss(model(centres[labels] + torch.randn(16, 8)), labels)
+        optimiser.zero_grad()
+        value.backward()
+        optimiser.step()
+    labels = torch.arange(6).repeat(50)
+    assert (model(centres[labels] + torch.randn(300, 8)).argmax(1) == labels).float().mean() > 0.95
+
+
+def test_the_default_counts_every_class() -> None:
+    logits, soft, noise = small(7, n=5)
+    ours = functional.expected_info_nce(logits, soft, noise)
+    by_hand = functional.expected_info_nce(
+        logits, soft, noise, candidates=BatchCandidates() + NoiseCandidates(4), others="mean"
+    )
+    assert ours == by_hand
+
+
+def test_noise_in_expectation_is_for_this_loss_alone() -> None:
+    for loss in (softnce.SoftTargetInfoNCE, softnce.SoftDistributionInfoNCE):
+        with pytest.raises(ValueError, match=r"only ExpectedInfoNCE can count.*SampledCandidates\(9, noise_probs\)"):
+            loss(candidates=BatchCandidates() + NoiseCandidates(9))(torch.randn(3, 4), torch.tensor([0, 1, 2]))
+    with pytest.raises(ValueError, match="count must be a finite number of at least 0, got -1"):
+        NoiseCandidates(-1)
+    with pytest.raises(ValueError, match="others must be one of mean, drawn or None, got 'all'"):
+        ExpectedInfoNCE(others="all")
+
+
+@pytest.mark.parametrize("kind", ["labels", "ignored", "mixed", "duplicates", "top-k", "spread", "dense"])
+@pytest.mark.parametrize("others", ["mean", "drawn"])
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_from_a_table_it_is_the_same_loss(kind: str, others: str, chunk_size: int | None) -> None:
+    generator = seeded(8)
+    targets = make_targets(kind, 7, 6, generator)
+    if kind == "ignored":
+        targets = SoftTargets(6, targets.classes, None, mask=targets.mask)
+    z = torch.randn(7, 3, dtype=torch.float64, generator=generator)
+    table = torch.randn(6, 3, dtype=torch.float64, generator=generator)
+    bias, noise = torch.randn(6, dtype=torch.float64, generator=generator), torch.rand(6, generator=generator).double()
+    noise = noise / noise.sum()
+    for candidates in (
+        BatchCandidates(),
+        BatchCandidates() + SampledCandidates(9, mix_alpha=0.5),
+        SampledCandidates(5),
+    ):
+        options = {"candidates": candidates, "others": others, "temperature": 0.7, "chunk_size": chunk_size}
+
+        def through_logits(z: Tensor, y: Tensor, b: Tensor, options=options) -> Tensor:
+            return functional.expected_info_nce(z @ y.T + b, targets, noise, generator=seeded(), **options)
+
+        def from_table(z: Tensor, y: Tensor, b: Tensor, options=options) -> Tensor:
+            return functional.linear_expected_info_nce(z, y, targets, noise, bias=b, generator=seeded(), **options)
+
+        for call in (through_logits, from_table):
+            leaves = [v.clone().requires_grad_() for v in (z, table, bias)]
+            value = call(*leaves)
+            found = [value.detach(), *torch.autograd.grad(value, leaves)]
+            if call is through_logits:
+                reference = found
+        for ours, theirs in zip(found, reference, strict=True):
+            torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+def test_what_touches_every_class_cannot_be_sparse() -> None:
+    z, table = torch.randn(3, 4), torch.randn(10, 4, requires_grad=True)
+    labels = torch.tensor([1, 2, 3])
+    functional.linear_expected_info_nce(z, table, labels, sparse=True).backward()
+    assert table.grad.is_sparse
+    for options in ({"label_smoothing": 0.1}, {"candidates": NoiseCandidates(5), "others": "mean"}):
+        with pytest.raises(ValueError, match="they touch every class; use pairs, no label_smoothing"):
+            functional.linear_expected_info_nce(z, table, labels, sparse=True, **options)
+    head = softnce.heads.LabelEmbeddingHead(4, 10)
+    head.loss(z, labels, ExpectedInfoNCE(candidates=BatchCandidates() + NoiseCandidates(6))).backward()
+    assert head.weight.grad.is_sparse
