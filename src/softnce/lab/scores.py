@@ -43,7 +43,7 @@ class Scores:
             self.counts = torch.stack(everyone).sum(0)
 
     def compute(self) -> dict[str, float]:
-        """Shares in [0, 1]. A class without rows has no part in the class average."""
+        """Shares in [0, 1]. Classes without rows are left out of the class average."""
         rows, first, five = self.counts
         present = rows > 0
         return {

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from softnce.lab.bench.cases import CASES, Inputs, Size
-from softnce.lab.bench.memory import OwnProcess
+from softnce.lab.bench.memory import own_process
 from softnce.lab.experiment.memory import peak_of
 
 
@@ -47,5 +47,5 @@ print(highest() - before, peak_of(step))
 @pytest.mark.slow
 def test_own_process_gives_the_same_figure() -> None:
     name, size = "softnce, MixUp pairs", Size(32, 50)
-    with OwnProcess(threads=1) as process:
-        assert process.peak(name, size) == peak_of(CASES[name].step(Inputs(size)))
+    with own_process(threads=1) as peak:
+        assert peak(name, size) == peak_of(CASES[name].step(Inputs(size)))

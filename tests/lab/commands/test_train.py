@@ -135,7 +135,7 @@ def test_a_broken_image_is_one_line(tmp_path, workers):
     ("words", "said"),
     [
         (["laptop/digits", "--optimiser.batch", "1"], "optimiser.batch"),
-        (["--resume", "{run}", "--out", "elsewhere"], "leave --out away"),
+        (["--resume", "{run}", "--out", "elsewhere"], "omit --out"),
     ],
 )
 def test_what_cannot_be_is_said_before_any_work(run, words, said, capsys):

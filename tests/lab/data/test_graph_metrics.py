@@ -133,5 +133,5 @@ def test_per_class_table():
 
 def test_first_best_refuses_what_is_no_history():
     for accuracy in (torch.tensor([]), torch.tensor([0.1, math.nan]), torch.rand(2, 2)):
-        with pytest.raises(ValueError, match="need one number an epoch"):
+        with pytest.raises(ValueError, match="need one number per epoch"):
             first_best(accuracy)

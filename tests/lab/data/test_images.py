@@ -133,7 +133,7 @@ def test_holdout_is_a_fixed_part_of_every_class():
     [
         ("imagenet", lambda d: None, "no folder train"),
         ("imagenet", lambda d: picture(d / "train" / "a" / "1.png"), "no folder val or valid"),
-        ("folder", lambda d: (d / "train").mkdir(), "one folder a class is needed"),
+        ("folder", lambda d: (d / "train").mkdir(), "one folder per class is needed"),
         ("folder", lambda d: (d / "train" / "a").mkdir(parents=True), "holds no images"),
         ("tiny-imagenet", lambda d: None, "no wnids.txt"),
         ("arrays", lambda d: None, "no train.npz"),

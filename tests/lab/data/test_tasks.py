@@ -97,7 +97,7 @@ def test_several_splits_and_column_labels():
     ("graph", "message"),
     [
         (one_graph(val_mask=None), "has no val_mask"),
-        (one_graph(y=None), "need one integer label a node in y, got None"),
+        (one_graph(y=None), "need one integer label per node in y, got None"),
         (one_graph(y=torch.zeros(5, 2)), r"got \(torch.float32, \(5, 2\)\) for 5 nodes"),
         (one_graph(y=torch.zeros(4, dtype=torch.long)), "for 5 nodes"),
     ],

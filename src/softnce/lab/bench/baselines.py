@@ -10,11 +10,7 @@ from torch.nn import functional as F
 
 
 def published_soft_target_info_nce(
-    logits: Tensor,
-    targets: Tensor,
-    noise_probs: Tensor,
-    temperature: float = 1.0,
-    candidates: Tensor | None = None,
+    logits: Tensor, targets: Tensor, noise_probs: Tensor, temperature: float = 1.0, candidates: Tensor | None = None
 ) -> Tensor:
     """Soft target InfoNCE as published: builds the N×M×K product of scores (N, K) and candidates (M, K).
 

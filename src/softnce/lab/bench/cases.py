@@ -260,12 +260,7 @@ def _linear_cross_entropy() -> list[Case]:
 
 
 _EAGER = [
-    Case(
-        REFERENCE["soft"],
-        "soft",
-        _cross_entropy(lambda i: i.probabilities),
-        lambda s: _logits(s, 3),
-    ),
+    Case(REFERENCE["soft"], "soft", _cross_entropy(lambda i: i.probabilities), lambda s: _logits(s, 3)),
     Case("timm SoftTargetCrossEntropy", "soft", _timm, lambda s: _logits(s, 3), needs="timm"),
     Case(
         "NT-Xent of logits and probabilities",
@@ -283,12 +278,7 @@ _EAGER = [
         lambda s: _logits(s, 1),
         is_ours=True,
     ),
-    Case(
-        REFERENCE["labels"],
-        "labels",
-        _cross_entropy(lambda i: i.labels),
-        lambda s: _logits(s, 2),
-    ),
+    Case(REFERENCE["labels"], "labels", _cross_entropy(lambda i: i.labels), lambda s: _logits(s, 2)),
     Case("InfoNCE, fewest operations", "labels", _unchecked, lambda s: 2.0 * FLOAT * s.rows * (s.classes + s.m)),
     Case("softnce, labels", "labels", _ours(lambda i: i.labels), lambda s: _logits(s, 2), is_ours=True),
     Case(

@@ -17,7 +17,7 @@ WORLD = 2
 
 
 def bytes_sent(rows: int, classes: int) -> dict[str, int]:
-    """What each rank sends in a step of soft target InfoNCE with ``rows`` rows a rank, by kind of target."""
+    """What each rank sends in a step of soft target InfoNCE with ``rows`` rows per rank, by kind of target."""
     with tempfile.TemporaryDirectory() as directory:
         meeting = Path(directory, "ranks").as_uri()
         context = multiprocessing.get_context("spawn")

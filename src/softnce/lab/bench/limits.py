@@ -10,11 +10,7 @@ from softnce.lab.bench.scaling import Axis, Exponent
 PAIRS = "softnce, MixUp pairs"
 PUBLISHED = "published N×M×K formulation"
 TABLE = "softnce.linear, pairs"
-FULL_SOFTMAX = (
-    REFERENCE["table"],
-    "F.linear_cross_entropy, labels",
-    "F.linear_cross_entropy by 256 rows, labels",
-)
+FULL_SOFTMAX = (REFERENCE["table"], "F.linear_cross_entropy, labels", "F.linear_cross_entropy by 256 rows, labels")
 
 
 @dataclass(frozen=True)
@@ -115,5 +111,5 @@ def _growth(exponents: Mapping[Axis, Mapping[str, Mapping[str, Exponent]]]) -> l
 def _exchange(sent: Mapping[str, int]) -> list[Limit]:
     if not sent:
         return []
-    what = "bytes sent as dense rows over MixUp pairs, N=1024 a rank, K=1000"
+    what = "bytes sent as dense rows over MixUp pairs, N=1024 per rank, K=1000"
     return [Limit(what, 200, sent["dense"] / sent["pairs"], True)]

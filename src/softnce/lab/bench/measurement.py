@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from softnce.lab.bench.cases import CASES, REFERENCE, Case, Inputs, Size, Step
-from softnce.lab.bench.memory import OwnProcess
 from softnce.lab.bench.timing import Clock, Spread, interleaved, ratios
 
 
@@ -41,7 +40,7 @@ def measure(
     seconds: float,
     max_bytes: float,
     clock: Clock,
-    tracer: OwnProcess,
+    peak: Callable[[str, Size], int],
     on_progress: Callable[[], None] = lambda: None,
 ) -> list[Measurement]:
     """All cases and sizes of the ``plan`` in one set of interleaved rounds; then the peak of each.
@@ -67,7 +66,7 @@ def measure(
         case, taken = CASES[name], times[name, size]
         its = times.get((REFERENCE[case.family], size))
         ratio = None if its is None else Spread.of(ratios(taken, its))
-        found.append(Measurement(case, size, tuple(taken), tracer.peak(name, size), ratio))
+        found.append(Measurement(case, size, tuple(taken), peak(name, size), ratio))
         on_progress()
     order = {(case.name, size): place for place, (case, size) in enumerate(plan)}
     return sorted(found, key=lambda m: order[m.case.name, m.size])

@@ -2,8 +2,9 @@
 
 import gc
 import multiprocessing
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from types import TracebackType
+from contextlib import contextmanager
 
 import torch
 
@@ -11,25 +12,12 @@ from softnce.lab.bench.cases import CASES, Inputs, Size
 from softnce.lab.experiment.memory import peak_of
 
 
-class OwnProcess:
-    """A second process that does nothing but trace."""
-
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
-
-    def __enter__(self) -> "OwnProcess":
-        context = multiprocessing.get_context("spawn")  # a forked one would inherit torch's threads half alive
-        self._pool = ProcessPoolExecutor(1, context, torch.set_num_threads, (self._threads,))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-    def peak(self, case: str, size: Size) -> int:
-        """Bytes at the peak of one step of the case."""
-        return self._pool.submit(_peak, case, size).result()
+@contextmanager
+def own_process(threads: int) -> Iterator[Callable[[str, Size], int]]:
+    """A second process that does nothing but trace; gives the bytes at the peak of one step of a case."""
+    context = multiprocessing.get_context("spawn")  # a forked one would inherit torch's threads half alive
+    with ProcessPoolExecutor(1, context, torch.set_num_threads, (threads,)) as pool:
+        yield lambda case, size: pool.submit(_peak, case, size).result()
 
 
 def _peak(case: str, size: Size) -> int:

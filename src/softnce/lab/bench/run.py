@@ -19,7 +19,7 @@ from softnce.lab.bench.cases import CASES, Family, Size
 from softnce.lab.bench.exchange import bytes_sent
 from softnce.lab.bench.limits import limits
 from softnce.lab.bench.measurement import Measurement, Plan, measure
-from softnce.lab.bench.memory import OwnProcess
+from softnce.lab.bench.memory import own_process
 from softnce.lab.bench.scaling import Sweeps, exponents
 from softnce.lab.bench.timing import Clock
 from softnce.lab.configuration import option
@@ -42,7 +42,7 @@ class Config:
         "wall", "cpu: processor time instead, for a machine shared with others; best with one thread"
     )
     threads: int | None = option(None, "threads torch may use; its own choice where null", least=1)
-    compiled: bool = option(True, "also through torch.compile (half a minute a loss and size)")
+    compiled: bool = option(True, "also through torch.compile (half a minute per loss and size)")
     max_gb: float = option(9.0, "steps that need more memory than this are not tried", above=0)
     sweeps: Sweeps = field(default_factory=Sweeps)
 
@@ -98,11 +98,11 @@ def run(config: Config) -> None:
     }
     found: dict[str, list[Measurement]] = {}
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console) as progress, OwnProcess(torch.get_num_threads()) as tracer:
+    with Progress(*columns, console=console) as progress, own_process(torch.get_num_threads()) as peak:
         for part, plan in plans.items():
             task = progress.add_task(part, total=len(plan) * (config.rounds + 1))
             torch.compiler.reset()
-            found[part] = measure(plan, tracer=tracer, on_progress=partial(progress.advance, task), **options)
+            found[part] = measure(plan, peak=peak, on_progress=partial(progress.advance, task), **options)
             save(part, found[part])
         task = progress.add_task("bytes between ranks", total=1)
         sent = bytes_sent(1024, 1000)

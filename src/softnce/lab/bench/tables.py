@@ -69,7 +69,7 @@ def growth(exponents: Mapping[Axis, Mapping[str, Mapping[str, Exponent]]]) -> Ta
 
 def exchange(sent: Mapping[str, int], rows: int, classes: int) -> Table:
     body = [[kind, f"{count:,}", f"1/{sent['dense'] / count:.0f}"] for kind, count in sent.items()]
-    title = f"Bytes a rank sends in a step, {rows} rows a rank, {classes} classes"
+    title = f"Bytes that each rank sends per step, {rows} rows per rank, {classes} classes"
     return Table(title, ["targets", "bytes", "share of dense"], body)
 
 

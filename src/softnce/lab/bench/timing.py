@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 Clock = Literal["wall", "cpu"]
 _CLOCKS: dict[Clock, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 SHORTEST = 0.01
-"""Seconds a single timing lasts at least; faster steps are repeated within it."""
+"""Least seconds of a single timing; faster steps are repeated within it."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def interleaved(
     on_timing: Callable[[], None] = lambda: None,
     clock: Clock = "wall",
 ) -> dict[Key, list[float]]:
-    """Seconds a call of each step, one entry a round.
+    """Seconds per call of each step, one entry per round.
 
     A step slower than ``seconds``/``rounds`` takes part in the first rounds only, until it has used up ``seconds``; in
     three of them at least, or in one if a call takes longer than ``seconds``. Entry r of every list is from round r.

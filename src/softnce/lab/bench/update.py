@@ -21,11 +21,11 @@ from softnce.lab.configuration import option
 from softnce.lab.data.batches import Batch
 from softnce.lab.experiment.memory import peak_of
 from softnce.lab.losses import build_loss
+from softnce.lab.optimiser import build_optimiser, parameter_groups
 from softnce.lab.recipes.recipe import GraphRecipe, Recipe
 from softnce.lab.seeds import borrowed_generators, start_generators
 from softnce.lab.train.build import build_network
 from softnce.lab.train.classifier import Classifier
-from softnce.lab.train.optimiser import build_optimiser, parameter_groups
 
 CLASSES = {"imagenet": 1000, "tiny-imagenet": 200, "cifar100": 100}
 SIDES = {"imagenet": (500, 375), "tiny-imagenet": (64, 64), "cifar100": (32, 32)}

@@ -38,8 +38,7 @@ class Options:
     data: Source = field(default_factory=Source)
 
     split: Literal["validation", "test"] = option(
-        "test",
-        "test: the data set's evaluation split; validation: what chose the best epoch where that is another",
+        "test", "test: the data set's evaluation split; validation: what chose the best epoch where that is another"
     )
     batch: int = option(0, "images or graphs at once; 0 for what training used", least=0)
     progress: bool = option(True, "show a progress bar")

@@ -62,7 +62,7 @@ def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
             if not (out / "recipe.yaml").is_file():
                 raise ValueError(f"--resume {out}: no run there (no recipe.yaml)")
             if any(word == "--out" or word.startswith("--out=") for word in words):
-                raise ValueError(f"--resume {out} goes on in {out}: leave --out away")
+                raise ValueError(f"--resume {out} goes on in {out}: omit --out")
             del words[place : place + 2]
             words = [str(out / "recipe.yaml"), *words, "--out", str(out), "--resume=true"]
         elif bare:

@@ -76,8 +76,8 @@ class TrainingBatches:
 
     Args:
         size: number of training samples.
-        batch: rows an update sees.
-        micro_batch: rows a device takes at once; ``batch`` must be a multiple of ``micro_batch·world``.
+        batch: rows per update.
+        micro_batch: rows that a device takes at once; ``batch`` must be a multiple of ``micro_batch·world``.
         rank, world: this device and how many there are.
         in_pairs: deal positions with their mixing partners.
         drop_last: leave out the rows beyond the last whole batch.
@@ -117,12 +117,12 @@ class TrainingBatches:
 
     @property
     def accumulate(self) -> int:
-        """Shares a device takes for an update."""
+        """Shares per device and update."""
         return self.batch // (self.micro_batch * self.world)
 
     @property
     def steps(self) -> int:
-        """Updates an epoch."""
+        """Updates per epoch."""
         return self.size // self.batch + (self.rest > 0)
 
     def __len__(self) -> int:

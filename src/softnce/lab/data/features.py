@@ -17,7 +17,7 @@ Source = Literal["digits", "cifar100", "tiny-imagenet"]
 NAMES: dict[str, str] = {"digits": "digits", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny ImageNet"}
 HELD_OUT = 0.1
 FOLDER = "SOFTNCE_DATA"
-"""The environment variable that names the folder with the image sets, one folder a set."""
+"""The environment variable that names the folder with the image sets, one folder per set."""
 
 
 @dataclass(frozen=True)

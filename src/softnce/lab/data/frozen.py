@@ -54,7 +54,7 @@ def cache_path(recipe: Recipe, images: Images) -> Path:
 
 @torch.inference_mode()
 def compute_features(recipe: Recipe, backbone: nn.Module, images: Images) -> Tensor:
-    """Features (N, dim) in float32. Mixed precision and compilation as the recipe says; 100 images a pass."""
+    """Features (N, dim) in float32. Mixed precision and compilation as the recipe says; 100 images per pass."""
     wanted = recipe.compute.accelerator
     device = torch.device("cuda" if wanted in ("auto", "gpu") and torch.cuda.is_available() else "cpu")
     halves = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -1,6 +1,6 @@
 """CellTypeGraph's accuracies: counted per specimen, then pooled over the folds.
 
-Everything follows from one confusion matrix a specimen, rows true and columns predicted classes:
+Everything follows from one confusion matrix per specimen, rows true and columns predicted classes:
 
     confusions = specimen_confusions(logits.argmax(1), batch.y, batch.batch, num_classes=9)      # (B, 9, 9)
     score(torch.cat(confusions_of_all_folds), left_out=(7,))                                     # mean ± deviation
@@ -110,7 +110,7 @@ def score(confusions: Tensor, left_out: Sequence[int] = ()) -> Score:
 
 
 def per_class(confusions: Tensor, class_names: Sequence[str]) -> list[dict[str, Any]]:
-    """One row a class over all cells of all specimens: cells, specimens that hold it, accuracy, precision, and
+    """One row per class, over all cells of all specimens: cells, specimens that hold it, accuracy, precision, and
     the class it is most often taken for."""
     total = confusions.sum(0)
     rows = []
@@ -134,5 +134,5 @@ def per_class(confusions: Tensor, class_names: Sequence[str]) -> list[dict[str, 
 def first_best(accuracy: Tensor) -> int:
     """The epoch of the highest accuracy, the earliest of equals: later epochs must improve to be chosen."""
     if accuracy.dim() != 1 or len(accuracy) == 0 or bool(accuracy.isnan().any()):
-        raise ValueError(f"accuracy: got {accuracy}, need one number an epoch")
+        raise ValueError(f"accuracy: got {accuracy}, need one number per epoch")
     return int((accuracy == accuracy.max()).nonzero()[0])

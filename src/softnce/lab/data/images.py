@@ -145,12 +145,12 @@ def class_folders(folder: Path, split: Split) -> ImageFiles:
     names = ("train",) if split == "train" else ("val", "valid", "validation", "test")
     root = next((folder / name for name in names if (folder / name).is_dir()), None)
     if root is None:
-        raise ValueError(f"data.dir {folder} has no folder {' or '.join(names)} with one folder a class")
+        raise ValueError(f"data.dir {folder} has no folder {' or '.join(names)} with one folder per class")
     # The classes are those of training, so that a class without evaluation images keeps its number.
     source = folder / "train" if (folder / "train").is_dir() else root
     classes = sorted(entry.name for entry in source.iterdir() if entry.is_dir())
     if not classes:
-        raise ValueError(f"{source} has no folders; one folder a class is needed")
+        raise ValueError(f"{source} has no folders; one folder per class is needed")
     strangers = sorted({entry.name for entry in root.iterdir() if entry.is_dir()} - set(classes))
     if strangers:
         raise ValueError(f"{root} has classes that {source} has not: {', '.join(strangers[:5])}")

@@ -1,6 +1,6 @@
 """The published CellTypeGraph layout: which arrays a specimen's file holds and what becomes of them.
 
-One HDF5 file a specimen, ``<root>/ovules-celltype-dataset/raw/label_grs_surface/<stage>/<stack>.h5``. Every
+One HDF5 file per specimen, ``<root>/ovules-celltype-dataset/raw/label_grs_surface/<stage>/<stack>.h5``. Every
 transform works on one specimen at a time, so no statistics leak from one specimen to another.
 """
 
@@ -16,7 +16,7 @@ FOLDER = Path("ovules-celltype-dataset/raw/label_grs_surface")
 
 CLASS_NAMES = ("L1", "L2", "L3", "L4", "nu", "pc", "funiculus", "es", "ac")
 NUM_CLASSES = len(CLASS_NAMES)
-EMBRYO_SAC = 7  # class left out of the class average: one to a few cells a specimen
+EMBRYO_SAC = 7  # class left out of the class average: one to a few cells per specimen
 UNLABELLED = -100  # torch's and softnce's ignore_index
 
 RAW_UNLABELLED = 0

@@ -112,7 +112,7 @@ def celltypegraph_task(
 def planetoid_task(
     root: str | Path, name: Literal["Cora", "CiteSeer", "PubMed"], transform: Transform | None = None
 ) -> NodeTask:
-    """A citation graph on its public split, features scaled to sum 1 a node. Nothing is downloaded.
+    """A citation graph on its public split, features scaled to sum 1 per node. Nothing is downloaded.
 
     Features are a sparse matrix: bags of words of which a node has one in a hundred. Linear layers take it as it is,
     and dropout does not have to draw for the zeros, which would be most of the cost of training a GCN.
@@ -194,5 +194,5 @@ def _labels(graph: Any) -> torch.Tensor:
         label = label[:, 0]
     if label is None or label.is_floating_point() or label.shape != (graph.num_nodes,):
         got = None if graph.y is None else (graph.y.dtype, tuple(graph.y.shape))
-        raise ValueError(f"need one integer label a node in y, got {got} for {graph.num_nodes} nodes")
+        raise ValueError(f"need one integer label per node in y, got {got} for {graph.num_nodes} nodes")
     return label

@@ -1,4 +1,4 @@
-"""Independent runs side by side: one process a core, one thread a process."""
+"""Independent runs side by side: one process per core, one thread per process."""
 
 import os
 import signal

@@ -15,6 +15,7 @@ from softnce.lab.data.features import Features, Part, Source, load
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.heads import Head, build_head
 from softnce.lab.losses import LOSSES, Loss, build_loss
+from softnce.lab.optimiser import decay_groups
 from softnce.lab.scores import Scores
 from softnce.lab.targets import Targets
 from softnce.losses import ClassifierLoss
@@ -110,10 +111,7 @@ def fit(
         after: called with the number of each finished epoch, from 1, the head in evaluation mode.
     """
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
-    matrices = [p for p in head.parameters() if p.dim() > 1]
-    others = [p for p in head.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=lr, fused=True)
+    optimiser = torch.optim.AdamW(decay_groups(head.parameters(), weight_decay), lr=lr, fused=True)
     steps = len(x) // batch
     if steps == 0:
         raise ValueError(f"batch: got {batch}, but there are only {len(x)} rows to train on")

@@ -1,4 +1,4 @@
-"""Results of a study: one JSON line a run, appended and never rewritten.
+"""Results of a study: one JSON line per run, appended and never rewritten.
 
 A run is named by a hash of its configuration, so a study that was interrupted asks which of its runs are
 missing and does only those. A line is written whole, under a lock, and reaches the disk before ``append``

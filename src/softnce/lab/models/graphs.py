@@ -1,4 +1,4 @@
-"""Node classifiers: graph in, one row of class scores a node out."""
+"""Node classifiers: graph in, one row of class scores per node out."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ class DeeperGCN(nn.Module):
 
     Args:
         node_features: columns of ``graph.x``.
-        num_classes: scores a node; unused where ``head`` is given.
+        num_classes: scores per node; unused where ``head`` is given.
         edge_features: columns of ``graph.edge_attr``, 0 to ignore it.
         hidden: width of all layers.
         layers: depth. The benchmark's best: 16 with edge features, 32 without.
         dropout: within layers and before the head.
-        checkpointing: keep only each layer's input for the backward pass and compute the rest again: 25 to 50 %
-            more time for a ninth of the memory at 32 layers (``python -m softnce.lab.bench.graph_cost``).
+        checkpointing: keep only each layer's input for the backward pass and compute the rest again: up to
+            50 % more time for a ninth of the memory at 32 layers (``softnce bench celltypegraph/nll``).
         head: any module (n, hidden) -> scores; a linear layer where None.
     """
 

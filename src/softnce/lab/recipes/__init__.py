@@ -1,4 +1,4 @@
-"""Recipes: one YAML file a training run, checked against :class:`~softnce.lab.recipes.recipe.Recipe`, or
+"""Recipes: one YAML file per training run, checked against :class:`~softnce.lab.recipes.recipe.Recipe`, or
 :class:`~softnce.lab.recipes.recipe.GraphRecipe` where ``data.kind`` is one of graphs.
 
 A file may ``inherit`` another (a path relative to itself) and then says only what differs.
@@ -10,13 +10,13 @@ from typing import Any
 
 import yaml
 
+from softnce.lab import losses
 from softnce.lab.configuration import from_mapping, to_mapping
-from softnce.lab.losses import PAPER as LOSSES
 from softnce.lab.recipes.recipe import GRAPH_KINDS, IMAGE_KINDS, GraphRecipe, Recipe
 
 FOLDER = Path(__file__).parent
 DATA_SETS = ("imagenet", "tiny-imagenet", "cifar100")
-PAPER = tuple(f"{data}/{loss}" for data in DATA_SETS for loss in LOSSES)
+PAPER = tuple(f"{data}/{loss}" for data in DATA_SETS for loss in losses.PAPER)
 
 
 def names() -> list[str]:

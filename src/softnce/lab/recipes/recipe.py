@@ -1,7 +1,7 @@
 """What a training run is: every choice, typed, with the paper's value or a plain one as default.
 
 A :class:`Recipe` trains on images, a :class:`GraphRecipe` on the nodes of graphs; loss, targets, schedule and machine
-are said alike for both.
+are declared once for both.
 """
 
 from dataclasses import dataclass, field
@@ -11,10 +11,7 @@ from typing import Literal, get_args
 from softnce.lab.configuration import check_ranges, option
 from softnce.lab.heads import Head
 from softnce.lab.losses import LOSSES, Loss
-from softnce.lab.losses import LossName as LossName
 from softnce.lab.targets import Targets
-
-HARD_LOSSES = tuple(name for name, kind in LOSSES.items() if kind.labels_only)
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class Optimiser:
     """How the weights move."""
 
     name: Literal["adamw", "sgd"] = option("adamw", "update rule")
-    batch: int = option(1024, "rows an update sees, over all devices and accumulated micro-batches", least=2)
+    batch: int = option(1024, "rows per update, over all devices and accumulated micro-batches", least=2)
     base_lr: float = option(3e-4, "learning rate for 256 rows; the one used is base_lr·batch/256", above=0)
     weight_decay: float = option(0.05, "decoupled decay, of matrices only", least=0)
     layer_decay: float = option(
@@ -113,12 +110,12 @@ class Compute:
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = option("auto", "what to run on")
     devices: int = option(0, "devices on each node, 0 for all there are (one process on the CPU)", least=0)
     nodes: int = option(1, "machines; torchrun and SLURM tell by themselves", least=1)
-    micro_batch: int = option(0, "rows a device takes at once, the rest is accumulated exactly; 0 for all", least=0)
+    micro_batch: int = option(0, "rows per device at once, the rest is accumulated exactly; 0 for all", least=0)
     precision: Literal["32", "bf16", "fp16"] = option("32", "bf16 and fp16 are mixed precision")
     compile: bool = option(False, "compile the model")
     deterministic: bool = option(False, "allow deterministic kernels only")
     sync_batchnorm: bool = option(False, "BatchNorm over all devices (GPUs only)")
-    eval_batch: int = option(256, "rows a device evaluates at once", least=1)
+    eval_batch: int = option(256, "rows that a device evaluates at once", least=1)
     checkpoint_steps: int = option(500, "updates between checkpoints; one is written after each epoch as well", least=1)
     progress: bool = option(True, "show progress bars")
     wandb: str = option("", "log to this Weights & Biases project too")
@@ -180,7 +177,7 @@ class GraphModel:
     hidden: int = option(128, "width", least=1)
     dropout: float = option(0.1, "within layers and before the head", least=0, most=1)
     edge_features: bool = option(True, "use the edges' features where there are any")
-    checkpointing: bool = option(False, "DeeperGCN: a ninth of the memory for 25 to 50 % more time")
+    checkpointing: bool = option(False, "DeeperGCN: a ninth of the memory for up to 50 % more time")
 
 
 @dataclass(frozen=True)
@@ -188,7 +185,7 @@ class GraphOptimiser:
     """How the weights move."""
 
     name: Literal["adam", "adamw", "sgd"] = option("adam", "update rule; adamw decouples the weight decay")
-    batch: int = option(8, "graphs an update sees, over all devices and accumulated micro-batches", least=1)
+    batch: int = option(8, "graphs per update, over all devices and accumulated micro-batches", least=1)
     lr: float = option(1e-3, "learning rate", above=0)
     weight_decay: float = option(0.0, "weight decay", least=0)
     decayed: str = option("", "the part of the network that is decayed, such as first; empty: all matrices")

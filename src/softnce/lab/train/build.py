@@ -7,10 +7,10 @@ from torch import nn
 from softnce.lab.configuration import to_mapping
 from softnce.lab.data.module import TrainingData
 from softnce.lab.losses import build_loss
+from softnce.lab.optimiser import parameter_groups
 from softnce.lab.recipes.recipe import GraphRecipe, Recipe
 from softnce.lab.scores import Scores
 from softnce.lab.train.classifier import Classifier
-from softnce.lab.train.optimiser import parameter_groups
 
 import lightning as L  # isort: skip
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from softnce.lab.data.batches import Batch
 from softnce.lab.data.mixing import draw_mix, mix_inputs
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
+from softnce.lab.optimiser import build_optimiser, decay_groups
 from softnce.lab.recipes.recipe import GraphOptimiser, Optimiser, Schedule
 from softnce.lab.scores import Scores
 from softnce.lab.seeds import derived_seed
 from softnce.lab.targets import Targets, soft_targets
-from softnce.lab.train.optimiser import build_optimiser, decay_groups
 from softnce.losses import ClassifierLoss, ContrastiveLoss
 from softnce.targets import SoftTargets
 
@@ -38,7 +38,7 @@ class Classifier(L.LightningModule):
         num_classes: K.
         targets: smoothing and mixing.
         optimiser, schedule: how the weights move.
-        steps_per_epoch: updates an epoch, for the schedule.
+        steps_per_epoch: updates per epoch, for the schedule.
         parameter_groups: what the optimiser gets, with ``lr_scale`` and ``weight_decay`` per group; None: all that is
             trainable, matrices decayed.
         scores: what is measured; None: :class:`~softnce.lab.scores.Scores`.
@@ -47,7 +47,7 @@ class Classifier(L.LightningModule):
 
     Logged: ``train/loss`` (mean over the whole batch) and ``train/lr`` every update; after each epoch what
     :class:`Scores` reports, as ``val/top1`` and so on. Classes are ranked by exp(z·y/τ), and a softmax makes that
-    probabilities for likelihood and calibration; the noise has no part in either.
+    probabilities for likelihood and calibration; both are independent of the noise.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ def _loggers(out: Path, compute: Compute) -> list[Logger]:
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Without Lightning's advice on what is meant as it is."""
+    """Hide Lightning's advice about what is intended here."""
     log = logging.getLogger("lightning.pytorch")
     level = log.level
     log.setLevel(logging.WARNING)

@@ -13,7 +13,7 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment  # isort: sk
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run runs, as Lightning wants it said."""
+    """Accelerator, devices per node and nodes of a run, in Lightning's terms."""
 
     accelerator: str
     devices: int

@@ -17,7 +17,7 @@ With scores s = logits + log r, r a weight for each class, and q = softmax(s):
 NLL with the batch-count correction (q normalised with r_k = n_k / (N η_k)) is InfoNCE: the two differ by a
 constant, log n_y, and have the same gradient.
 
-Time a step: O(D·L·N·K·d), with an additional O(D·N²·K) for each soft target InfoNCE variant; memory O(D·L·N·K),
+Time per step: O(D·L·N·K·d), with an additional O(D·N²·K) for each soft target InfoNCE variant; memory O(D·L·N·K),
 for soft target InfoNCE O(D·N²).
 """
 
@@ -117,11 +117,11 @@ def fit(
 
     for epoch in range(1, epochs + 1):
         used = [seeds[position] for position in active.tolist()]
-        samples = _once_a_seed(used, lambda seed: torch.randperm(n, generator=shuffling[seed]))
+        samples = _once_per_seed(used, lambda seed: torch.randperm(n, generator=shuffling[seed]))
         chance = drawn = samples.new_zeros(len(active), 0)
         if gradient.redraws:
-            chance = _once_a_seed(used, lambda seed: torch.rand(n, generator=redrawing[seed]))
-            drawn = _once_a_seed(used, lambda seed: torch.randint(K, (n,), generator=redrawing[seed]))
+            chance = _once_per_seed(used, lambda seed: torch.rand(n, generator=redrawing[seed]))
+            drawn = _once_per_seed(used, lambda seed: torch.randint(K, (n,), generator=redrawing[seed]))
         for start in range(0, n - batch_size + 1, batch_size):
             step += 1
             batch = slice(start, start + batch_size)
@@ -295,7 +295,7 @@ def _generators(seeds: Sequence[int], purpose: int) -> dict[int, torch.Generator
     return {seed: torch.Generator().manual_seed(3 * seed + purpose) for seed in seeds}
 
 
-def _once_a_seed(seeds: Sequence[int], draw: Callable[[int], Tensor]) -> Tensor:
+def _once_per_seed(seeds: Sequence[int], draw: Callable[[int], Tensor]) -> Tensor:
     """(D, n): data sets with the same seed share one draw."""
     drawn = {seed: draw(seed) for seed in dict.fromkeys(seeds)}
     return torch.stack([drawn[seed] for seed in seeds])

@@ -57,7 +57,7 @@ def measure(
 ) -> GradientNoise:
     """Variance of the batch gradient at ``weights`` (D, K, d), over ``epochs`` random orders of each data set.
 
-    Batches are without replacement, as in a fit. Time O(epochs·n·L·K·d) a data set.
+    Batches are without replacement, as in a fit. Time O(epochs·n·L·K·d) per data set.
     """
     (D, n), (K, d), L = data.index.shape, weights.shape[1:], len(variants)
     q = torch.einsum("dmj,dkj->dmk", data.points, weights).softmax(2)

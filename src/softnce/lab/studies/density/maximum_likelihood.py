@@ -16,7 +16,7 @@ def maximum_likelihood(data: Mixture, share: Tensor | None = None, *, max_steps:
         max_steps: of Newton's method, halved until the likelihood rises.
 
     Where classes are separable the maximum lies at infinity; then the weights at which a step gains less than 1e-12
-    nats are returned. Time a step and data set: O(M·(Kd)² + (Kd)³).
+    nats are returned. Time per step and data set: O(M·(Kd)² + (Kd)³).
     """
     if share is None:
         share = data.label_share

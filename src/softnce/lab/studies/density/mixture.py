@@ -17,7 +17,7 @@ class Mixture:
     """D data sets of the same size, double precision.
 
     The n samples are repetitions of M distinct points, so everything that depends on x alone is stored, and
-    later computed, once a point: n/M = 20 times less than once a sample at the paper's sizes.
+    later computed, once per point: n/M = 20 times less than once per sample at the paper's sizes.
 
     Attributes:
         modes: (D, K, d) true parameters θ.

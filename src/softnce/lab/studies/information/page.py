@@ -19,12 +19,12 @@ TRUTH = "#333333"
 
 def section(rows: Sequence[Row]) -> Section:
     found = read(rows)
-    highest = max(map(excess, found.rows))
-    rule = "No bound exceeds" if highest <= ERRORS else "A bound exceeds"
+    rule = "No bound exceeds" if max(map(excess, found.rows)) <= ERRORS else "A bound exceeds"
+    highest = max(row.result["bound"] - row.result["truth"] for row in found.rows)
     gap = max(row.result["truth"] - row.result["bound"] for row in found.of(critic="free", candidates=found.most))
-    summary = f"""{rule} the information it bounds ({highest:+.1f} standard errors at the highest), and a critic that
-        can be exact comes within {gap:.3f} nats of it at M = {found.most}. Smoothing lowers what soft
-        distribution InfoNCE bounds, I_ε(Z;Y); it leaves untouched what soft target InfoNCE bounds, I(Z;Y) itself."""
+    summary = f"""{rule} the information it bounds (the highest stands at {highest:+.4f} nats from it), and a critic
+        that can be exact comes within {gap:.3f} nats at M = {found.most}. Smoothing lowers what soft distribution
+        InfoNCE bounds, I_ε(Z;Y); it leaves untouched what soft target InfoNCE bounds, I(Z;Y) itself."""
     method = f"""{found.steps} steps of Adam on batches of {found.batch_size} pairs (z, y), in {GROUPS} groups that
         share their M − 1 negatives; the learning rate falls to 0 on a cosine. A bound is log M − ℓ, the loss averaged
         exactly over the table and over {NEGATIVE_SETS} fresh sets of negatives. For soft target InfoNCE the learning

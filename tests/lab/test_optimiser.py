@@ -3,8 +3,8 @@ import torch
 
 from softnce.heads import MLPHead
 from softnce.lab.models import graphs, images
+from softnce.lab.optimiser import build_optimiser, decay_groups, parameter_groups
 from softnce.lab.recipes.recipe import GraphModel, GraphOptimiser, Head, Model, Optimiser
-from softnce.lab.train.optimiser import build_optimiser, decay_groups, parameter_groups
 
 import timm  # isort: skip
 
