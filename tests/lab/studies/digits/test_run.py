@@ -1,8 +1,11 @@
+import pytest
+
 from softnce.lab import studies
 from softnce.lab.report import drawing
 from softnce.lab.studies.digits import run as digits
 
 
+@pytest.mark.slow
 def test_losses_learn_and_seeds_reproduce():
     config = digits.Config(seeds=1, epochs=15)
     for run in digits.runs(config):
@@ -18,6 +21,7 @@ def test_only_soft_losses_are_smoothed():
         assert (run.smoothing > 0) == (run.mixup > 0) == (run.loss not in ("nll", "info-nce"))
 
 
+@pytest.mark.slow
 def test_section(tmp_path):
     study = studies.load("digits")
     study.make(digits.Config(seeds=2, epochs=2, out=str(tmp_path)))
