@@ -157,7 +157,7 @@ def every_case(rank: int, world: int, port: int, results: Path) -> None:
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[pytest.param(n, marks=pytest.mark.slow) for n in (2, 4)])
 def processes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict:
     world, results = request.param, tmp_path_factory.mktemp("ranks")
     mp.spawn(every_case, args=(world, free_port(), results), nprocs=world)

@@ -97,6 +97,7 @@ def test_redrawn_labels_have_the_smoothed_objective_on_average():
     assert ((mean - slope).abs() < 5 * spread / 2000**0.5 + 0.02 * slope.abs().max()).all()
 
 
+@pytest.mark.slow
 def test_each_run_stops_by_itself_and_stays():
     seeds = [0, 1]
     data = sample_mixtures([80, 0], seeds)
