@@ -19,6 +19,7 @@ from softnce import (
     losses,
     noise,
     targets,
+    teacher,
 )
 from softnce._checks import set_validation
 from softnce.candidates import (
@@ -73,4 +74,5 @@ __all__ = [
     "noise",
     "set_validation",
     "targets",
+    "teacher",
 ]
