@@ -30,13 +30,13 @@ class ContinuousCategorical(ExponentialFamily):
 
     Args:
         probs: λ, shape (..., K), non-negative; normalised to sum to 1.
-        logits: log λ up to a constant, shape (..., K); −inf for a probability of zero. Give one of the two.
+        logits: log λ up to a constant, shape (..., K); −inf for a probability of zero. Pass one of the two.
         concentration: κ > 0, a number, or a tensor that broadcasts against the batch shape.
 
-    Cost a row: ``log_prob``, ``mean``, ``variance`` and ``entropy`` take O(33·K) time and O(K) memory,
-    ``covariance_matrix`` O(33·K²) and O(K²). ``sample`` takes O(K log K) once and O(K) a proposal;
-    ``expected_proposals`` says how many proposals a draw needs (seldom above 2). Everything but the proposals is
-    computed in fp64, and returned in the dtype of the parameters. There is no ``rsample``.
+    Cost per row: ``log_prob``, ``mean``, ``variance`` and ``entropy`` take O(33·K) time and O(K) memory,
+    ``covariance_matrix`` O(33·K²) and O(K²). ``sample`` takes O(K log K) once and O(K) per proposal;
+    ``expected_proposals`` is the mean number of proposals per draw (rarely above 2). Everything except the proposals is
+    computed in fp64 and returned in the dtype of the parameters. There is no ``rsample``.
 
     Example::
 
@@ -156,7 +156,7 @@ class ContinuousCategorical(ExponentialFamily):
 
     @property
     def expected_proposals(self) -> Tensor:
-        """Mean number of proposals a draw takes, shape of the batch."""
+        """Mean number of proposals per draw, shape of the batch."""
         log_acceptance = self._proposal.log_acceptance(self._integral.log_value.detach().reshape(-1))
         return self._result(log_acceptance.neg().exp().view(self.batch_shape))
 

@@ -109,7 +109,7 @@ def perform(run: Run) -> dict[str, Any]:
         votes.draw(part.votes, run.votes, generator) if run.votes else part.votes
         for part in (parts.train, parts.held_out)
     )
-    soft = SoftTargets.from_votes(asked)
+    soft = SoftTargets.from_votes(asked, asked.shape[1])
     loss = loss_with_noise(run.method, noise.from_counts(soft.class_mass(), floor=1), run.n, run.noise_count)
     if run.method == "nll":
         soft = SoftTargets.from_labels(votes.majority(asked, generator), soft.num_classes)
