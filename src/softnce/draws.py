@@ -165,7 +165,7 @@ class ContinuousCategorical(Draw):
         self.candidates = None if candidates is None else _positive_whole("candidates", candidates)
 
     def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
-        probs = targets.dense()
+        probs = targets.unmasked_dense()
         if values_are_checked(probs):
             counted = probs if targets.mask is None else probs[targets.mask]
             if bool((counted <= 0).any()):
