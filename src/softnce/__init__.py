@@ -71,6 +71,7 @@ __all__ = [
     "heads",
     "information",
     "losses",
+    "mixing",
     "noise",
     "set_validation",
     "targets",

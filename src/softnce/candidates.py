@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from softnce._checks import as_number, check_distribution
 from softnce._precision import KeepsPrecision
 from softnce.targets._background import same_number
-from softnce.targets._sampling import class_edges, invert_edges
+from softnce.targets._sampling import class_edges, invert_edges, sample_beta
 from softnce.targets.soft_targets import LABELS, SoftTargets
 
 Groups = list[SoftTargets]
@@ -175,11 +175,8 @@ class SampledCandidates(Candidates, KeepsPrecision):
         labels = labels.view(self.size, -1)
         weight = None
         if self.mix_alpha > 0:
-            # λ and 1 − λ are two gamma variates over their sum; torch.distributions.Beta takes no generator.
-            # In float64, because a small mix_alpha makes variates that underflow in float32.
-            shape = torch.full((self.size, 2), self.mix_alpha, dtype=torch.float64, device=device)
-            gamma = torch._standard_gamma(shape, generator)
-            weight = (gamma / gamma.sum(1, keepdim=True) * (1 - self.smoothing)).to(torch.get_default_dtype())
+            weight = sample_beta(self.mix_alpha, self.size, device, generator) * (1 - self.smoothing)
+            weight = weight.to(torch.get_default_dtype())
         return [SoftTargets(num_classes, labels, weight, self.smoothing, self.smoothing_dist)], None
 
 

@@ -38,6 +38,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from softnce._checks import as_whole, check_flag
 from softnce._pipeline import compute
 from softnce._rows import OthersForm, Reduction, check_table, check_temperature
 from softnce._scores.classes import class_scores
@@ -391,12 +392,15 @@ def nll(
 
 def probabilities(logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
     """p(k|x) ∝ exp(logit_k/τ), (N, K): the model that all these losses train, normalised over the classes."""
+    _check_logits(logits)
     return class_scores(logits, check_temperature(temperature)).softmax(1)
 
 
 def ranking(logits: Tensor, k: int = 1) -> Tensor:
     """The k best classes of each row, best first, (N, k). Independent of noise and temperature."""
-    if not 1 <= k <= logits.shape[1]:
+    _check_logits(logits)
+    k = as_whole(k, "k")
+    if k > logits.shape[1]:
         raise ValueError(f"k must be between 1 and the {logits.shape[1]} classes, got {k}")
     return logits.topk(k, dim=1).indices
 
@@ -418,15 +422,15 @@ def linear_topk(
         logits and classes, (N, k) each, best first.
     """
     check_table(features, table, bias, allow_empty=True)
-    if not 1 <= k <= len(table):
+    k, chunk_size = as_whole(k, "k"), as_whole(chunk_size, "chunk_size")
+    if k > len(table):
         raise ValueError(f"k must be between 1 and the {len(table)} classes, got {k}")
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size must be positive, got {chunk_size}")
-    z = F.normalize(features, dim=1) if cosine else features
-    best = features.new_empty(len(features), 0)
+    dtype = torch.promote_types(features.dtype, table.dtype)
+    z = F.normalize(features.to(dtype), dim=1) if check_flag(cosine, "cosine") else features.to(dtype)
+    best = z.new_empty(len(features), 0)
     classes = torch.empty(len(features), 0, dtype=torch.long, device=features.device)
     for start in range(0, len(table), chunk_size):
-        part = table[start : start + chunk_size]
+        part = table[start : start + chunk_size].to(dtype)
         logits = F.linear(z, F.normalize(part, dim=1) if cosine else part)
         if bias is not None:
             logits = logits + bias[start : start + chunk_size]
@@ -434,3 +438,9 @@ def linear_topk(
         best, order = torch.cat([best, values], 1).topk(min(k, best.shape[1] + values.shape[1]), dim=1)
         classes = torch.cat([classes, index + start], 1).gather(1, order)
     return best, classes
+
+
+def _check_logits(logits: Tensor) -> None:
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() < 2:
+        got = f"{tuple(logits.shape)} of {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"logits must be floating point (N, K) or (N, K, d1, ...), got {got}")

@@ -18,6 +18,7 @@ classifier's bound).
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -158,6 +159,7 @@ class InformationMeter:
         self.reset()
 
     def reset(self) -> None:
+        """Forget all samples."""
         self.count = 0
         self.mean: Tensor | float = 0.0
         self.squares: Tensor | float = 0.0  # Σ (x − mean)²
@@ -181,7 +183,7 @@ class InformationMeter:
         """Collect what every process accumulated, so that each holds the whole. Every rank must call it."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return
-        states: list = [None] * dist.get_world_size()
+        states: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(states, (self.count, float(self.mean), float(self.squares)))
         self.reset()
         for count, mean, squares in states:

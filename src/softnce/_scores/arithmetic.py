@@ -56,7 +56,8 @@ def expected(
         # The compiler makes its own blocks of plain operations; function transforms see through nothing else.
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return _plain(logits, problem)
-        return _Expected.apply(logits, problem)
+        value: Tensor = _Expected.apply(logits, problem)
+        return value
 
 
 @dataclass

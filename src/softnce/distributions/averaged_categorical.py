@@ -155,13 +155,12 @@ class AveragedCategorical(Distribution):
         counts = counts.view(-1, *([1] * self.probs.dim()))
         probs = self.probs.double()
         arrangements = torch.lgamma(counts.new_tensor(self.total_count + 1.0))
-        binomial = Binomial(self.total_count, probs=probs, validate_args=False).log_prob(counts).exp()
+        binomial: Tensor = Binomial(self.total_count, probs=probs, validate_args=False).log_prob(counts).exp()
         repeated = (binomial * torch.lgamma(counts + 1)).sum((0, -1))
         of_labels = -torch.xlogy(probs, probs).sum(-1)
         return (self.total_count * of_labels - arrangements + repeated).to(self.probs.dtype)
 
 
-@register_kl(AveragedCategorical, AveragedCategorical)
 def _kl(p: AveragedCategorical, q: AveragedCategorical) -> Tensor:
     """n · KL of the labels; inf where q never draws a label that p does."""
     if p.total_count != q.total_count:
@@ -174,3 +173,6 @@ def _kl(p: AveragedCategorical, q: AveragedCategorical) -> Tensor:
     both = possible & ~never
     difference = torch.where(both, log_p, 0.0) - torch.where(both, log_q, 0.0)
     return torch.where(never.any(-1), torch.inf, p.total_count * (probs * difference).sum(-1))
+
+
+register_kl(AveragedCategorical, AveragedCategorical)(_kl)

@@ -188,7 +188,6 @@ class ContinuousCategorical(ExponentialFamily):
         return SimplexIntegral(omega).log_value
 
 
-@register_kl(ContinuousCategorical, ContinuousCategorical)
 def _kl(p: ContinuousCategorical, q: ContinuousCategorical) -> Tensor:
     """KL(p ‖ q); inf unless both live on the same face."""
     finite_p, finite_q = p.natural_parameters > -torch.inf, q.natural_parameters > -torch.inf
@@ -196,3 +195,6 @@ def _kl(p: ContinuousCategorical, q: ContinuousCategorical) -> Tensor:
     difference = torch.where(both, p.natural_parameters, 0.0) - torch.where(both, q.natural_parameters, 0.0)
     divergence = (difference * p._integral.moment(1)).sum(-1) - p._integral.log_value + q._integral.log_value
     return p._result(torch.where((finite_p == finite_q).all(-1), divergence, torch.inf))
+
+
+register_kl(ContinuousCategorical, ContinuousCategorical)(_kl)
