@@ -49,7 +49,7 @@ def make_targets(kind: str, n: int, k: int, generator: torch.Generator) -> SoftT
         case "votes":
             counts = torch.bincount(labels, minlength=k) + torch.randint(3, (n, k), generator=generator)
             counts[:, 0] += 1
-            return SoftTargets.from_votes(counts)
+            return SoftTargets.from_votes(counts, counts.shape[1])
         case "dense":
             return SoftTargets.from_dense(teacher.softmax(1))
     raise ValueError(kind)

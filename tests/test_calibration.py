@@ -205,6 +205,7 @@ def test_fit_temperature_stops_at_its_limits():
     assert fit_temperature(separable, torch.tensor([1, 0])) == 1e3
 
 
+@pytest.mark.slow
 def test_meter_gathers_over_processes(tmp_path):
     logits, targets = problem(10, 3, False, 7)
     torch.multiprocessing.spawn(_gathering_rank, (str(tmp_path / "store"), logits, targets), nprocs=2)

@@ -75,6 +75,7 @@ def test_batch_candidates_equal_the_reference(batch: Batch, noise_count: float, 
     assert_equal(batch, [batch.targets], own, noise_count, chunk_size=chunk_size)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     batches(),
@@ -271,6 +272,7 @@ def fitted(alpha: Tensor, noise: Tensor, loss, steps: int = 4000) -> Tensor:
     return logits.detach().softmax(1)[0]
 
 
+@pytest.mark.slow
 def test_14_in_the_mean_the_minimiser_is_what_identity_14_says() -> None:
     """e^{s_k}(R + e^{s_k}) ∝ α_k/η_k at the optimum, with R of M candidates from η in the mean."""
     alpha = torch.tensor([0.7, 0.2, 0.05, 0.05], dtype=torch.float64)
@@ -284,6 +286,7 @@ def test_14_in_the_mean_the_minimiser_is_what_identity_14_says() -> None:
     assert (learnt[0] - alpha[0]).abs() > 0.02  # flattened: M·η is not ≫ α
 
 
+@pytest.mark.slow
 def test_14_drawn_others_recover_the_target_with_few_candidates() -> None:
     """A target of 0.7/0.3 at M = K/50: drawn others find it, the collapsed form does not."""
     classes, count = 500, 10

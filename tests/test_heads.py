@@ -34,8 +34,65 @@ def test_cosine_head_sees_directions_only() -> None:
 
 
 def test_a_label_table_says_what_it_needs() -> None:
-    with pytest.raises(ValueError, match="at least 1, got 3 and 0"):
+    with pytest.raises(ValueError, match="num_classes must be a whole number of at least 1, got 0"):
         heads.LabelEmbeddingHead(3, 0)
     head = heads.LabelEmbeddingHead(3, 5)
     with pytest.raises(TypeError, match=r"criterion must be .* got NLL, which needs the logits"):
         head.loss(torch.randn(2, 3), torch.tensor([0, 1]), softnce.NLL())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cosine", [False, True])
+def test_a_head_uses_its_bias_wherever_it_scores(cosine: bool) -> None:
+    torch.manual_seed(0)
+    head = heads.LabelEmbeddingHead(6, 40, cosine=cosine, bias=True).double()
+    assert head.bias is not None
+    with torch.no_grad():
+        head.bias.normal_(std=3)
+    z, labels = torch.randn(9, 6, dtype=torch.float64), torch.arange(9)
+    unit = nn.functional.normalize if cosine else lambda x, dim: x
+    logits = unit(z, dim=1) @ unit(head.weight, dim=1).T + head.bias
+    torch.testing.assert_close(head(z), logits)
+    values, classes = head.topk(z, 5, chunk_size=7)
+    torch.testing.assert_close(values, logits.topk(5).values)
+    assert torch.equal(classes, logits.topk(5).indices)
+    criterion = softnce.SoftTargetInfoNCE()
+    expected = torch.autograd.grad(criterion(head(z), labels), [head.weight, head.bias])
+    value = head.loss(z, labels, criterion)
+    torch.testing.assert_close(value, criterion(head(z), labels))
+    found = torch.autograd.grad(value, [head.weight, head.bias])
+    torch.testing.assert_close(found[0].to_dense(), expected[0])
+    torch.testing.assert_close(found[1], expected[1])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bias'"):
+        head.loss(z, labels, criterion, bias=head.bias)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("cosine", [False, True])
+def test_an_index_uses_the_heads_bias(cosine: bool) -> None:
+    pytest.importorskip("faiss")
+    torch.manual_seed(0)
+    head = heads.LabelEmbeddingHead(8, 500, cosine=cosine, bias=True)
+    with torch.no_grad():
+        head.bias.normal_(std=3)
+    z = torch.randn(20, 8)
+    index = heads.LabelIndex(head, cells=5, probes=5)
+    torch.testing.assert_close(index.topk(z, 7)[0], head.topk(z, 7)[0])
+    assert index.recall(z, 7) == 1
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_linear_layer_becomes_a_head(bias: bool, dtype: torch.dtype) -> None:
+    linear = nn.Linear(6, 40, bias=bias, dtype=dtype)
+    head = heads.LabelEmbeddingHead.from_linear(linear)
+    z = torch.randn(9, 6, dtype=dtype)
+    assert torch.equal(head(z), linear(z))
+    assert head.weight.data_ptr() != linear.weight.data_ptr()
+    assert (head.bias is None) != bias
+    assert set(head.state_dict()) == ({"table.weight", "bias"} if bias else {"table.weight"})
+
+
+def test_the_best_classes_of_half_precision_features() -> None:
+    head, z = heads.LabelEmbeddingHead(6, 40), torch.randn(9, 6).bfloat16()
+    assert torch.equal(head.topk(z, 3)[1], head.topk(z.float(), 3)[1])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert head(z).dtype == torch.bfloat16

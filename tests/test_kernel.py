@@ -61,6 +61,7 @@ def test_a_second_backward_gives_the_same_gradient(kind: str, classes: int) -> N
     torch.testing.assert_close(second, 2 * first, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mixed", "spread", "dense"])
 @pytest.mark.parametrize("classes", [5, 300])
 def test_gradcheck_in_both_regimes(kind: str, classes: int) -> None:

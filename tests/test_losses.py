@@ -285,7 +285,7 @@ def test_state_dict_round_trips(loss: type[nn.Module], tmp_path) -> None:
         (torch.randn(3, 4), torch.tensor([0, 1, -1]), "targets holds the label -1"),
         (torch.randn(3, 4), [0, 1, 2], "targets must be a tensor or SoftTargets, got list"),
         (torch.randn(3, 4), SoftTargets.from_labels(torch.tensor([0, 1, 2]), 5), "5 classes, logits have 4"),
-        (torch.randn(3, 4), SoftTargets.from_labels(torch.tensor([0, 1]), 4), "2 rows, logits have 3"),
+        (torch.randn(3, 4), SoftTargets.from_labels(torch.tensor([0, 1]), 4), "2 rows, but logits have 3"),
     ],
 )
 def test_misuse_gets_one_clear_error(loss: type[nn.Module], logits, targets, message: str) -> None:
@@ -338,7 +338,7 @@ def test_bad_calls() -> None:
     logits, labels = torch.randn(3, 4), torch.tensor([0, 1, 2])
     with pytest.raises(ValueError, match="noise_probs has 5 entries, but there are 4 classes"):
         SoftTargetInfoNCE(noise.uniform(5))(logits, labels)
-    with pytest.raises(ValueError, match="candidates have 5 classes, the scores have 4"):
+    with pytest.raises(ValueError, match="candidates has 5 classes, but the scores have 4"):
         functional.soft_target_info_nce(logits, labels, candidates=SoftTargets.from_labels(labels, 5))
     with pytest.raises(ValueError, match="own contains 3, but candidates has only 3 rows"):
         functional.soft_target_info_nce(
@@ -348,7 +348,7 @@ def test_bad_calls() -> None:
         SoftTargetInfoNCE()(logits, labels, sample_weight=torch.ones(4))
     with pytest.raises(ValueError, match=r"class_weight must have shape \(4,\)"):
         SoftTargetInfoNCE(class_weight=torch.ones(5))(logits, labels)
-    with pytest.raises(ValueError, match="marginal has 5 classes, the targets have 4"):
+    with pytest.raises(ValueError, match="marginal has 5 classes, but the targets have 4"):
         SoftTargetInfoNCE(candidates=SampledCandidates(8, noise.uniform(5)))(logits, labels)
 
 

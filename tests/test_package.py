@@ -1,5 +1,7 @@
 """The package as it is installed: its names, its imports, its command."""
 
+import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -39,6 +41,29 @@ def test_every_public_name_is_there() -> None:
     for name in softnce.__all__:
         assert getattr(softnce, name) is not None
     assert softnce.__all__ == sorted(softnce.__all__, key=lambda name: (not name.isupper(), name[0].islower(), name))
+
+
+def public_names() -> dict[str, object]:
+    """Every public name of the package and of its public modules."""
+    found = {name: getattr(softnce, name) for name in softnce.__all__}
+    for module in [value for value in found.values() if inspect.ismodule(value)]:
+        names = getattr(module, "__all__", vars(module))
+        for name in (name for name in names if not name.startswith("_")):
+            value = getattr(module, name)
+            if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__.startswith(module.__name__):
+                found[f"{module.__name__.removeprefix('softnce.')}.{name}"] = value
+    return found
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    assert public_names()[name].__doc__
+
+
+@pytest.mark.parametrize("name", softnce.__all__)
+def test_the_docs_mention_every_public_name(name: str) -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
+    assert re.search(rf"\b{name}\b", pages)
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture) -> None:

@@ -7,7 +7,7 @@ import torch
 from batches import KINDS, make_targets
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from softnce import SoftTargets, set_validation
 
@@ -64,11 +64,11 @@ def test_topk_renormalised_and_spread() -> None:
 
 def test_votes_become_shares_and_stay_small_when_few_classes_are_chosen() -> None:
     counts = torch.tensor([[3, 1] + [0] * 18, [0, 5] + [0] * 18])
-    t = SoftTargets.from_votes(counts)
+    t = SoftTargets.from_votes(counts, 20)
     torch.testing.assert_close(t.dense(), counts / counts.sum(1, keepdim=True))
     assert t.index is not None
     assert t.index.shape == (2, 2)
-    assert SoftTargets.from_votes(counts[:, :3]).index is None
+    assert SoftTargets.from_votes(counts[:, :3], 3).index is None
 
 
 def test_pairs_may_name_a_class_twice_and_be_filled_up() -> None:
@@ -79,14 +79,14 @@ def test_pairs_may_name_a_class_twice_and_be_filled_up() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_by_index_slice_mask_and_flip(kind: str) -> None:
     t = make_targets(kind, 5, 6, torch.Generator().manual_seed(3))
-    rows = t.dense()
-    torch.testing.assert_close(t[2].dense(), rows[2:3])
-    torch.testing.assert_close(t[-1].dense(), rows[-1:])
-    torch.testing.assert_close(t[1:4].dense(), rows[1:4])
-    torch.testing.assert_close(t[torch.tensor([3, 0])].dense(), rows[[3, 0]])
-    torch.testing.assert_close(t[rows[:, 0] > 0.1].dense(), rows[rows[:, 0] > 0.1])
-    torch.testing.assert_close(t.flip(0).dense(), rows.flip(0))
-    torch.testing.assert_close(t.dense().sum(1), torch.ones(5, dtype=rows.dtype))
+    rows = t.unmasked_dense()
+    torch.testing.assert_close(t[2].unmasked_dense(), rows[2:3])
+    torch.testing.assert_close(t[-1].unmasked_dense(), rows[-1:])
+    torch.testing.assert_close(t[1:4].unmasked_dense(), rows[1:4])
+    torch.testing.assert_close(t[torch.tensor([3, 0])].unmasked_dense(), rows[[3, 0]])
+    torch.testing.assert_close(t[rows[:, 0] > 0.1].unmasked_dense(), rows[rows[:, 0] > 0.1])
+    torch.testing.assert_close(t.flip(0).unmasked_dense(), rows.flip(0))
+    torch.testing.assert_close(t.unmasked_dense().sum(1), torch.ones(5, dtype=rows.dtype))
     with pytest.raises(IndexError):
         t[5]
 
@@ -98,7 +98,9 @@ def test_cat_is_the_cat_of_dense_rows(kinds: list[str], seed: int) -> None:
     if not parts:
         return
     joined = SoftTargets.cat(parts)
-    torch.testing.assert_close(joined.dense(torch.float64), torch.cat([part.dense(torch.float64) for part in parts]))
+    torch.testing.assert_close(
+        joined.unmasked_dense(torch.float64), torch.cat([part.unmasked_dense(torch.float64) for part in parts])
+    )
     if any(part.mask is not None for part in parts):
         assert joined.mask is not None
         assert int(joined.mask.sum()) == sum(len(p) if p.mask is None else int(p.mask.sum()) for p in parts)
@@ -107,7 +109,7 @@ def test_cat_is_the_cat_of_dense_rows(kinds: list[str], seed: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_class_mass_and_expectation(kind: str) -> None:
     t = make_targets(kind, 8, 6, torch.Generator().manual_seed(3))
-    rows = t.dense(torch.float64)
+    rows = t.unmasked_dense(torch.float64)
     counted = rows if t.mask is None else rows[t.mask]
     torch.testing.assert_close(t.class_mass().double(), counted.sum(0))
     values = torch.randn(6, dtype=torch.float64)
@@ -164,7 +166,7 @@ def test_a_data_loader_collates_rows(workers: int) -> None:
 def test_copies_pickle_and_move(kind: str) -> None:
     t = make_targets(kind, 4, 5, torch.Generator().manual_seed(0))
     for other in (pickle.loads(pickle.dumps(t)), copy.deepcopy(t), t.to("cpu"), t.clone(), t.detach()):
-        torch.testing.assert_close(other.dense(), t.dense())
+        torch.testing.assert_close(other.unmasked_dense(), t.unmasked_dense())
     assert t.to("meta").device.type == "meta"
 
 
@@ -221,8 +223,11 @@ def test_smoothing_twice_makes_one_background_of_two() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SoftTargets.from_labels([0, 1], 3), "labels must be a tensor, got list"),
-        (lambda: SoftTargets.from_dense(np.ones((1, 1))), "probs must be a tensor, got ndarray"),
+        (lambda: SoftTargets.from_labels("01", 3), "labels must be a tensor, an array or a list, got str"),
+        (
+            lambda: SoftTargets.from_dense(np.array([["a"]])),
+            "probs must hold numbers in rows of one length, got ndarray",
+        ),
         (
             lambda: SoftTargets.from_labels(LABELS, 4).mix(torch.ones(4, 4), 0.5),
             "other must be SoftTargets, got Tensor",
@@ -250,7 +255,7 @@ def test_smoothing_twice_makes_one_background_of_two() -> None:
         (lambda: SoftTargets.from_topk(torch.randn(2, 3), 4), "k must be between 1 and the 3 classes, got 4"),
         (lambda: SoftTargets.from_topk(torch.randn(2, 3), 2, temperature=0.0), "temperature must be positive"),
         (lambda: SoftTargets.from_topk(torch.randn(2, 3), 2, remainder="drop"), "remainder must be"),
-        (lambda: SoftTargets.from_votes(torch.tensor([[1, 0], [0, 0]])), "no vote in row 1"),
+        (lambda: SoftTargets.from_votes(torch.tensor([[1, 0], [0, 0]]), 2), "no vote in row 1"),
         (lambda: SoftTargets.from_labels(LABELS, 3).mix(SoftTargets.from_labels(LABELS, 3), 1.5), r"lam must lie in"),
         (lambda: SoftTargets.from_labels(LABELS, 3).mix(SoftTargets.from_labels(LABELS[:2], 3), 0.5), "4 rows"),
         (lambda: SoftTargets.cat([]), "at least one"),
@@ -260,3 +265,223 @@ def test_smoothing_twice_makes_one_background_of_two() -> None:
 def test_misuse_gets_one_clear_error(make, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+# ------------------------------------------------------------------------------------------------- ignored rows
+
+
+def test_ignored_rows_are_of_no_class() -> None:
+    t = SoftTargets.from_labels([1, -100, 2], 3, smoothing=0.3)
+    assert t.dense().isnan().all(1).tolist() == [False, True, False]
+    assert t.argmax().tolist() == [1, -100, 2]
+    assert t.entropy().isnan().tolist() == [False, True, False]
+    assert np.isnan(t.numpy()[1]).all()
+    with pytest.raises(ValueError, match="probs holds NaN"):
+        SoftTargets.from_dense(t.dense())
+    assert "1 ignored" in repr(t)
+
+
+def test_targets_that_are_made_dense_keep_their_mask() -> None:
+    skewed = SoftTargets.from_labels([0, -100, 2, 1], 4, 0.1, [0.7, 0.1, 0.1, 0.1])
+    uniform = SoftTargets.from_labels(LABELS, 4, 0.1)
+    with pytest.raises(ValueError, match=r"make them dense first: t\.to_dense\(\)"):
+        SoftTargets.cat([skewed, uniform])
+    joined = SoftTargets.cat([skewed.to_dense(), uniform])
+    assert joined.mask.tolist() == [True, False] + [True] * 6
+    torch.testing.assert_close(joined.dense(), torch.cat([skewed.dense(), uniform.dense()]), equal_nan=True)
+
+
+# ----------------------------------------------------------------------------------------------- like a tensor
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_argmax_and_entropy_are_those_of_dense_rows(kind: str) -> None:
+    t = make_targets(kind, 9, 6, torch.Generator().manual_seed(4)).to(torch.float64)
+    rows = t.unmasked_dense(torch.float64)
+    counts = torch.ones(9, dtype=torch.bool) if t.mask is None else t.mask
+    best = t.argmax()
+    assert (best[~counts] == -100).all()
+    torch.testing.assert_close(rows.gather(1, best.clamp(min=0)[:, None])[counts, 0], rows.amax(1)[counts])
+    # float32 weights that labels imply, and float64 ones of the others
+    torch.testing.assert_close(
+        t.entropy()[counts].double(), -torch.xlogy(rows, rows).sum(1)[counts], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_background_may_hold_the_likeliest_class() -> None:
+    t = SoftTargets.from_labels([0, 1], 3, smoothing=0.8, smoothing_dist=[0.1, 0.1, 0.8])
+    assert t.argmax().tolist() == t.dense().argmax(1).tolist() == [2, 2]
+    torch.testing.assert_close(t.entropy(), -torch.xlogy(t.dense(), t.dense()).sum(1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equality_is_row_by_row_and_sees_through_the_form(kind: str) -> None:
+    t = make_targets(kind, 6, 40, torch.Generator().manual_seed(4))
+    assert (t == t.clone()).tolist() == [True] * 6
+    assert not (t != t.clone()).any()
+    assert t.allclose(t.to_dense(), atol=1e-6)
+    assert t.to_dense().allclose(t, atol=1e-6)
+    other = SoftTargets.cat([t[:5], t[:1] if (t[5] != t[0]).all() else t[1:2]])
+    assert (t == other).tolist() == [True] * 5 + [False]
+    assert not t.allclose(other)
+    assert t != None  # noqa: E711
+    assert len({t, t.clone()}) == 2
+
+
+def test_equality_sees_mask_and_background() -> None:
+    t = SoftTargets.from_labels([0, 1, 2], 50, 0.1)
+    ignored = SoftTargets.from_labels([0, -100, 2], 50, 0.1)
+    assert (t == ignored).tolist() == [True, False, True]
+    assert (ignored == ignored.clone()).tolist() == [True] * 3
+    assert not (t == SoftTargets.from_labels([0, 1, 2], 50, 0.2)).any()
+    assert not (t == SoftTargets.from_labels([0, 1, 2], 50, 0.1, torch.eye(50)[3])).any()
+    assert t.allclose(SoftTargets.from_labels([0, 1, 2], 50, 0.1, torch.full((50,), 0.02)))
+    with pytest.raises(ValueError, match=r"other must be of shape \(3, 50\).* got \(2, 50\)"):
+        _ = t == t[:2]
+
+
+def test_repr_shows_small_targets() -> None:
+    t = SoftTargets.from_labels([0, -100, 2], 4, 0.1)
+    assert repr(t) == "SoftTargets(3 rows, 4 classes, labels, smoothing 0.1, 1 ignored, cpu:\n  0, ignored, 2)"
+    mixed = SoftTargets.from_labels([0, 2], 4).mix(SoftTargets.from_labels([2, 2], 4), 0.25)
+    assert repr(mixed).endswith(":\n  0: 0.25, 2: 0.75\n  2: 0.25, 2: 0.75)")
+    assert repr(SoftTargets.from_dense([[0.5, 0.0, 0.5]])).endswith(":\n  0: 0.5, 2: 0.5)")
+    many = SoftTargets.from_labels(torch.zeros(1000, dtype=torch.long), 4)
+    assert repr(many) == "SoftTargets(1000 rows, 4 classes, labels, smoothing 0, cpu)"
+    assert "with mask, meta)" in repr(t.to("meta"))
+
+
+def test_it_has_what_code_asks_of_tensors() -> None:
+    t = make_targets("mixed", 5, 6, torch.Generator().manual_seed(0)).to(torch.float32)
+    assert t.shape == (5, 6) == t.size()
+    assert (t.size(0), t.size(-1), t.dim(), t.ndim, t.dtype) == (5, 6, 2, 2, torch.float32)
+    assert SoftTargets.from_labels([1], 2).dtype == torch.float32
+    both = t.to("cpu", torch.float64)
+    assert (both.dtype, t.to(dtype=torch.float16).dtype, t.to(device="cpu").dtype) == (
+        torch.float64,
+        torch.float16,
+        torch.float32,
+    )
+    np.testing.assert_array_equal(t.numpy(), t.dense().numpy())
+    np.testing.assert_array_equal(np.asarray(t), t.dense().numpy())
+    if not torch.cuda.is_available():
+        with pytest.raises((RuntimeError, AssertionError)):
+            t.cuda()
+
+
+def test_rows_by_arrays_and_masks() -> None:
+    t = make_targets("spread", 5, 6, torch.Generator().manual_seed(3))
+    rows = t.dense()
+    for named in (np.array([3, 0, -1]), [3, 0, -1], torch.tensor([3, 0, -1]), Series([3, 0, -1])):
+        torch.testing.assert_close(t[named].dense(), rows[[3, 0, -1]])
+    for mask in (np.array([True, False, True, True, False]), [True, False, True, True, False]):
+        torch.testing.assert_close(t[mask].dense(), rows[[0, 2, 3]])
+    assert len(t[[]]) == 0
+    for wrong in ([0.5], np.array([True, False]), torch.zeros(2, 2, dtype=torch.long), "0", [5], np.array([-6])):
+        with pytest.raises(IndexError, match="rows"):
+            t[wrong]
+
+
+def test_scikit_learn_splits_it() -> None:
+    from sklearn.model_selection import train_test_split
+
+    x, t = torch.arange(10.0)[:, None], SoftTargets.from_labels(torch.arange(10), 10, 0.1)
+    x_train, x_test, t_train, t_test = train_test_split(x, t, test_size=3, random_state=0)
+    assert t_train.argmax().tolist() == x_train[:, 0].long().tolist()
+    assert t_test.argmax().tolist() == x_test[:, 0].long().tolist()
+
+
+# ------------------------------------------------------------------------------------------ from what people have
+
+
+class Series:
+    """As pandas has it: an array inside, indexed by labels that are no positions."""
+
+    def __init__(self, values: list) -> None:
+        self.values = np.asarray(values)
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+        return self.values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, label: object) -> object:
+        raise KeyError(label)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, Series, torch.tensor])
+def test_arrays_and_lists_are_read(kind: type) -> None:
+    labels = [0, 2, 1, 2]
+    assert SoftTargets.from_labels(kind(labels), 4).labels.tolist() == labels
+    rows = [[0.5, 0.5, 0.0], [0.25, 0.25, 0.5]]
+    torch.testing.assert_close(SoftTargets.from_dense(kind(rows)).dense(torch.float64), torch.tensor(rows).double())
+    votes = [[3, 1, 0], [0, 0, 5]]
+    torch.testing.assert_close(
+        SoftTargets.from_votes(kind(votes), 3).dense(), torch.tensor([[0.75, 0.25, 0], [0, 0, 1]])
+    )
+    torch.testing.assert_close(
+        SoftTargets.from_topk(kind([[2.0, 1.0, 0.0]]), 1).dense(torch.float32), torch.tensor([[1.0, 0, 0]])
+    )
+    t = SoftTargets.from_labels(kind(labels), 4)
+    torch.testing.assert_close(t.mix(t.flip(), kind([1.0, 0.0, 0.5, 0.5])).argmax()[:2], torch.tensor([0, 1]))
+
+
+def test_arrays_that_torch_cannot_share_are_copied() -> None:
+    labels = np.array([0, 1, 2])
+    assert SoftTargets.from_labels(labels[::-1], 3).labels.tolist() == [2, 1, 0]
+    labels.flags.writeable = False
+    assert SoftTargets.from_labels(labels, 3).labels.tolist() == [0, 1, 2]
+
+
+def test_rows_of_different_numbers_of_pairs() -> None:
+    t = SoftTargets.from_pairs([[0], [1, 3], [2, 1, 0]], [[1], [0.5, 0.5], [0.5, 0.25, 0.25]], 4)
+    torch.testing.assert_close(
+        t.dense(), torch.tensor([[1, 0, 0, 0], [0, 0.5, 0, 0.5], [0.25, 0.25, 0.5, 0]], dtype=t.dtype)
+    )
+    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(1,\) in row 1"):
+        SoftTargets.from_pairs([[0], [1, 3]], [[1.0], [1.0]], 4)
+    with pytest.raises(ValueError, match="at least one class in every row"):
+        SoftTargets.from_pairs([[0], []], [[1.0], []], 4)
+
+
+def test_votes_are_smoothed_as_labels_are() -> None:
+    votes = torch.tensor([[3, 1, 0], [0, 0, 5]])
+    t, plain = SoftTargets.from_votes(votes, 3, smoothing=0.1), SoftTargets.from_votes(votes, 3)
+    assert t.allclose(plain.smooth(0.1), atol=1e-7)
+    assert t.smoothing == 0.1
+    with pytest.raises(ValueError, match=r"a column per class, 10, got 3; .* use SoftTargets.from_annotations"):
+        SoftTargets.from_votes(torch.randint(10, (20, 3)), 10)
+
+
+def test_annotations_are_shares_of_annotators() -> None:
+    sample = [0, 0, 0, 2, 2, 2, 2, 3]
+    annotator = ["a", "b", "c", "a", "a", "b", "c", "b"]
+    label = [1, 1, 0, 2, 3, 3, 3, 0]
+    t = SoftTargets.from_annotations(sample, annotator, label, 4, num_samples=5)
+    expected = torch.tensor([[1 / 3, 2 / 3, 0, 0], [0, 0, 1 / 6, 5 / 6], [1, 0, 0, 0]])
+    torch.testing.assert_close(t.dense()[[0, 2, 3]], expected)
+    assert t.mask.tolist() == [True, False, True, True, False]
+    plain = SoftTargets.from_annotations(np.array(sample), None, np.array(label), 4, smoothing=0.1)
+    assert plain.shape == (4, 4)
+    torch.testing.assert_close(plain.dense()[2], 0.9 * torch.tensor([0, 0, 0.25, 0.75]) + 0.025)
+    many = SoftTargets.from_annotations(torch.arange(100), None, torch.arange(100) * 9_999, 1_000_000)
+    assert many.index.shape == (100, 1)
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 30), st.integers(0, 1000))
+def test_annotations_by_different_people_are_votes(samples: int, classes: int, size: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    sample = torch.cat([torch.arange(samples), torch.randint(samples, (size,), generator=generator)])
+    label = torch.randint(classes, (len(sample),), generator=generator)
+    counts = torch.zeros(samples, classes).index_put_((sample, label), torch.ones(()), accumulate=True)
+    t = SoftTargets.from_annotations(sample, torch.arange(len(sample)), label, classes)
+    torch.testing.assert_close(t.dense(), SoftTargets.from_votes(counts, classes).dense())
+
+
+def test_a_tensor_dataset_and_a_trainers_collate() -> None:
+    t = make_targets("mixed", 7, 5, torch.Generator().manual_seed(0))
+    batches = list(DataLoader(TensorDataset(torch.arange(7), t), batch_size=3))
+    assert SoftTargets.cat([b[1] for b in batches]).allclose(t)
+    features = [{"pixel_values": torch.zeros(2), "labels": t[i]} for i in range(4)]
+    assert default_collate(features)["labels"].allclose(t[:4])

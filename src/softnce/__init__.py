@@ -19,6 +19,7 @@ from softnce import (
     losses,
     noise,
     targets,
+    teacher,
 )
 from softnce._checks import set_validation
 from softnce.candidates import (
@@ -70,7 +71,9 @@ __all__ = [
     "heads",
     "information",
     "losses",
+    "mixing",
     "noise",
     "set_validation",
     "targets",
+    "teacher",
 ]

@@ -5,18 +5,27 @@ Value checks can therefore be switched off, and are skipped by themselves while 
 tensors that hold no data (fake and functional tensors) or many at once (inside ``torch.func.vmap``).
 """
 
+import operator
+from array import array
 from numbers import Real
 from types import TracebackType
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 _enabled = True
+_sums = True
 
 
 class set_validation:
     """Switch the value checks on or off, as a call or for the length of a ``with`` block.
+
+    Args:
+        enabled: whether values are checked at all.
+        sums: whether probabilities must sum to 1. ``set_validation(True, sums=False)`` keeps every other check, for
+            frameworks that try a loss on made-up targets first, such as Keras, whose dummy batch holds rows of ones.
 
     >>> _ = set_validation(False)               # from here on
     >>> with set_validation(True):              # in here
@@ -26,10 +35,10 @@ class set_validation:
     What remains when they are off is free: shapes, dtypes, lengths and Python numbers.
     """
 
-    def __init__(self, enabled: bool) -> None:
-        global _enabled
-        self.previous = _enabled
-        _enabled = bool(enabled)
+    def __init__(self, enabled: bool, *, sums: bool = True) -> None:
+        global _enabled, _sums
+        self.previous = _enabled, _sums
+        _enabled, _sums = check_flag(enabled, "enabled"), check_flag(sums, "sums")
 
     def __enter__(self) -> None:
         pass
@@ -37,8 +46,8 @@ class set_validation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        global _enabled
-        _enabled = self.previous
+        global _enabled, _sums
+        _enabled, _sums = self.previous
 
 
 def values_are_checked(*tensors: Tensor | None) -> bool:
@@ -58,6 +67,59 @@ def check_tensor(value: object, name: str) -> None:
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
 
 
+def as_tensor(value: object, name: str) -> Tensor:
+    """A tensor as it is; an array of numpy, pandas or others (by ``__array__``) or a list of numbers converted."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        if hasattr(value, "__array__"):
+            found = value.__array__()
+            if not found.flags.writeable or any(stride < 0 for stride in found.strides):  # torch shares neither
+                found = found.copy()
+            return torch.as_tensor(found)
+        if isinstance(value, (list, tuple, range, array)):
+            return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        reason = str(error).partition("\n")[0].partition(". The only")[0]
+        raise TypeError(
+            f"{name} must hold numbers in rows of one length, got {type(value).__name__}: {reason}"
+        ) from None
+    raise TypeError(f"{name} must be a tensor, an array or a list, got {type(value).__name__}")
+
+
+def as_whole(value: object, name: str, least: int | None = 1) -> int:
+    """A whole number of Python, numpy or torch, of at least ``least``, as int."""
+    if type(value) is int and (least is None or value >= least):
+        return value
+    needed = "a whole number" if least is None else f"a whole number of at least {least}"
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"{name} must be {needed}, got {value!r}")
+    try:
+        number = operator.index(value)
+    except TypeError:  # a tensor or an array that is not one integer
+        raise TypeError(f"{name} must be {needed}, got {value!r}") from None
+    if least is not None and number < least:
+        raise ValueError(f"{name} must be {needed}, got {number}")
+    return number
+
+
+def check_flag(value: object, name: str) -> bool:
+    """True or False, of Python or numpy; a number or a tensor here is mostly an argument in the wrong place."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
+def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_generator(generator: object) -> None:
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
+
+
 def as_number(value: object, name: str, needed: str) -> float:
     """A Python or numpy number as float; ``needed`` says what is wanted where it is none."""
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -73,12 +135,15 @@ def check_distribution(p: Tensor, name: str, num_classes: int | None = None) -> 
     if num_classes is not None and len(p) != num_classes:
         raise ValueError(f"{name} has {len(p)} entries, but there are {num_classes} classes")
     if values_are_checked(p):
+        if len(p) == 0:
+            raise ValueError(f"{name} is empty: probabilities (K,) of at least one class are needed")
         check_rows_sum_to_one(p[None], name)
 
 
 def check_places(places: Tensor, shape: tuple[int, ...], size: int, name: str) -> None:
     """Integers of that shape, each below ``size``."""
-    if places.shape != shape or places.is_floating_point():
+    check_tensor(places, name)
+    if places.dtype == torch.bool or places.is_complex() or places.shape != shape or places.is_floating_point():
         raise ValueError(
             f"{name} must hold integers of shape {tuple(shape)}, got {places.dtype} of shape {tuple(places.shape)}"
         )
@@ -92,7 +157,7 @@ def check_rows_sum_to_one(rows: Tensor, name: str) -> None:
         return
     total = rows.sum(-1, dtype=torch.float64 if rows.dtype == torch.float64 else torch.float32)
     slack = 1e-3 if rows.dtype in (torch.float32, torch.float64) else 2e-2
-    off = (total - 1).abs().amax()
+    off = (total - 1).abs().amax() if _sums else total.isfinite().logical_not().any()
     low = rows.amin()
     # NaN fails both comparisons, so a row with NaN lands here too.
     if not (bool(off <= slack) and bool(low >= 0)):

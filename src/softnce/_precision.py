@@ -23,7 +23,7 @@ class KeepsPrecision(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         before = dict(self._buffers)
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, buffer in before.items():
             after = self._buffers[name]
             if buffer is not None and after is not None and after.dtype != buffer.dtype:

@@ -38,9 +38,14 @@ def check_table(features: Tensor, table: Tensor, bias: Tensor | None, allow_empt
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() != 2:
             got = f"{tuple(tensor.shape)} of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
             raise ValueError(f"{name} must be a floating point matrix, got {got}")
+    if type(table).__name__ == "DTensor":
+        raise ValueError(
+            "table is sharded (a DTensor, as FSDP2 makes them outside of a module's forward); call the wrapped head "
+            "itself, head(features, targets, criterion), which gathers it"
+        )
     if features.shape[1] != table.shape[1]:
         raise ValueError(
-            f"features have {features.shape[1]} columns, the label embeddings in table have {table.shape[1]}"
+            f"features have {features.shape[1]} columns, but the label embeddings in table have {table.shape[1]}"
         )
     if len(features) == 0 and not allow_empty:
         raise ValueError(f"the batch is empty: features have shape {tuple(features.shape)}")
@@ -76,9 +81,9 @@ def rows_of_targets(
             )
     soft = as_soft_targets(targets, num_classes, label_smoothing, ignore_index)
     if len(soft) != len(rows):
-        raise ValueError(f"targets have {len(soft)} rows, {name} have {len(rows)}")
+        raise ValueError(f"targets have {len(soft)} rows, but {name} have {len(rows)}")
     if soft.device != rows.device:
-        raise ValueError(f"targets are on {soft.device}, {name} on {rows.device}; move one: targets.to(device)")
+        raise ValueError(f"targets are on {soft.device}, but {name} are on {rows.device}; use targets.to(device)")
     return soft
 
 
@@ -88,12 +93,12 @@ def blank_ignored(rows: Tensor, targets: SoftTargets) -> Tensor:
 
 
 def check_hard(targets: Tensor | SoftTargets, name: str) -> None:
-    """Targets must be labels; a loss for soft ones is named otherwise."""
+    """Targets must be labels; otherwise the error names losses for soft targets."""
     is_soft = isinstance(targets, SoftTargets) and not targets.is_hard
     if is_soft or (isinstance(targets, Tensor) and targets.is_floating_point()):
         raise ValueError(
-            f"{name} takes hard labels, got soft targets; for those use SoftTargetInfoNCE, SoftDistributionInfoNCE or "
-            "SoftTargetCrossEntropy"
+            f"{name} takes hard labels, got soft targets; use ExpectedInfoNCE, SoftTargetInfoNCE, "
+            "SoftDistributionInfoNCE or SoftTargetCrossEntropy"
         )
 
 
@@ -137,9 +142,9 @@ def check_group(group: SoftTargets, num_classes: int, device: torch.device, name
     if not isinstance(group, SoftTargets):
         raise TypeError(f"{name} must be SoftTargets, got {type(group).__name__}")
     if group.num_classes != num_classes:
-        raise ValueError(f"{name} have {group.num_classes} classes, the scores have {num_classes}")
+        raise ValueError(f"{name} has {group.num_classes} classes, but the scores have {num_classes}")
     if group.device != device:
-        raise ValueError(f"{name} are on {group.device}, the scores on {device}; move them: {name}.to(device)")
+        raise ValueError(f"{name} is on {group.device}, but the scores are on {device}; use {name}.to(device)")
 
 
 def check_temperature(temperature: float | Tensor) -> float | Tensor:

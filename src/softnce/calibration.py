@@ -318,7 +318,7 @@ def _logits_and_frequency(
     soft = as_soft_targets(targets, logits.shape[1])
     if len(soft) != len(logits):
         raise ValueError(f"targets have {len(soft)} rows, {name} have {len(logits)}")
-    frequency = soft.dense().double().to(logits.device)
+    frequency = soft.unmasked_dense().double().to(logits.device)
     if soft.mask is not None:
         logits, frequency = logits[soft.mask.to(logits.device)], frequency[soft.mask.to(logits.device)]
     if len(logits) == 0 and not may_be_empty:

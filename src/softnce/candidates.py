@@ -1,8 +1,8 @@
 """What a target is contrasted with.
 
 A candidate is only a target, never an embedding: it needs no forward pass, carries no gradient and never goes stale. So
-a loss may take its candidates from anywhere: the batch, earlier batches, a sampler, the classes themselves. The objects
-here do that, and add up: ``BatchCandidates() + ClassCandidates()``.
+a loss can take its candidates from anywhere: the batch, earlier batches, a sampler, the classes themselves. The objects
+here do that and can be added: ``BatchCandidates() + ClassCandidates()``.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from torch import Tensor, nn
 from softnce._checks import as_number, check_distribution
 from softnce._precision import KeepsPrecision
 from softnce.targets._background import same_number
-from softnce.targets._sampling import class_edges, invert_edges
+from softnce.targets._sampling import class_edges, invert_edges, sample_beta
 from softnce.targets.soft_targets import LABELS, SoftTargets
 
 Groups = list[SoftTargets]
 
 
 class Candidates(nn.Module):
-    """Something that proposes candidates for a batch.
+    """Base class of what proposes candidates for a batch.
 
     ``forward(batch, own, generator)`` gets the targets of the whole batch (of all ranks when training is distributed)
     and the positions of this call's rows in it. It returns groups of candidates, and the positions of the rows' own
-    targets among all of them, or None when it does not hold them; the loss then adds them.
+    targets among all of them, or None if it does not hold them; the loss then adds them.
     """
 
     uses_batch = False
     """Whether the other ranks' targets are needed."""
     needs_rows = False
-    """Whether they are needed one by one; else their class counts do, where the contrast only counts."""
+    """Whether they are needed one by one; if not, their class counts suffice for a contrast that only counts."""
     noise_count: float = 0
-    """Further candidates from η, in expectation."""
+    """Number of further candidates from η, in expectation."""
 
     def forward(
         self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
@@ -65,9 +65,9 @@ class BatchCandidates(Candidates):
 class NoiseCandidates(Candidates):
     """``count`` further draws from the noise η, in expectation: for :class:`~softnce.ExpectedInfoNCE` only.
 
-    It is the knob between InfoNCE (0) and soft target cross-entropy (∞). In the mean every class counts count·η_k more,
-    which costs nothing when all logits are at hand; where the others are drawn, as from a table by default, ``count``
-    labels are drawn from η. The other losses score whole targets: they need draws, ``SampledCandidates(count, η)``.
+    ``count`` is a knob between InfoNCE (0) and soft target cross-entropy (∞). In the mean every class counts count·η_k
+    more, at no cost if all logits are available. If the others are drawn, the default from a table, ``count`` labels
+    are drawn from η. The other losses score whole targets and need draws: ``SampledCandidates(count, η)``.
 
     Args:
         count: m ≥ 0.
@@ -107,7 +107,9 @@ class ClassCandidates(Candidates):
     ) -> tuple[Groups, Tensor | None]:
         smoothing = batch.smoothing if self.smoothing is None else float(self.smoothing)
         if isinstance(smoothing, Tensor):
-            raise ValueError("ClassCandidates(smoothing=None) needs targets that share one smoothing; give a number")
+            raise ValueError(
+                "ClassCandidates(smoothing=None) needs targets that share one smoothing; pass a number instead"
+            )
         labels = torch.arange(batch.num_classes, device=batch.device)[:, None]
         vertices = SoftTargets(batch.num_classes, labels, None, smoothing, batch.smoothing_dist)
         if batch.form == LABELS and same_number(batch.smoothing, smoothing):
@@ -120,7 +122,7 @@ class ClassCandidates(Candidates):
 
 
 class SampledCandidates(Candidates, KeepsPrecision):
-    """``size`` soft targets drawn afresh at every call, as the training policy would make them.
+    """``size`` soft targets, drawn anew in every call, made as the training targets are.
 
     Each is a label from ``marginal``, or, with ``mix_alpha`` > 0, two of them mixed by λ ~ Beta(mix_alpha, mix_alpha);
     then smoothed. O(size·log K) per call. Every rank draws its own.
@@ -129,7 +131,7 @@ class SampledCandidates(Candidates, KeepsPrecision):
         size: M, the number of candidates.
         marginal: class probabilities (K,) to draw labels from, None for uniform.
         mix_alpha: parameter of MixUp's Beta distribution, 0 for no mixing.
-        smoothing: ε. Equal to the targets' ε it costs nothing.
+        smoothing: ε. Free of cost if it equals the targets' ε.
         smoothing_dist: ξ (K,), None for uniform.
     """
 
@@ -164,7 +166,7 @@ class SampledCandidates(Candidates, KeepsPrecision):
     ) -> tuple[Groups, Tensor | None]:
         num_classes, device = batch.num_classes, batch.device
         if self.edges is not None and len(self.edges) != num_classes:
-            raise ValueError(f"marginal has {len(self.edges)} classes, the targets have {num_classes}")
+            raise ValueError(f"marginal has {len(self.edges)} classes, but the targets have {num_classes}")
         count = self.size * (2 if self.mix_alpha > 0 else 1)
         if self.edges is None:
             labels = torch.randint(num_classes, (count,), device=device, generator=generator)
@@ -173,20 +175,16 @@ class SampledCandidates(Candidates, KeepsPrecision):
         labels = labels.view(self.size, -1)
         weight = None
         if self.mix_alpha > 0:
-            # λ and 1 − λ are two gamma variates over their sum; torch.distributions.Beta takes no generator.
-            # In float64, because a small mix_alpha makes variates that underflow in float32.
-            shape = torch.full((self.size, 2), self.mix_alpha, dtype=torch.float64, device=device)
-            gamma = torch._standard_gamma(shape, generator)
-            weight = (gamma / gamma.sum(1, keepdim=True) * (1 - self.smoothing)).to(torch.get_default_dtype())
+            weight = sample_beta(self.mix_alpha, self.size, device, generator) * (1 - self.smoothing)
+            weight = weight.to(torch.get_default_dtype())
         return [SoftTargets(num_classes, labels, weight, self.smoothing, self.smoothing_dist)], None
 
 
 class QueueCandidates(Candidates):
     """The last ``size`` targets of earlier batches, first in, first out. O(size·S) memory, or O(size·K) if dense.
 
-    A batch enters after it was used, in training only; under distributed training with the rows of all ranks, so that
-    every rank holds the same queue. The queue is part of the ``state_dict``: a loaded one goes on exactly where it was
-    saved.
+    A batch enters after it was used, in training only; on several ranks the rows of all ranks enter, so that every rank
+    holds the same queue. The queue is part of the ``state_dict``: a loaded one continues exactly where it was saved.
     """
 
     uses_batch = True
@@ -229,7 +227,7 @@ class QueueCandidates(Candidates):
 
 
 class CandidateSum(Candidates):
-    """Several kinds of candidates together; at most one of them holds the rows' own targets."""
+    """Several kinds of candidates together; at most one kind holds the rows' own targets."""
 
     def __init__(self, *terms: Candidates) -> None:
         super().__init__()

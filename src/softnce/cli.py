@@ -5,13 +5,13 @@ from importlib import import_module
 
 COMMANDS = {
     # name: (module with main(argv), one line of help)
-    "study": ("softnce.lab.commands.study", "run one of the experiments: softnce study list"),
+    "study": ("softnce.lab.commands.study", "run an experiment: softnce study list"),
     "report": ("softnce.lab.commands.report", "build the HTML page from a directory of results"),
     "train": ("softnce.lab.commands.train", "train a classifier from a recipe"),
-    "evaluate": ("softnce.lab.commands.evaluate", "score a checkpoint: accuracy, calibration, reliability diagram"),
+    "evaluate": ("softnce.lab.commands.evaluate", "evaluate a checkpoint: accuracy, calibration, reliability diagram"),
     "predict": ("softnce.lab.commands.predict", "top-5 classes with probabilities for images"),
     "recipes": ("softnce.lab.commands.recipes", "list the recipes, or show one with every value filled in"),
-    "bench": ("softnce.lab.commands.bench", "time and memory of the losses beside their peers"),
+    "bench": ("softnce.lab.commands.bench", "time and memory of the losses compared with others"),
 }
 
 

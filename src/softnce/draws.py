@@ -1,20 +1,20 @@
-r"""How a soft target λ becomes the α that is contrasted: itself, or something drawn from it.
+r"""How a soft target λ becomes the α that is contrasted: λ itself, or something drawn from it.
 
-Noise contrastive estimation asks which of several points was drawn from the target and not from the noise η. Its answer
-is the likelihood ratio of the two, and for every draw here that is a power of the labels' own,
+Noise contrastive estimation asks which of several points was drawn from the target and not from the noise η. The answer
+is the likelihood ratio of the two. For every draw here it is a power of the ratio of labels,
 
 .. math:: \frac{p(\alpha; \lambda)}{p(\alpha; \eta)} \propto \prod_k \left(\frac{\lambda_k}{\eta_k}\right)^{n \alpha_k}
           = e^{n\,\sigma(\alpha)} \quad\text{where}\quad s_k = \log \frac{\lambda_k}{\eta_k},
 
 with n = 1 for a label, n for the mean of n labels, and n = κ for a continuous categorical draw of concentration κ. So
-all of them fit the same class scores s, and differ in how much a draw says about its target. This is exact when λ is
-the label's distribution given the sample. When λ is a smoothed label instead, another one each time the sample is
-labelled, it is exact for n = 1 only; beyond, n acts as a temperature besides.
+all of them fit the same class scores s, and differ in how much a draw says about its target. This is exact if λ is the
+distribution of the label given the sample. If λ is a smoothed label instead, which changes whenever the sample is
+labelled again, it is exact for n = 1 only; for larger n, n also acts as a temperature.
 
 A draw should say about as much as it takes to tell it from the candidates, log M nats: far less leaves noisy gradients,
 far more leaves nothing to learn (``softnce study exact-loss`` measures both). Without a draw the loss is sound for
-smoothed labels, which many samples share. Targets that are peculiar to their sample, such as a teacher's outputs over
-many classes, it learns to recognise by whatever tells them apart; draw from those, or use cross-entropy.
+smoothed labels, which many samples share. Sample-specific targets, such as a teacher's outputs over many classes, it
+learns to recognise by whatever distinguishes them; draw from those, or use expected InfoNCE or cross-entropy.
 
 ====================================  =====================================  =========================================
 draw                                  α                                      contrasted with
@@ -82,13 +82,13 @@ class Categorical(Draw):
 class Averaged(Draw):
     """The mean of n labels drawn from each soft target, against means of n labels drawn from η.
 
-    The efficient stand-in for the continuous categorical draw: its likelihood ratio is exp(n·σ(α)) without a
+    An efficient replacement for the continuous categorical draw: its likelihood ratio is exp(n·σ(α)) without a
     normaliser. n = 1 is soft distribution InfoNCE with negatives from η itself instead of the batch; as n grows α tends
     to the soft target.
 
     Args:
         n: labels to average.
-        candidates: means drawn from η at a time; None: as many as the batch has rows.
+        candidates: number of means drawn from η per call; None: as many as the batch has rows.
 
     α is stored as n pairs (as dense rows where n ≥ K). A call takes O((N + M)·n) and O(N·S) for targets of S pairs, or
     O(N·K) for dense ones.
@@ -146,14 +146,14 @@ class ContinuousCategorical(Draw):
 
     κ = 1 is the loss that soft target InfoNCE is derived from (``eq:theo-soft-target-infonce``). A draw then says
     little where classes are many, because CC(λ) is nearly flat: at K = 1000 and ε = 0.1 the true class has mean
-    0.00101, the others 0.00100. A κ of the order of K gives it a say.
+    0.00101, the others 0.00100. A κ of the order of K makes it informative.
 
     Args:
         concentration: κ > 0; the likelihood ratio is exp(κ·σ(α)) up to a factor that is the same for every α.
-        candidates: draws from η at a time; None: as many as the batch has rows.
+        candidates: number of draws from η per call; None: as many as the batch has rows.
 
-    Targets need mass on every class: where λ is zero the draw lies on a face of the simplex, on which no draw from η
-    ever does, and there is no likelihood ratio. Smooth them. α is dense: O((N + M)·K) memory, O(N·K log K) time besides
+    Targets need mass on every class, so smooth them: where λ is zero, the draw lies on a face of the simplex, where no
+    draw from η ever lies, and there is no likelihood ratio. α is dense: O((N + M)·K) memory, O(N·K log K) time besides
     the proposals (see :class:`softnce.distributions.ContinuousCategorical`).
     """
 
@@ -165,14 +165,14 @@ class ContinuousCategorical(Draw):
         self.candidates = None if candidates is None else _positive_whole("candidates", candidates)
 
     def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
-        probs = targets.dense()
+        probs = targets.unmasked_dense()
         if values_are_checked(probs):
             counted = probs if targets.mask is None else probs[targets.mask]
             if bool((counted <= 0).any()):
                 row = int((counted <= 0).any(1).nonzero()[0])
                 raise ValueError(
-                    f"targets must have mass on every class for a continuous categorical draw, and row {row} of those "
-                    "that count has a class without; smooth them, for example by label_smoothing=0.1"
+                    f"targets must have mass on every class for a continuous categorical draw, but row {row} of those "
+                    "not ignored has a class with weight 0; smooth them, for example with label_smoothing=0.1"
                 )
         around = distributions.ContinuousCategorical(probs, concentration=self.concentration, validate_args=False)
         return SoftTargets(targets.num_classes, None, around.sample(generator=generator), mask=targets.mask)

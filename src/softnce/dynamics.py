@@ -138,8 +138,8 @@ def exponent_coefficients(target: Tensor, candidates: Tensor) -> Tensor:
 def cosine_response(cosines: Tensor, candidates: Tensor, own: Tensor, temperature: float = 1.0) -> Tensor:
     """How strongly each label moves a unit embedding, |∂ℓ_n/∂s_nk| √(1 − cos²)/τ, from cosines ẑ_n·ŷ_k. Shape (N, K).
 
-    The root is ‖∂cos/∂z‖. It silences weak targets (cosine near 1 for the true class, near −1 for another) and lets
-    strong ones (cosine near 0) speak. It also silences a true class at cosine −1, the hardest positive there is.
+    The root is ‖∂cos/∂z‖. It suppresses weak targets (cosine near 1 for the true class, near −1 for another) and keeps
+    strong ones (cosine near 0). It also suppresses a true class at cosine −1, the hardest possible positive.
     """
     if ((cosines < -1) | (cosines > 1)).any():
         raise ValueError(f"cosines must lie in [-1, 1], got up to {cosines.abs().max().item():.4g} in absolute value")
@@ -151,7 +151,7 @@ def cosine_response(cosines: Tensor, candidates: Tensor, own: Tensor, temperatur
 def _check(scores: Tensor, candidates: Tensor, own: Tensor | None = None) -> None:
     if candidates.dim() != 2 or candidates.shape[-1] != scores.shape[-1]:
         raise ValueError(
-            f"candidates must have shape (M, {scores.shape[-1]}) to go with the {scores.shape[-1]} classes, "
+            f"candidates must have shape (M, {scores.shape[-1]}) for {scores.shape[-1]} classes, "
             f"got {tuple(candidates.shape)}"
         )
     if values_are_checked(candidates):

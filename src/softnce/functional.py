@@ -3,8 +3,8 @@ r"""The losses as functions of class scores and targets.
 Every function takes ``logits`` (N, K) or (N, K, d₁, …), the ``linear_*`` ones ``features`` (N, d) and a ``table`` of
 label embeddings (K, d) instead, and ``targets``: labels (N,) or (N, d₁, …), probabilities of the logits' shape, or
 :class:`~softnce.SoftTargets` (of N·d₁·… rows, the class dimension moved last). Scores are computed in float32 or
-better, also under autocast, and the loss of half-precision logits is float32. Functions keep no state and talk to no
-other rank; the Modules in :mod:`softnce.losses` call the same pipeline and do both.
+better, also under autocast, and the loss of half-precision logits is float32. Functions keep no state and exchange
+nothing between ranks; the Modules in :mod:`softnce.losses` call the same pipeline and do both.
 
 Arguments they share:
 
@@ -20,8 +20,8 @@ Arguments they share:
 - ``generator``: source of randomness of ``draw`` and ``candidates``. With ``draw`` and ``batch``, pass a generator in
   the same state for every part of the batch.
 - ``remove_accidental_hits``: leave out other candidates that equal the row's own target. Costs an (N, M) mask.
-- ``chunk_size``: rows worked on at a time, to bound the memory for scores by chunk_size × M; by default as many as the
-  cache holds.
+- ``chunk_size``: rows processed at a time, which limits the memory for scores to chunk_size × M; by default as many as
+  fit the cache.
 - ``reduction``: ``"mean"`` (weighted, over the samples that are not ignored), ``"sum"`` or ``"none"``.
 - ``sample_weight``: one weight per sample, of the labels' shape; with ``batch``, one per row of the whole batch.
 - ``class_weight`` (K,): in cross-entropy as in :func:`torch.nn.functional.cross_entropy`; in the contrastive losses it
@@ -38,6 +38,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from softnce._checks import as_whole, check_flag
 from softnce._pipeline import compute
 from softnce._rows import OthersForm, Reduction, check_table, check_temperature
 from softnce._scores.classes import class_scores
@@ -137,8 +138,9 @@ def linear_soft_target_info_nce(
 ) -> Tensor:
     """:func:`soft_target_info_nce` of the logits ``features @ table.T + bias``, without computing them.
 
-    Value and gradients are the same, but no step depends on the number of classes: S rows of ``table`` are mixed for
-    each of the M candidates, then multiplied with the N features. O(N·M·d + M·S·d) time, O(N·M + M·S·d) memory.
+    Value and gradients are the same, but the cost does not depend on the number of classes: S rows of ``table`` are
+    mixed for each of the M candidates, then multiplied with the N features. O(N·M·d + M·S·d) time, O(N·M + M·S·d)
+    memory.
 
     Args:
         features: (N, d).
@@ -146,7 +148,7 @@ def linear_soft_target_info_nce(
         bias: (K,).
         sparse: make the gradient of ``table`` a sparse tensor of the rows touched, for ``SparseAdam`` or ``SGD``.
         cosine: normalise features and label embeddings to unit length.
-        chunk_size: rows worked on at a time and recomputed in backward, to bound memory by chunk_size × M.
+        chunk_size: rows processed at a time and recomputed in backward, which limits memory to chunk_size × M.
 
     The other arguments are those of :mod:`softnce.functional`.
 
@@ -192,19 +194,19 @@ def expected_info_nce(
               R = \sum_{c \in C,\, c \neq \text{own}} \sum_j c_j e^{s_j}, \qquad
               s_k = \text{logit}_k / \tau - \log \eta_k
 
-    R are the other candidates in the mean (``others="mean"``), or one label drawn from each (``others="drawn"``). The
-    loss lies above soft distribution InfoNCE in expectation, has none of the noise of its draw, and equals
-    :func:`info_nce` for labels against labels. O(N·K) for labels, pairs and dense rows alike.
+    R sums over the other candidates in the mean (``others="mean"``), or over one label drawn from each
+    (``others="drawn"``). The loss is at least the expectation of soft distribution InfoNCE, has no noise from its draw,
+    and equals :func:`info_nce` for labels against labels. O(N·K) for labels, pairs and dense rows alike.
 
-    What it learns is p(k|x)/η_k up to a constant: exactly if the others are drawn, and in the mean as far as
+    e^{s_k} learns p(k|x)/η_k up to a constant: exactly if the others are drawn, and in the mean as long as
     (M + m)·η_k ≫ α_k for M candidates and m more from η (:class:`~softnce.NoiseCandidates`). Hence the defaults:
     from logits the others are counted in the mean and m = K, so that every class is expected among them
     (``candidates=BatchCandidates()`` is m = 0, ``BatchCandidates() + NoiseCandidates(m)`` any other m); from a table
     they are drawn, and m = 0.
 
     Args:
-        noise_probs: η must be the marginal of the targets. ``label_smoothing`` smooths it with them; targets that come
-            smoothed need a smoothed η.
+        noise_probs: η must be the marginal of the targets. ``label_smoothing`` smooths it together with them; if the
+            targets are already smoothed, pass a smoothed η.
         others: ``"mean"``, ``"drawn"``, or None for ``"mean"`` from logits and ``"drawn"`` from a table.
 
     The other arguments are those of :mod:`softnce.functional`.
@@ -254,8 +256,8 @@ def linear_expected_info_nce(
     """:func:`expected_info_nce` of the logits ``features @ table.T + bias``, from the classes that occur.
 
     By default the others are drawn: with M candidates and targets of S pairs O(N·(M + S)·d) time and O(N·M) memory,
-    whatever K. Smoothed and dense targets touch every class, and so does noise in the mean: they take all logits,
-    O(N·K·d), or are refused if ``sparse``.
+    whatever K. Smoothed and dense targets touch every class, and so does noise in the mean: they need all logits,
+    O(N·K·d), and raise an error if ``sparse``.
 
     Args:
         features: (N, d).
@@ -389,13 +391,16 @@ def nll(
 
 
 def probabilities(logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
-    """p(k|x) ∝ exp(logit_k/τ), (N, K): the model all these losses train, normalised over the classes."""
+    """p(k|x) ∝ exp(logit_k/τ), (N, K): the model that all these losses train, normalised over the classes."""
+    _check_logits(logits)
     return class_scores(logits, check_temperature(temperature)).softmax(1)
 
 
 def ranking(logits: Tensor, k: int = 1) -> Tensor:
     """The k best classes of each row, best first, (N, k). Independent of noise and temperature."""
-    if not 1 <= k <= logits.shape[1]:
+    _check_logits(logits)
+    k = as_whole(k, "k")
+    if k > logits.shape[1]:
         raise ValueError(f"k must be between 1 and the {logits.shape[1]} classes, got {k}")
     return logits.topk(k, dim=1).indices
 
@@ -417,15 +422,15 @@ def linear_topk(
         logits and classes, (N, k) each, best first.
     """
     check_table(features, table, bias, allow_empty=True)
-    if not 1 <= k <= len(table):
+    k, chunk_size = as_whole(k, "k"), as_whole(chunk_size, "chunk_size")
+    if k > len(table):
         raise ValueError(f"k must be between 1 and the {len(table)} classes, got {k}")
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size must be positive, got {chunk_size}")
-    z = F.normalize(features, dim=1) if cosine else features
-    best = features.new_empty(len(features), 0)
+    dtype = torch.promote_types(features.dtype, table.dtype)
+    z = F.normalize(features.to(dtype), dim=1) if check_flag(cosine, "cosine") else features.to(dtype)
+    best = z.new_empty(len(features), 0)
     classes = torch.empty(len(features), 0, dtype=torch.long, device=features.device)
     for start in range(0, len(table), chunk_size):
-        part = table[start : start + chunk_size]
+        part = table[start : start + chunk_size].to(dtype)
         logits = F.linear(z, F.normalize(part, dim=1) if cosine else part)
         if bias is not None:
             logits = logits + bias[start : start + chunk_size]
@@ -433,3 +438,9 @@ def linear_topk(
         best, order = torch.cat([best, values], 1).topk(min(k, best.shape[1] + values.shape[1]), dim=1)
         classes = torch.cat([classes, index + start], 1).gather(1, order)
     return best, classes
+
+
+def _check_logits(logits: Tensor) -> None:
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() < 2:
+        got = f"{tuple(logits.shape)} of {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"logits must be floating point (N, K) or (N, K, d1, ...), got {got}")

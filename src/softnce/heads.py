@@ -5,12 +5,15 @@ logits the dot products z·y_k.
 """
 
 import math
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from softnce import functional
+from softnce._checks import as_number, as_whole, check_flag
+from softnce._rows import check_table
 from softnce.losses import ContrastiveLoss
 from softnce.targets import SoftTargets
 
@@ -31,6 +34,11 @@ class MLPHead(nn.Sequential):
     """
 
     def __init__(self, dim: int, num_classes: int, hidden: int = 4096, output_norm: bool = False) -> None:
+        dim, num_classes, hidden = (
+            as_whole(dim, "dim"),
+            as_whole(num_classes, "num_classes"),
+            as_whole(hidden, "hidden"),
+        )
         layers: list[nn.Module] = [
             nn.Linear(dim, hidden, bias=False),
             nn.BatchNorm1d(hidden),
@@ -40,9 +48,14 @@ class MLPHead(nn.Sequential):
             nn.ReLU(inplace=True),
             nn.Linear(hidden, num_classes, bias=False),
         ]
-        if output_norm:
+        if check_flag(output_norm, "output_norm"):
             layers.append(nn.BatchNorm1d(num_classes, affine=False))
         super().__init__(*layers)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits (N, K)."""
+        _check_features(features, self[0].weight)  # type: ignore[arg-type]
+        return super().forward(features)
 
 
 class CosineHead(nn.Module):
@@ -56,16 +69,19 @@ class CosineHead(nn.Module):
 
     def __init__(self, dim: int, num_classes: int, temperature: float = 0.07, learn_temperature: bool = True) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
+        dim, num_classes = as_whole(dim, "dim"), as_whole(num_classes, "num_classes")
+        temperature = as_number(temperature, "temperature", "a positive number")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature must be positive and finite, got {temperature}")
         self.weight = nn.Parameter(torch.randn(num_classes, dim) / math.sqrt(dim))
         log_temperature = torch.tensor(math.log(temperature))
-        if learn_temperature:
+        if check_flag(learn_temperature, "learn_temperature"):
             self.log_temperature = nn.Parameter(log_temperature)
         else:
             self.register_buffer("log_temperature", log_temperature)
 
     def forward(self, features: Tensor) -> Tensor:
+        _check_features(features, self.weight)
         similarity = F.linear(F.normalize(features, dim=-1), F.normalize(self.weight, dim=-1))
         return similarity / self.log_temperature.exp()
 
@@ -82,6 +98,7 @@ class LabelEmbeddingHead(nn.Module):
         sparse: gradients as sparse tensors of the rows touched. Use ``torch.optim.SparseAdam`` or ``SGD`` for the table
             and any optimiser for the rest.
         cosine: logits are cosine similarities; give the criterion a temperature well below 1.
+        bias: add a learned number to each class's logit. Its gradient is a dense (K,) tensor, also where ``sparse``.
 
     >>> import softnce
     >>> head, criterion = LabelEmbeddingHead(16, 100_000), softnce.SoftTargetInfoNCE()
@@ -91,23 +108,74 @@ class LabelEmbeddingHead(nn.Module):
     (True, (8, 5))
     """
 
-    def __init__(self, dim: int, num_classes: int, sparse: bool = True, cosine: bool = False) -> None:
+    bias: Tensor | None
+
+    def __init__(
+        self, dim: int, num_classes: int, sparse: bool = True, cosine: bool = False, bias: bool = False
+    ) -> None:
         super().__init__()
-        if dim < 1 or num_classes < 1:
-            raise ValueError(f"dim and num_classes must be at least 1, got {dim} and {num_classes}")
-        self.weight = nn.Parameter(torch.randn(num_classes, dim) / math.sqrt(dim))
-        self.sparse = sparse
-        self.cosine = cosine
+        dim, num_classes = as_whole(dim, "dim"), as_whole(num_classes, "num_classes")
+        self.sparse = check_flag(sparse, "sparse")
+        # DDP expects sparse gradients from nn.Embedding alone.
+        self.table = nn.Embedding(num_classes, dim, sparse=self.sparse)
+        nn.init.normal_(self.table.weight, std=1 / math.sqrt(dim))
+        self.cosine = check_flag(cosine, "cosine")
+        self.register_parameter("bias", nn.Parameter(torch.zeros(num_classes)) if check_flag(bias, "bias") else None)
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, sparse: bool = True) -> Self:
+        """A head that starts with a copy of ``linear``'s weight and, where it has one, its bias.
+
+        >>> linear, x = nn.Linear(16, 100), torch.randn(8, 16)
+        >>> torch.equal(LabelEmbeddingHead.from_linear(linear)(x), linear(x))
+        True
+        """
+        if not isinstance(linear, nn.Linear):
+            raise TypeError(f"linear must be an nn.Linear, got {type(linear).__name__}")
+        with torch.device(linear.weight.device):
+            head = cls(linear.in_features, linear.out_features, sparse, bias=linear.bias is not None)
+        head = head.to(linear.weight.dtype)
+        with torch.no_grad():
+            head.weight.copy_(linear.weight)
+            if head.bias is not None:
+                head.bias.copy_(linear.bias)
+        return head
+
+    @property
+    def weight(self) -> Tensor:
+        """The label embeddings, (K, d)."""
+        return self.table.weight
 
     def extra_repr(self) -> str:
         num_classes, dim = self.weight.shape
-        return f"{dim}, {num_classes}, sparse={self.sparse}, cosine={self.cosine}"
+        return f"{dim}, {num_classes}, sparse={self.sparse}, cosine={self.cosine}, bias={self.bias is not None}"
 
-    def forward(self, features: Tensor) -> Tensor:
-        """All logits, (N, K)."""
+    def forward(
+        self,
+        features: Tensor,
+        targets: Tensor | SoftTargets | None = None,
+        criterion: ContrastiveLoss | None = None,
+        *,
+        sample_weight: Tensor | None = None,
+        batch: SoftTargets | None = None,
+        own: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """All logits, (N, K); with ``targets`` and a ``criterion``, :meth:`loss`.
+
+        Under DDP, FSDP or other wrappers, which only see calls of the module, call ``wrapped(features, targets,
+        criterion)``.
+        """
+        if targets is not None and criterion is not None:
+            return self.loss(
+                features, targets, criterion, sample_weight=sample_weight, batch=batch, own=own, generator=generator
+            )
+        if targets is not None or criterion is not None:
+            raise ValueError("targets and criterion go together: pass both for the loss, none for the logits")
+        _check_features(features, self.weight)
         if self.cosine:
-            return F.linear(F.normalize(features, dim=-1), F.normalize(self.weight, dim=-1))
-        return F.linear(features, self.weight)
+            return F.linear(F.normalize(features, dim=-1), F.normalize(self.weight, dim=-1), self.bias)
+        return F.linear(features, self.weight, self.bias)
 
     def loss(
         self,
@@ -115,7 +183,6 @@ class LabelEmbeddingHead(nn.Module):
         targets: Tensor | SoftTargets,
         criterion: ContrastiveLoss,
         *,
-        bias: Tensor | None = None,
         sample_weight: Tensor | None = None,
         batch: SoftTargets | None = None,
         own: Tensor | None = None,
@@ -128,14 +195,16 @@ class LabelEmbeddingHead(nn.Module):
                 "which needs the logits: criterion(head(features), targets)"
             )
         return criterion.linear(
-            features, self.weight, targets, bias=bias, sparse=self.sparse, cosine=self.cosine,
+            features, self.weight, targets, bias=self.bias, sparse=self.sparse, cosine=self.cosine,
             sample_weight=sample_weight, batch=batch, own=own, generator=generator,
         )  # fmt: skip
 
     @torch.no_grad()
     def topk(self, features: Tensor, k: int, chunk_size: int = 65536) -> tuple[Tensor, Tensor]:
         """The k best logits and their classes, (N, k) each, through the whole table in chunks. O(N·K·d)."""
-        return functional.linear_topk(features, self.weight, k, cosine=self.cosine, chunk_size=chunk_size)
+        return functional.linear_topk(
+            features, self.weight, k, bias=self.bias, cosine=self.cosine, chunk_size=chunk_size
+        )
 
 
 class LabelIndex:
@@ -155,12 +224,16 @@ class LabelIndex:
             import faiss
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("LabelIndex needs faiss: pip install 'softnce[faiss]'") from error
+        if not isinstance(head, LabelEmbeddingHead):
+            raise TypeError(f"head must be a LabelEmbeddingHead, got {type(head).__name__}")
         weight = head.weight.detach()
-        table = (F.normalize(weight, dim=1) if head.cosine else weight).float().cpu().contiguous().numpy()
+        table = self._with(head.bias, F.normalize(weight, dim=1) if head.cosine else weight)
         num_classes, dim = table.shape
-        cells = cells or max(1, min(num_classes // 39, int(4 * math.sqrt(num_classes))))  # faiss wants 39 points a cell
-        if probes < 1 or not 1 <= cells <= num_classes:
-            raise ValueError(f"cells must be in [1, {num_classes}] and probes positive, got {cells} and {probes}")
+        if cells is None:
+            cells = max(1, min(num_classes // 39, int(4 * math.sqrt(num_classes))))  # faiss wants 39 points a cell
+        cells, probes = as_whole(cells, "cells"), as_whole(probes, "probes")
+        if cells > num_classes:
+            raise ValueError(f"cells must be at most the {num_classes} classes, got {cells}")
         self.head = head
         self.index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, cells, faiss.METRIC_INNER_PRODUCT)
         self.index.train(table)
@@ -170,11 +243,37 @@ class LabelIndex:
     @torch.no_grad()
     def topk(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """As ``head.topk``, among the cells searched; class −1 where those hold fewer than k."""
+        check_table(features, self.head.weight, None, allow_empty=True)
+        k = as_whole(k, "k")
+        if k > self.index.ntotal:
+            raise ValueError(f"k must be between 1 and the {self.index.ntotal} classes, got {k}")
         z = F.normalize(features, dim=1) if self.head.cosine else features
-        values, classes = self.index.search(z.float().cpu().contiguous().numpy(), k)
+        ones = None if self.head.bias is None else torch.ones(len(z))
+        values, classes = self.index.search(self._with(ones, z), k)
         return torch.from_numpy(values).to(features.device), torch.from_numpy(classes).to(features.device)
+
+    @staticmethod
+    def _with(extra: Tensor | None, rows: Tensor) -> Any:
+        """Rows for faiss; a bias is one more column, which a feature of 1 picks."""
+        rows = rows.detach().float().cpu()
+        if extra is not None:
+            rows = torch.cat([rows, extra.detach().float().cpu()[:, None]], 1)
+        return rows.contiguous().numpy()
 
     def recall(self, features: Tensor, k: int) -> float:
         """The share of the true k best classes that the index finds for these features."""
+        if isinstance(features, Tensor) and len(features) == 0:
+            raise ValueError("features are empty: recall needs at least one row")
         found, true = self.topk(features, k)[1], self.head.topk(features, k)[1]
         return float((true[:, :, None] == found[:, None, :]).any(2).float().mean())
+
+
+def _check_features(features: Tensor, weight: Tensor) -> None:
+    """Features (..., d) must fit label embeddings or a layer (·, d)."""
+    if not isinstance(features, Tensor) or not features.is_floating_point():
+        got = features.dtype if isinstance(features, Tensor) else type(features).__name__
+        raise TypeError(f"features must be a floating point tensor, got {got}")
+    if features.dim() == 0 or features.shape[-1] != weight.shape[1]:
+        raise ValueError(f"features must have {weight.shape[1]} columns, got shape {tuple(features.shape)}")
+    if features.dtype != weight.dtype and not torch.is_autocast_enabled(features.device.type):
+        raise TypeError(f"features must be {weight.dtype} as the head is, got {features.dtype}")

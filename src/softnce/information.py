@@ -18,6 +18,7 @@ classifier's bound).
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -63,8 +64,8 @@ def smoothed_joint(joint: Tensor, epsilon: float, noise_probs: Tensor | None = N
     Args:
         joint: p(z, y), shape (..., Z, Y).
         epsilon: ε in [0, 1].
-        noise_probs: ξ, shape (Y,); None is the table's own p(y), as I_ε asks. With another ξ the labels' marginal
-            changes, and the paper's H(Y) − H_ε(Y|Z) is no information any more: it can be negative.
+        noise_probs: ξ, shape (Y,); None for the table's own p(y), as I_ε requires. With another ξ the marginal of the
+            labels changes, and the paper's H(Y) − H_ε(Y|Z) is no longer an information: it can be negative.
     """
     _check_joint(joint)
     if not 0 <= epsilon <= 1:
@@ -82,7 +83,7 @@ def information_bound(loss: Tensor, num_negatives: int) -> Tensor:
 
     Args:
         loss: contrastive losses, of any shape; their mean gives the bound, each one a sample of it.
-        num_negatives: N, how many negatives stood beside the positive; M − 1 for a batch of M that contrasts itself.
+        num_negatives: N, the number of negatives per positive; M − 1 for a batch of M that contrasts itself.
     """
     return math.log(_at_least_one(num_negatives) + 1) - loss
 
@@ -93,7 +94,7 @@ def paper_information_bound(loss: Tensor, num_negatives: int) -> Tensor:
 
 
 def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> Tensor:
-    """One sample of the contrastive bound a row, shape (N,): log M + s_{i,positive} − log Σ_j exp s_{i,j}.
+    """One sample of the contrastive bound per row, shape (N,): log M + s_{i,positive} − log Σ_j exp s_{i,j}.
 
     Args:
         scores: a critic's scores of M candidates for each of N samples, (N, M).
@@ -117,14 +118,14 @@ def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> T
 
 
 def classifier_information(logits: Tensor, targets: Tensor, class_probs: Tensor) -> Tensor:
-    """One sample of the classifier's bound a row, shape (N,): Σ_k α_ik log q_ik / p_k, q_i = softmax(logits_i).
+    """One sample of the classifier's bound per row, shape (N,): Σ_k α_ik log q_ik / p_k, q_i = softmax(logits_i).
 
     Its expectation is I(Z;Y) − KL(truth ‖ q): at most the information, and equal to it for a perfect classifier. It
     needs no candidates and does not saturate at log M.
 
     Args:
         logits: (N, K).
-        targets: labels (N,), or the distribution of each row's label (N, K), which then is averaged over.
+        targets: labels (N,), or the distribution of each row's label (N, K), over which the sample is averaged.
         class_probs: p, (K,), the marginal of those labels; after smoothing, the smoothed marginal.
     """
     if class_probs.shape != logits.shape[-1:]:
@@ -143,7 +144,7 @@ def classifier_information(logits: Tensor, targets: Tensor, class_probs: Tensor)
 
 
 class InformationMeter:
-    """Running mean of samples of a bound, with its standard error; constant memory, no wait for the device.
+    """Running mean of samples of a bound, with its standard error; constant memory, no host synchronisation.
 
     >>> meter = InformationMeter()
     >>> for _ in range(3):
@@ -151,13 +152,14 @@ class InformationMeter:
     >>> sorted(meter.compute())
     ['information', 'standard_error']
 
-    The standard error takes the samples as independent, which rows of one batch that share negatives are only nearly.
+    The standard error assumes independent samples; rows of one batch that share negatives are only nearly so.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
+        """Forget all samples."""
         self.count = 0
         self.mean: Tensor | float = 0.0
         self.squares: Tensor | float = 0.0  # Σ (x − mean)²
@@ -181,7 +183,7 @@ class InformationMeter:
         """Collect what every process accumulated, so that each holds the whole. Every rank must call it."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return
-        states: list = [None] * dist.get_world_size()
+        states: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(states, (self.count, float(self.mean), float(self.squares)))
         self.reset()
         for count, mean, squares in states:
@@ -191,7 +193,7 @@ class InformationMeter:
     def compute(self) -> dict[str, float]:
         """``information``, and its ``standard_error`` (NaN for a single sample)."""
         if self.count == 0:
-            raise ValueError("nothing was measured: update() needs at least one sample")
+            raise ValueError("nothing was measured: call update() before compute()")
         error = math.sqrt(float(self.squares) / (self.count - 1) / self.count) if self.count > 1 else math.nan
         return {"information": float(self.mean), "standard_error": error}
 

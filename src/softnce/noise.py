@@ -1,4 +1,4 @@
-"""The noise η: how often each class turns up as a candidate. Every function returns probabilities (K,)."""
+"""The noise η: how often each class occurs among the candidates. Every function returns probabilities (K,)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,8 +21,8 @@ def uniform(num_classes: int) -> Tensor:
 def from_counts(counts: Tensor, floor: float | None = None) -> Tensor:
     """η from class counts (K,).
 
-    A class that never occurs has no log η. Either ``floor`` gives every class at least that many counts (1 is a
-    common choice), or such a class is an error.
+    A class that never occurs has no finite log η. It is an error, unless ``floor`` is given: every class then has at
+    least that many counts (1 is a common choice).
     """
     check_tensor(counts, "counts")
     if counts.dim() != 1 or len(counts) == 0:
@@ -38,7 +38,7 @@ def from_counts(counts: Tensor, floor: float | None = None) -> Tensor:
     if empty:
         named = ", ".join(map(str, empty[:5])) + (", …" if len(empty) > 5 else "")
         raise ValueError(
-            f"{len(empty)} of {len(counts)} classes have no count ({named}), and −log η is infinite there; "
+            f"{len(empty)} of {len(counts)} classes have no count ({named}), so −log η is infinite; "
             "pass floor=1 to give every class at least one count"
         )
     return (counts / counts.sum()).to(torch.get_default_dtype())
@@ -56,7 +56,7 @@ def from_loader(
 ) -> Tensor:
     """η from one pass over a loader whose batches end in their targets: labels, (N, K) probabilities or SoftTargets.
 
-    Reads the whole loader once; where the labels are at hand, :func:`from_labels` is quicker.
+    If you have the labels, :func:`from_labels` is faster.
     """
     counts = torch.zeros(num_classes, dtype=torch.float64)
     for batch in loader:
@@ -72,14 +72,14 @@ def from_loader(
 
 
 class RunningNoise(KeepsPrecision):
-    """η estimated along the way, for streams whose class marginal is unknown or drifts.
+    """η estimated during training, for streams whose class marginal is unknown or drifts.
 
-    Keeps a decaying sum of the targets seen in training, starting from ``prior`` counts spread uniformly, which also
-    keeps every class above zero. Give it to a loss in place of ``noise_probs``.
+    Keeps a decaying sum of the targets seen in training, plus ``prior`` counts spread uniformly, which keep every class
+    above zero. Pass it to a loss as ``noise_probs``.
 
     Args:
         num_classes: K.
-        decay: what a batch's weight is multiplied by with each later batch; 1 never forgets.
+        decay: factor on the weight of earlier batches at each new batch; 1 never forgets.
         prior: uniform counts that never decay.
 
     >>> running = RunningNoise(4, decay=1.0, prior=4.0)
@@ -109,6 +109,7 @@ class RunningNoise(KeepsPrecision):
         self.mass = self.mass * self.decay + targets.class_mass().to(self.mass.dtype)
 
     def probs(self) -> Tensor:
+        """The current estimate of η, (K,)."""
         counts = self.mass + self.prior / len(self.mass)
         return counts / counts.sum()
 
@@ -126,7 +127,7 @@ def log_noise(noise_probs: Tensor | None, num_classes: int | None = None) -> Ten
     if values_are_checked(noise_probs) and bool((noise_probs == 0).any()):
         first = int((noise_probs == 0).nonzero()[0])
         raise ValueError(
-            f"noise_probs is zero for class {first}, where −log η is infinite; floor it, for example "
+            f"noise_probs is zero for class {first}, so −log η is infinite; floor it, for example with "
             "noise.from_counts(counts, floor=1)"
         )
     return noise_probs.detach().to(torch.promote_types(noise_probs.dtype, torch.float32)).log()

@@ -16,9 +16,9 @@ The file is what ``torch.save`` makes of a dictionary of tensors and plain value
     probability  (N, k) their probabilities among all K classes, float32; a row sums to at most 1
     labels       SHA-256 of the N labels as int64, or "" where there are none
 
-A sample costs at most 6·k bytes up to 32,768 classes. The probability of the other classes is 1 minus the row's sum;
-the reader decides whether it is spread over all classes or given to the k, and may use fewer than k. A file that does
-not fit the data (another number of samples or classes, other labels or another order of them) is refused when read.
+A sample needs at most 6·k bytes up to 32,768 classes. The probability of the other classes is 1 minus the row's sum;
+the reader decides whether it is spread over all classes or given to the k, and may use fewer than k. Reading refuses a
+file that does not fit the data (another number of samples or classes, other labels or another order of them).
 """
 
 import hashlib
@@ -67,7 +67,7 @@ class TeacherOutputs:
     def cat(parts: "Sequence[TeacherOutputs]") -> "TeacherOutputs":
         """The outputs of several batches, one after the other."""
         if not parts:
-            raise ValueError("parts: got none")
+            raise ValueError("parts is empty: at least one TeacherOutputs is needed")
         first = parts[0]
         for part in parts[1:]:
             if _shape(part) != _shape(first):
@@ -84,13 +84,13 @@ class TeacherOutputs:
     def targets(self, remainder: Literal["renormalise", "spread"] = "renormalise", k: int | None = None) -> SoftTargets:
         """Soft targets of the best ``k`` classes (None: all that were kept).
 
-        What the others had is given to the k in proportion ("renormalise") or spread uniformly over all classes. Where
-        k is a quarter of the classes or more, rows are stored dense, which is then quicker.
+        The probability of the others is given to the k in proportion ("renormalise") or spread uniformly over all
+        classes ("spread"). If k is a quarter of the classes or more, rows are stored dense, which is then faster.
         """
         kept = self.index.shape[1]
         k = kept if k is None else k
         if not 1 <= k <= kept:
-            raise ValueError(f"k: got {k}, but the outputs hold the {kept} likeliest classes of each sample")
+            raise ValueError(f"k must be in [1, {kept}], the number of classes kept per sample, got {k}")
         if remainder not in ("renormalise", "spread"):
             raise ValueError(f"remainder must be 'renormalise' or 'spread', got {remainder!r}")
         index, weight = self.index[:, :k].long(), self.probability[:, :k].float()
@@ -102,10 +102,10 @@ class TeacherOutputs:
         return SoftTargets(self.num_classes, None, soft.dense()) if 4 * k >= self.num_classes else soft
 
     def save(self, path: str | os.PathLike[str], labels: Tensor | None = None) -> None:
-        """Write the file, whole or not at all; ``labels`` (N,) of the samples are remembered by a hash."""
+        """Write the file, complete or not at all; a hash of ``labels`` (N,) is stored with it."""
         path = Path(path)
         if labels is not None and len(labels) != len(self):
-            raise ValueError(f"labels: got {len(labels)}, but there are outputs of {len(self)} samples")
+            raise ValueError(f"labels has {len(labels)} entries, but there are outputs of {len(self)} samples")
         content = {
             "format": FORMAT,
             "version": VERSION,
@@ -125,7 +125,7 @@ class TeacherOutputs:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], labels: Tensor | None, num_classes: int) -> "TeacherOutputs":
-        """Read the file and make sure that it belongs to samples with these ``labels`` (N,).
+        """Read the file and check that it belongs to samples with these ``labels`` (N,).
 
         Without labels (None) only the number of classes is compared.
         """
@@ -133,10 +133,10 @@ class TeacherOutputs:
         index, probability = content["index"].long(), content["probability"]
         found = cls(index, probability, content["classes"], content["temperature"])
         if found.num_classes != num_classes:
-            raise ValueError(f"{path}: the teacher knows {found.num_classes} classes, the data has {num_classes}")
+            raise ValueError(f"{path}: the teacher has {found.num_classes} classes, but the data has {num_classes}")
         if labels is not None:
             if len(labels) != len(found):
-                raise ValueError(f"{path}: holds outputs of {len(found)} samples, the data has {len(labels)}")
+                raise ValueError(f"{path}: holds outputs of {len(found)} samples, but the data has {len(labels)}")
             if content["labels"] and content["labels"] != fingerprint(labels):
                 raise ValueError(f"{path}: belongs to other samples, or to these in another order: the labels differ")
         return found
@@ -168,25 +168,27 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise ValueError(f"{path}: there is no such file") from None
+        raise ValueError(f"{path}: no such file") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     except Exception:  # what torch raises for bytes it did not write depends on the bytes
-        raise ValueError(f"{path}: is not a file of teacher outputs, or a damaged one") from None
+        raise ValueError(f"{path}: not a file of teacher outputs, or damaged") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path}: is not a file of teacher outputs")
+        raise ValueError(f"{path}: not a file of teacher outputs")
     if content.get("version") != VERSION:
-        raise ValueError(f"{path}: has version {content.get('version')!r}, this program reads version {VERSION}")
+        raise ValueError(f"{path}: has version {content.get('version')!r}, but only version {VERSION} is supported")
     kinds = {"classes": int, "temperature": float, "index": Tensor, "probability": Tensor, "labels": str}
     for name, kind in kinds.items():
         if not isinstance(content.get(name), kind):
-            raise ValueError(f"{path}: {name} is {type(content.get(name)).__name__}, should be {kind.__name__}")
+            raise ValueError(f"{path}: {name} must be {kind.__name__}, got {type(content.get(name)).__name__}")
     index, probability = content["index"], content["probability"]
     if index.dim() != 2 or index.shape != probability.shape or index.shape[1] == 0:
-        raise ValueError(f"{path}: index and probability are {tuple(index.shape)} and {tuple(probability.shape)}, "
-                         "should be (N, k) both")  # fmt: skip
+        raise ValueError(
+            f"{path}: index and probability must both have shape (N, k), got {tuple(index.shape)} and "
+            f"{tuple(probability.shape)}"
+        )
     inside = bool(((index >= 0) & (index.long() < content["classes"])).all())
     total = probability.double().sum(1)
     if not inside or not bool(((probability >= 0).all(1) & (total > 0) & (total <= 1 + 1e-4)).all()):
-        raise ValueError(f"{path}: holds classes or probabilities that are out of range; it is damaged")
+        raise ValueError(f"{path}: damaged: classes or probabilities are out of range")
     return content

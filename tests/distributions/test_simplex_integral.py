@@ -64,6 +64,7 @@ def test_flat_is_the_volume_of_the_simplex(classes):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [0.3, 0.5, 0.55, 0.6, 0.65, 0.8, 0.95])
 @pytest.mark.parametrize("spikes", [1, 10])
 def test_spikes_over_a_bulk_of_a_hundred_thousand(power, spikes):

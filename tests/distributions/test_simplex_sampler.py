@@ -56,6 +56,7 @@ def test_the_marginal_distribution_function_used_below():
     assert abs(flat - scipy.stats.beta(1, 9).cdf(t.numpy())).max() < 1e-11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_marginals_follow_their_distribution_functions(dtype):
     torch.manual_seed(20240601)
@@ -107,6 +108,7 @@ def smoothed_label(classes, epsilon=0.1):
     return p.log()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "classes"),
     [("flat", 100), ("smoothed", 1000), ("sharpened", 1000), ("normal", 300), ("clusters", 1000), ("decay", 100)],
@@ -206,6 +208,7 @@ def test_few_proposals_whatever_the_parameters(classes):
         assert 1 - 1e-9 <= expected <= 2.5, (name, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [10, 1_000, 10_000])
 def test_groups_against_the_two_extreme_proposals(classes):
     """Never far from the better of "solve for the largest" and "normalise all", and far better between them."""

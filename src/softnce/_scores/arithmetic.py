@@ -56,7 +56,8 @@ def expected(
         # The compiler makes its own blocks of plain operations; function transforms see through nothing else.
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return _plain(logits, problem)
-        return _Expected.apply(logits, problem)
+        value: Tensor = _Expected.apply(logits, problem)
+        return value
 
 
 @dataclass
@@ -91,8 +92,8 @@ def _problem(
 ) -> Problem:
     shift = None if log_noise is None else -log_noise.to(dtype)
     if not _fits_pairs(targets, held):
-        own = targets.dense(dtype)
-        mine = own if held is targets else None if held is None else held.dense(dtype)
+        own = targets.unmasked_dense(dtype)
+        mine = own if held is targets else None if held is None else held.unmasked_dense(dtype)
         return Problem(scale, shift, log_counts(counts, dtype), None, own, None, None, counts.to(dtype), mine)
     mass = targets.smoothing if isinstance(targets.smoothing, float) else 0.0
     spread = targets.smoothing_dist if mass > 0 else None

@@ -67,7 +67,8 @@ def logsumexp(logits: Tensor, problem: Problem) -> Tensor:
     # The compiler makes its own blocks of plain operations; function transforms see through nothing else.
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return _plain(logits, problem)
-    return _LogSumExp.apply(logits, problem)
+    value: Tensor = _LogSumExp.apply(logits, problem)
+    return value
 
 
 def _plain(logits: Tensor, problem: Problem) -> Tensor:

@@ -35,16 +35,16 @@ class AveragedCategorical(Distribution):
     r"""The mean of n one-hot labels drawn from a categorical distribution: Multinomial(n, λ) / n.
 
     n = 1 is the label itself, n → ∞ the soft target λ. The likelihood ratio of two such distributions at x is
-    Π_k (λ_k/η_k)^{n x_k}. So in noise contrastive estimation it can stand in for the continuous categorical
-    distribution, with n for the concentration and no normaliser.
+    Π_k (λ_k/η_k)^{n x_k}. So in noise contrastive estimation it can replace the continuous categorical distribution,
+    with n as the concentration and without a normaliser.
 
     Args:
         total_count: n, the number of labels averaged.
         probs: λ, shape (..., K), non-negative; normalised to sum to 1.
-        logits: log λ up to a constant, shape (..., K); −inf for a probability of zero. Give one of the two.
+        logits: log λ up to a constant, shape (..., K); −inf for a probability of zero. Pass one of the two.
 
-    A row of parameters costs O(K) once, and a draw O(n log K) beside writing the result: no label is one-hot encoded on
-    its own. ``sample_labels`` gives the n labels alone.
+    Each row of parameters costs O(K) once, and each draw O(n log K) besides writing the result. ``sample_labels``
+    returns the n labels.
 
     Example::
 
@@ -150,18 +150,17 @@ class AveragedCategorical(Distribution):
         return total.to(self.probs.dtype)
 
     def entropy(self) -> Tensor:
-        """In nats. Takes n·K time and memory a row: it sums over the binomial distribution of every class's count."""
+        """In nats. O(n·K) time and memory per row: it sums over the binomial distribution of every class's count."""
         counts = torch.arange(2, self.total_count + 1, dtype=torch.float64, device=self.probs.device)
         counts = counts.view(-1, *([1] * self.probs.dim()))
         probs = self.probs.double()
         arrangements = torch.lgamma(counts.new_tensor(self.total_count + 1.0))
-        binomial = Binomial(self.total_count, probs=probs, validate_args=False).log_prob(counts).exp()
+        binomial: Tensor = Binomial(self.total_count, probs=probs, validate_args=False).log_prob(counts).exp()
         repeated = (binomial * torch.lgamma(counts + 1)).sum((0, -1))
         of_labels = -torch.xlogy(probs, probs).sum(-1)
         return (self.total_count * of_labels - arrangements + repeated).to(self.probs.dtype)
 
 
-@register_kl(AveragedCategorical, AveragedCategorical)
 def _kl(p: AveragedCategorical, q: AveragedCategorical) -> Tensor:
     """n · KL of the labels; inf where q never draws a label that p does."""
     if p.total_count != q.total_count:
@@ -174,3 +173,6 @@ def _kl(p: AveragedCategorical, q: AveragedCategorical) -> Tensor:
     both = possible & ~never
     difference = torch.where(both, log_p, 0.0) - torch.where(both, log_q, 0.0)
     return torch.where(never.any(-1), torch.inf, p.total_count * (probs * difference).sum(-1))
+
+
+register_kl(AveragedCategorical, AveragedCategorical)(_kl)

@@ -23,7 +23,7 @@ log_weights = _LogWeights()
 def checked_parameter(probs: Tensor | None, logits: Tensor | None) -> Tensor:
     """The one of the two that was given, a floating-point tensor of shape (..., K)."""
     if (probs is None) == (logits is None):
-        raise ValueError("give probs or logits, and not both")
+        raise ValueError("pass either probs or logits, not both")
     name, given = ("probs", probs) if logits is None else ("logits", logits)
     if not isinstance(given, Tensor) or given.dim() < 1 or not given.is_floating_point():
         got = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__

@@ -30,13 +30,13 @@ class ContinuousCategorical(ExponentialFamily):
 
     Args:
         probs: λ, shape (..., K), non-negative; normalised to sum to 1.
-        logits: log λ up to a constant, shape (..., K); −inf for a probability of zero. Give one of the two.
+        logits: log λ up to a constant, shape (..., K); −inf for a probability of zero. Pass one of the two.
         concentration: κ > 0, a number, or a tensor that broadcasts against the batch shape.
 
-    Cost a row: ``log_prob``, ``mean``, ``variance`` and ``entropy`` take O(33·K) time and O(K) memory,
-    ``covariance_matrix`` O(33·K²) and O(K²). ``sample`` takes O(K log K) once and O(K) a proposal;
-    ``expected_proposals`` says how many proposals a draw needs (seldom above 2). Everything but the proposals is
-    computed in fp64, and returned in the dtype of the parameters. There is no ``rsample``.
+    Cost per row: ``log_prob``, ``mean``, ``variance`` and ``entropy`` take O(33·K) time and O(K) memory,
+    ``covariance_matrix`` O(33·K²) and O(K²). ``sample`` takes O(K log K) once and O(K) per proposal;
+    ``expected_proposals`` is the mean number of proposals per draw (rarely above 2). Everything except the proposals is
+    computed in fp64 and returned in the dtype of the parameters. There is no ``rsample``.
 
     Example::
 
@@ -156,7 +156,7 @@ class ContinuousCategorical(ExponentialFamily):
 
     @property
     def expected_proposals(self) -> Tensor:
-        """Mean number of proposals a draw takes, shape of the batch."""
+        """Mean number of proposals per draw, shape of the batch."""
         log_acceptance = self._proposal.log_acceptance(self._integral.log_value.detach().reshape(-1))
         return self._result(log_acceptance.neg().exp().view(self.batch_shape))
 
@@ -188,7 +188,6 @@ class ContinuousCategorical(ExponentialFamily):
         return SimplexIntegral(omega).log_value
 
 
-@register_kl(ContinuousCategorical, ContinuousCategorical)
 def _kl(p: ContinuousCategorical, q: ContinuousCategorical) -> Tensor:
     """KL(p ‖ q); inf unless both live on the same face."""
     finite_p, finite_q = p.natural_parameters > -torch.inf, q.natural_parameters > -torch.inf
@@ -196,3 +195,6 @@ def _kl(p: ContinuousCategorical, q: ContinuousCategorical) -> Tensor:
     difference = torch.where(both, p.natural_parameters, 0.0) - torch.where(both, q.natural_parameters, 0.0)
     divergence = (difference * p._integral.moment(1)).sum(-1) - p._integral.log_value + q._integral.log_value
     return p._result(torch.where((finite_p == finite_q).all(-1), divergence, torch.inf))
+
+
+register_kl(ContinuousCategorical, ContinuousCategorical)(_kl)

@@ -174,8 +174,8 @@ class SimplexIntegral:
         natural: ω, shape (..., K); −inf fixes a component at 0 (at least one must be finite). dx is Lebesgue measure on
             all but one of the others; if only one is left, a point mass.
 
-    Computed and returned in fp64, in time O(33·K) and memory O(K) a row (``covariance``: K² of both). Differentiable to
-    any order.
+    Computed and returned in fp64, in time O(33·K) and memory O(K) per row (``covariance``: K² of both). Differentiable
+    to any order.
     """
 
     def __init__(self, natural: Tensor):
@@ -194,11 +194,12 @@ class SimplexIntegral:
 
     def moment(self, p: int) -> Tensor:
         """E[x_k^p] / p!, shape (..., K)."""
-        return _ToClasses.apply(self._omega, self._node_weights, self._position, self._w, p)
+        value: Tensor = _ToClasses.apply(self._omega, self._node_weights, self._position, self._w, p)
+        return value
 
     def covariance(self) -> Tensor:
-        """Cov[x_j, x_k], shape (..., K, K), in time O(33·K²) a row."""
+        """Cov[x_j, x_k], shape (..., K, K), in time O(33·K²) per row."""
         g = _resolvent_power(1 / (self._position - self._omega), self._w, 1)
-        cross = ((g * self._node_weights.unsqueeze(-1)).mT @ g).real
+        cross: Tensor = ((g * self._node_weights.unsqueeze(-1)).mT @ g).real
         mean = self.moment(1)
         return cross + torch.diag_embed(self.moment(2)) - mean.unsqueeze(-1) * mean.unsqueeze(-2)

@@ -13,7 +13,7 @@ is at most r_max ((k−1)/e)^(k−1), r_max the largest rate in G, or (K/e)^K if
 
 k = 1 solves for the largest component and suits a peaked ω, G = everything suits a flat one, the groups between suit
 the rest. Near the saddle point the acceptance is about √k / (r_(k) √κ₂) with κ₂ = Σ 1/r_i², so the best group has at
-least about 1/√(1 + 1/2 + … + 1/K), that is 3 proposals a draw at K = 10⁴; the better of the two extremes may need 16.
+least about 1/√(1 + 1/2 + … + 1/K), that is 3 proposals per draw at K = 10⁴; the better of the two extremes may need 16.
 """
 
 from typing import NamedTuple
@@ -49,7 +49,7 @@ def _log_group_factor(k: Tensor) -> Tensor:
 
 
 def best_proposal(omega: Tensor) -> Proposal:
-    """The group and the tilt c that accept most, for omega (B, K), −inf for an absent class. Time O(K log K) a row."""
+    """The group and the tilt c that accept most, for omega (B, K), −inf for an absent class. O(K log K) per row."""
     blocks = [_best_proposal(block) for block in omega.split(max(1, ROWS_BLOCK // max(1, omega.shape[-1])))]
     return Proposal(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
 

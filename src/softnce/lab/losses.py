@@ -129,17 +129,22 @@ def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int)
     return kind.build(eta, candidates=candidates, **options)
 
 
-def loss_with_noise(name: str, eta: Tensor | None, strength: float = 0.0) -> ClassifierLoss:
+def loss_with_noise(
+    name: str, eta: Tensor | None, strength: float = 0.0, noise_count: float | None = None
+) -> ClassifierLoss:
     """A loss at temperature 1 with a noise of its own.
 
     Args:
         name: one of :data:`LOSSES`; or of :data:`DRAWS`, for soft target InfoNCE of such draws against draws from η.
         eta: η, (K,); None for uniform.
         strength: n or κ of the draws.
+        noise_count: m of expected InfoNCE, further candidates from η; None for its default, as many as classes.
     """
     if name in DRAWS:
         return SoftTargetInfoNCE(eta, draw=DRAWS[name](strength))
     kind = LOSSES[name]
+    if noise_count is not None and kind.counts_noise:
+        return kind.build(eta, candidates=BatchCandidates() + NoiseCandidates(noise_count))
     return kind.build(eta) if kind.contrastive else kind.build()
 
 

@@ -46,6 +46,6 @@ def soft_targets(labels: Tensor, votes: Tensor | None, num_classes: int, smoothi
     ignored = labels == IGNORED
     votes = votes.masked_fill(ignored[:, None], 0)
     votes[ignored, 0] = 1  # any class: the mask leaves the row out
-    soft = SoftTargets.from_votes(votes).smooth(smoothing)
+    soft = SoftTargets.from_votes(votes, num_classes).smooth(smoothing)
     mask = ~ignored if bool(ignored.any()) else None
     return SoftTargets(num_classes, soft.index, soft.weight, soft.smoothing, soft.smoothing_dist, mask)

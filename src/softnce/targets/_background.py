@@ -33,8 +33,7 @@ def common_dist(parts: Sequence[tuple[float | Tensor, Tensor | None]], num_class
     dists = [dist for mass, dist in parts if not is_zero(mass)]
     if not all(same_dist(dists[0], dist, num_classes, unread=True) for dist in dists[1:]):
         raise ValueError(
-            "the targets have backgrounds of different smoothing_dist; make them dense first: "
-            "SoftTargets.from_dense(t.dense())"
+            "the targets have backgrounds of different smoothing_dist; make them dense first: t.to_dense()"
         )
     return dists[0] if dists else None
 

@@ -16,7 +16,7 @@ def numbered(targets: SoftTargets, groups: Sequence[SoftTargets]) -> tuple[Tenso
     """
     members = [targets, *groups]
     if DENSE in {member.form for member in members} or not all(targets.shares_dist(group) for group in groups):
-        rows = _rounded(torch.cat([member.dense(torch.float64) for member in members]))
+        rows = _rounded(torch.cat([member.unmasked_dense(torch.float64) for member in members]))
     else:
         everything = SoftTargets.cat(members)
         weight = everything.pair_weight(torch.float64)

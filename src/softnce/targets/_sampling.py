@@ -30,3 +30,13 @@ def invert_edges(edges: Tensor, n: int, generator: torch.Generator | None = None
     """n labels drawn by their :func:`class_edges`. O(n·log K)."""
     u = torch.randint(_STEPS, (n,), device=edges.device, generator=generator)
     return torch.searchsorted(edges, u, right=True)
+
+
+def sample_beta(alpha: float, n: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """n draws of λ and 1 − λ with λ ~ Beta(alpha, alpha), (n, 2), float64."""
+    # Two gamma variates over their sum; torch.distributions.Beta takes no generator. In float64, because a small alpha
+    # makes variates so small that torch raises them to the smallest number there is. Where it did so with both, λ is 0
+    # or 1 but for rounding.
+    gamma = torch._standard_gamma(torch.full((n, 2), alpha, dtype=torch.float64, device=device), generator)
+    known = gamma.amax(1, keepdim=True) > torch.finfo(torch.float64).tiny
+    return torch.where(known, gamma / gamma.sum(1, keepdim=True), gamma.new_tensor([1.0, 0.0]))

@@ -5,22 +5,24 @@ from __future__ import annotations
 import enum
 import operator
 from collections.abc import Sequence
-from typing import Any, Literal, SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from softnce._checks import (
-    as_number,
-    check_distribution,
-    check_labels,
+    as_tensor,
+    as_whole,
+    check_generator,
     check_rows_sum_to_one,
-    check_tensor,
     values_are_checked,
+    values_are_readable,
 )
 from softnce.targets._background import common_dist, is_zero, mixed_dist, same_dist, same_number
+from softnce.targets._constructors import ArrayLike, Constructors, check_smoothing
 from softnce.targets._sampling import sample_labels
+from softnce.targets._text import written_rows
 
 
 class Form(enum.IntEnum):
@@ -37,21 +39,24 @@ class Form(enum.IntEnum):
 LABELS, PAIRS, DENSE = Form
 
 
-class SoftTargets:
+class SoftTargets(Constructors):
     r"""N points on the simplex of K classes.
 
     Row i is :math:`\alpha_i = \sum_j w_{ij}\, e_{index_{ij}} + \varepsilon_i\, \xi`: S weighted classes and a
     background of mass ε spread over all classes as ξ. Memory is O(N·S + K), whatever K.
 
-    ================  ==========  =============  ==============  ============================
-    made by           ``form``    ``index``      ``weight``      S
-    ================  ==========  =============  ==============  ============================
-    ``from_labels``   LABELS      (N, 1)         None: 1 − ε     1
-    ``mix``           PAIRS       (N, S)         (N, S)          2 after MixUp or CutMix
-    ``from_topk``     PAIRS       (N, k)         (N, k)          k
-    ``from_pairs``    PAIRS       (N, S)         (N, S)          given
-    ``from_dense``    DENSE       None           (N, K)          K
-    ================  ==========  =============  ==============  ============================
+    ====================  ==========  =============  ==============  ============================
+    made by               ``form``    ``index``      ``weight``      S
+    ====================  ==========  =============  ==============  ============================
+    ``from_labels``       LABELS      (N, 1)         None: 1 − ε     1
+    ``mix``               PAIRS       (N, S)         (N, S)          2 after MixUp or CutMix
+    ``from_topk``         PAIRS       (N, k)         (N, k)          k
+    ``from_pairs``        PAIRS       (N, S)         (N, S)          given
+    ``from_annotations``  PAIRS       (N, S)         (N, S)          classes chosen for a sample
+    ``from_dense``        DENSE       None           (N, K)          K
+    ====================  ==========  =============  ==============  ============================
+
+    ``from_votes`` makes pairs where few classes were chosen, else dense rows.
 
     Attributes:
         index: class of each pair, int64, or None when ``weight`` runs over all classes.
@@ -60,7 +65,10 @@ class SoftTargets:
         smoothing_dist: ξ, a tensor (K,), or None for uniform.
         mask: (N,) rows that count, or None when all do. A masked row is neither a positive nor a candidate.
 
-    Build it with the ``from_*`` methods; they check their input.
+    Build it with the ``from_*`` methods; they take tensors, arrays and lists, and check them. Otherwise use it like a
+    tensor (N, K): ``len``, ``shape``, ``dtype``, ``to``, ``argmax``, ``numpy``, indexing by rows; ``a == b`` compares
+    row by row and gives (N,). A ``DataLoader`` collates rows ``t[i]``, also of a ``TensorDataset``; for Hugging Face's
+    Trainer pass ``data_collator=torch.utils.data.default_collate``.
 
     >>> t = SoftTargets.from_labels(torch.tensor([0, 2]), num_classes=4, smoothing=0.1)
     >>> t.mix(t.flip(0), 0.7).dense()
@@ -87,108 +95,6 @@ class SoftTargets:
         self.smoothing_dist = None if isinstance(smoothing, float) and smoothing == 0.0 else smoothing_dist
         self.mask = mask
 
-    # ------------------------------------------------------------------------------------------ constructors
-
-    @classmethod
-    def from_labels(
-        cls,
-        labels: Tensor,
-        num_classes: int,
-        smoothing: float = 0.0,
-        smoothing_dist: Tensor | None = None,
-        ignore_index: int = -100,
-    ) -> SoftTargets:
-        """Labels (N,), smoothed by ``smoothing`` towards ``smoothing_dist`` (ξ, None = uniform)."""
-        return _from_labels(labels, num_classes, smoothing, smoothing_dist, ignore_index, "labels")
-
-    @classmethod
-    def from_dense(cls, probs: Tensor) -> SoftTargets:
-        """Probabilities (N, K), such as timm's or torchvision's MixUp returns."""
-        check_tensor(probs, "probs")
-        if probs.dim() != 2 or not probs.is_floating_point():
-            raise ValueError(
-                f"probs must be a floating point (N, K) tensor, got shape {tuple(probs.shape)} of {probs.dtype}"
-            )
-        if values_are_checked(probs):
-            check_rows_sum_to_one(probs, "probs")
-        return cls(probs.shape[1], None, probs)
-
-    @classmethod
-    def from_pairs(cls, index: Tensor, weight: Tensor, num_classes: int) -> SoftTargets:
-        """S weighted classes per row: ``index`` (N, S) and ``weight`` (N, S), each row of which sums to 1.
-
-        Rows with fewer pairs are filled up with weight 0 (the index is then ignored, but must be in range); a class
-        named twice counts with the sum of its weights.
-        """
-        check_tensor(index, "index")
-        check_tensor(weight, "weight")
-        if index.dim() != 2 or index.shape != weight.shape or index.shape[1] == 0:
-            raise ValueError(
-                "index and weight must have one shape (N, S) with S ≥ 1, "
-                f"got {tuple(index.shape)} and {tuple(weight.shape)}"
-            )
-        if not weight.is_floating_point():
-            raise TypeError(f"weight must be a floating point tensor, got {weight.dtype}")
-        check_labels(index, num_classes, "index")
-        if values_are_checked(weight):
-            check_rows_sum_to_one(weight, "weight")
-        return cls(num_classes, index.long(), weight)
-
-    @classmethod
-    def from_topk(
-        cls,
-        logits: Tensor,
-        k: int,
-        temperature: float = 1.0,
-        remainder: Literal["renormalise", "spread"] = "renormalise",
-    ) -> SoftTargets:
-        """The k likeliest classes of a teacher with these ``logits`` (N, K), softened by ``temperature``.
-
-        What the other classes had is given to the k in proportion (``"renormalise"``) or spread uniformly over all
-        classes (``"spread"``; then the background's mass differs from row to row).
-        """
-        check_tensor(logits, "logits")
-        if logits.dim() != 2 or not logits.is_floating_point():
-            raise ValueError(f"logits must be floating point (N, K), got {tuple(logits.shape)} {logits.dtype}")
-        num_classes = logits.shape[1]
-        if not 1 <= k <= num_classes:
-            raise ValueError(f"k must be between 1 and the {num_classes} classes, got {k}")
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
-        if remainder not in ("renormalise", "spread"):
-            raise ValueError(f"remainder must be 'renormalise' or 'spread', got {remainder!r}")
-        if values_are_checked(logits) and not bool((logits < torch.inf).all()):
-            raise ValueError("logits hold NaN or +inf")
-        scaled = logits.to(_at_least_float32(logits.dtype)) / temperature
-        top, index = scaled.topk(k, dim=1)
-        if remainder == "renormalise":
-            return cls(num_classes, index, top.softmax(1))
-        weight = (top - scaled.logsumexp(1, keepdim=True)).exp()
-        return cls(num_classes, index, weight, (1 - weight.sum(1)).clamp(0, 1))
-
-    @classmethod
-    def from_votes(cls, counts: Tensor) -> SoftTargets:
-        """Annotators' votes (N, K): row i is the share of annotators of sample i that chose each class.
-
-        Stored as pairs when few of the K classes were ever chosen for one sample, else as dense rows.
-        """
-        check_tensor(counts, "counts")
-        if counts.dim() != 2:
-            raise ValueError(f"counts must have shape (N, K), got {tuple(counts.shape)}")
-        share = counts.to(torch.get_default_dtype())
-        total = share.sum(1, keepdim=True)
-        if not bool(share.isfinite().all()) or bool((share < 0).any()):
-            raise ValueError("counts must be finite and not negative")
-        if bool((total == 0).any()):
-            row = int((total[:, 0] == 0).nonzero()[0])
-            raise ValueError(f"counts has no vote in row {row}; leave such rows out")
-        share = share / total
-        chosen = max(1, int((counts > 0).sum(1).amax())) if len(counts) else 1
-        if 4 * chosen > counts.shape[1]:
-            return cls(counts.shape[1], None, share)
-        weight, index = share.topk(chosen, dim=1)
-        return cls(counts.shape[1], index, weight)
-
     # ------------------------------------------------------------------------------------------------- views
 
     @property
@@ -205,7 +111,7 @@ class SoftTargets:
 
     @property
     def labels(self) -> Tensor:
-        """The class of each row, (N,), of targets in the form LABELS."""
+        """The class of each row, (N,), of targets in the form LABELS; 0 where ``mask`` says that a row is ignored."""
         if self.form != LABELS:
             raise ValueError(f"labels are there in the form LABELS, these rows are {self.form.name}")
         return self.classes[:, 0]
@@ -216,7 +122,33 @@ class SoftTargets:
     def __repr__(self) -> str:
         form = {LABELS: "labels", PAIRS: f"{self._stored.shape[1]} pairs per row", DENSE: "dense"}[self.form]
         mass = f"{self.smoothing:g}" if isinstance(self.smoothing, float) else "per row"
-        return f"SoftTargets({len(self)} rows, {self.num_classes} classes, {form}, smoothing {mass}, {self.device})"
+        ignored = ""
+        if self.mask is not None:
+            ignored = f", {int((~self.mask).sum())} ignored" if values_are_readable(self.mask) else ", with mask"
+        head = f"{len(self)} rows, {self.num_classes} classes, {form}, smoothing {mass}{ignored}, {self.device}"
+        rows = written_rows(self.index, self.weight, self.mask)
+        return f"SoftTargets({head})" if rows is None else f"SoftTargets({head}:\n{rows})"
+
+    @property
+    def shape(self) -> torch.Size:
+        """(N, K), as the dense rows have."""
+        return torch.Size((len(self), self.num_classes))
+
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        return 2
+
+    @property
+    def ndim(self) -> int:
+        return 2
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights; of labels, whose weights are implied, torch's default."""
+        given = self.smoothing if self.weight is None else self.weight
+        return given.dtype if isinstance(given, Tensor) else torch.get_default_dtype()
 
     @property
     def _stored(self) -> Tensor:
@@ -258,11 +190,27 @@ class SoftTargets:
         return weight.new_zeros(len(self), self.num_classes).scatter_add(1, self.classes, weight)
 
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The rows as probabilities (N, K). Memory O(N·K)."""
+        """The rows as probabilities (N, K), NaN in rows that are ignored: they are of no class. Memory O(N·K)."""
+        rows = self.unmasked_dense(dtype)
+        return rows if self.mask is None else rows.masked_fill(self.mask.logical_not()[:, None], torch.nan)
+
+    def unmasked_dense(self, dtype: torch.dtype | None = None) -> Tensor:
+        """:meth:`dense` with ignored rows as they are stored, mostly as class 0: for sums that leave them out."""
         rows = self.foreground(dtype)
         if is_zero(self.smoothing):
             return rows
         return rows + self.background_mass(rows.dtype)[:, None] * self.background(rows.dtype)
+
+    def to_dense(self) -> SoftTargets:
+        """The same targets in the form DENSE, with the same rows ignored."""
+        return SoftTargets(self.num_classes, None, self.unmasked_dense(), mask=self.mask)
+
+    def numpy(self) -> Any:
+        """The dense rows as a numpy array (N, K), NaN in rows that are ignored."""
+        return self.dense().detach().cpu().numpy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def background(self, dtype: torch.dtype) -> Tensor | float:
         """ξ, (K,), or the number 1/K where it is uniform."""
@@ -304,8 +252,56 @@ class SoftTargets:
             return total
         return total + mass.sum() * self.background(total.dtype)
 
+    def at(self, classes: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """α_ik of the classes k named in row i of ``classes``, (N, C). O(N·C·S)."""
+        weight = self.pair_weight(dtype)
+        if self.form == DENSE:
+            values = weight.gather(1, classes)
+        else:
+            same = classes[:, :, None] == self.classes[:, None, :]
+            values = (same * weight[:, None, :]).sum(2)
+        if is_zero(self.smoothing):
+            return values
+        background = self.background(values.dtype)
+        spread = background[classes] if isinstance(background, Tensor) else background
+        return values + self.background_mass(values.dtype)[:, None] * spread
+
+    def argmax(self, ignore_index: int = -100) -> Tensor:
+        """The likeliest class of each row, (N,); ``ignore_index`` for rows that are ignored."""
+        ignore_index = as_whole(ignore_index, "ignore_index", None)
+        if self.form == DENSE:
+            best = self.unmasked_dense().argmax(1)
+        else:
+            named = self.classes
+            if self.smoothing_dist is not None:  # the background's best class may be the best
+                top = self.smoothing_dist.argmax().expand(len(self), 1)
+                named = torch.cat([named, top], 1)
+            best = named.gather(1, self.at(named).argmax(1, keepdim=True))[:, 0]
+        return best if self.mask is None else torch.where(self.mask, best, ignore_index)
+
+    def entropy(self) -> Tensor:
+        """−Σ_k α_ik log α_ik of each row, (N,), in nats; NaN for rows that are ignored. O(N·S² + K)."""
+        if self.form == DENSE:
+            rows = self.unmasked_dense()
+            total = -torch.xlogy(rows, rows).sum(1)
+        else:
+            values, same = self.at(self.classes), self.classes[:, :, None] == self.classes[:, None, :]
+            first = same.int().argmax(2) == torch.arange(values.shape[1], device=self.device)
+            total = -torch.xlogy(values, values)
+            if not is_zero(self.smoothing):  # the classes that are not named hold background alone
+                mass, spread = self.background_mass(values.dtype), self.background(values.dtype)
+                each = spread if isinstance(spread, Tensor) else values.new_full((self.num_classes,), spread)
+                alone = mass[:, None] * each[self.classes]
+                total = total + torch.xlogy(alone, alone)
+            total = (total * first).sum(1)
+            if not is_zero(self.smoothing):
+                total = total - torch.xlogy(mass, mass) - mass * torch.xlogy(each, each).sum()
+        total = total.clamp(min=0)
+        return total if self.mask is None else total.masked_fill(self.mask.logical_not(), torch.nan)
+
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """One label (N,) from each row. O(N·S), and O(N·log K) more for a background that is not uniform."""
+        check_generator(generator)
         if self.form == DENSE and is_zero(self.smoothing):
             return torch.multinomial(self.pair_weight().clamp(min=0), 1, generator=generator)[:, 0]
         weight, mass = self.pair_weight(), self.background_mass()
@@ -328,7 +324,7 @@ class SoftTargets:
 
     def smooth(self, smoothing: float, smoothing_dist: Tensor | None = None) -> SoftTargets:
         """Every row moved by ``smoothing`` towards ``smoothing_dist``: (1 − ε)·α + ε·ξ."""
-        smoothing = _check_smoothing(smoothing, smoothing_dist, self.num_classes)
+        smoothing = check_smoothing(smoothing, smoothing_dist, self.num_classes)
         if smoothing == 0:
             return self
         weight = None if self.weight is None else self.weight * (1 - smoothing)
@@ -351,22 +347,7 @@ class SoftTargets:
                 f"other must have {len(self)} rows and {self.num_classes} classes as self has, "
                 f"got {len(other)} rows and {other.num_classes} classes"
             )
-        if isinstance(lam, Tensor) and lam.dim() == 0 and values_are_checked(lam):
-            lam = float(lam)
-        if isinstance(lam, Tensor):
-            if lam.dim() > 0 and lam.shape != (len(self),):
-                raise ValueError(f"lam must be a number or have shape ({len(self)},), got {tuple(lam.shape)}")
-            if values_are_checked(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
-                raise ValueError(f"lam must lie in [0, 1], got values from {lam.min():.4g} to {lam.max():.4g}")
-            lam = lam.to(self.device)
-            column: float | Tensor = lam[:, None] if lam.dim() else lam
-        else:
-            if not isinstance(lam, SupportsFloat):
-                raise TypeError(f"lam must be a number or a tensor (N,), got {type(lam).__name__}")
-            lam = float(lam)
-            if not 0 <= lam <= 1:
-                raise ValueError(f"lam must lie in [0, 1], got {lam}")
-            column = lam
+        lam, column = self._share(lam)
         dist = common_dist(
             [(self.smoothing, self.smoothing_dist), (other.smoothing, other.smoothing_dist)], self.num_classes
         )
@@ -386,31 +367,144 @@ class SoftTargets:
         weight = torch.cat([column * mine, (1 - column) * its], 1)
         return SoftTargets(self.num_classes, torch.cat([self.classes, other.classes], 1), weight, mass, dist, mask)
 
-    def __getitem__(self, rows: int | slice | Tensor | Sequence[int]) -> SoftTargets:
-        """The rows named; a single number, of Python, numpy or torch, gives a SoftTargets of one row."""
+    def _share(self, lam: float | ArrayLike) -> tuple[float | Tensor, float | Tensor]:
+        """λ of :meth:`mix`, checked, and as it multiplies rows."""
+        if not isinstance(lam, (Tensor, SupportsFloat)) or getattr(lam, "ndim", 0) > 0:
+            lam = as_tensor(lam, "lam")
+        if isinstance(lam, Tensor) and lam.dim() == 0 and values_are_checked(lam):
+            lam = float(lam)
+        if isinstance(lam, Tensor):
+            if lam.is_complex() or (lam.dim() > 0 and lam.shape != (len(self),)):
+                raise ValueError(
+                    f"lam must be a number or have shape ({len(self)},), got {tuple(lam.shape)} of {lam.dtype}"
+                )
+            if values_are_checked(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
+                raise ValueError(f"lam must lie in [0, 1], got values from {lam.min():.4g} to {lam.max():.4g}")
+            lam = lam.to(self.device)
+            return lam, lam[:, None] if lam.dim() else lam
+        if not 0 <= float(lam) <= 1:
+            raise ValueError(f"lam must lie in [0, 1], got {lam}")
+        return float(lam), float(lam)
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        """Row by row, (N,): whether all weights are equal. Rows that are ignored in both are equal."""
+        return self._close(other, 0.0, 0.0) if isinstance(other, SoftTargets) else NotImplemented
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return ~self._close(other, 0.0, 0.0) if isinstance(other, SoftTargets) else NotImplemented
+
+    __hash__ = object.__hash__  # as tensors have it
+
+    def allclose(self, other: SoftTargets, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
+        """Whether all weights of all rows agree, |a − b| ≤ atol + rtol·|b|, whatever form they are stored in."""
+        if not isinstance(other, SoftTargets):
+            raise TypeError(f"other must be SoftTargets, got {type(other).__name__}")
+        return bool(self._close(other, rtol, atol).all())
+
+    def _close(self, other: SoftTargets, rtol: float, atol: float) -> Tensor:
+        """Which rows agree, (N,). O(N·S²) where the backgrounds allow it, else O(N·K)."""
+        if self.shape != other.shape or self.device != other.device:
+            raise ValueError(
+                f"other must be of shape {tuple(self.shape)} on {self.device} as self is, "
+                f"got {tuple(other.shape)} on {other.device}"
+            )
+        dtype = torch.promote_types(self.dtype, other.dtype)
+        uniform = self.smoothing_dist is None and other.smoothing_dist is None
+        named = None
+        if DENSE not in (self.form, other.form) and (uniform or self.shares_background(other)):
+            named = torch.cat([self.classes, other.classes], 1)
+        if named is None or named.shape[1] >= self.num_classes:
+            mine, its = (t.unmasked_dense(dtype) for t in (self, other))
+        else:  # the other classes hold background alone, equal where it is shared
+            mine, its = (torch.cat([t.at(named, dtype), t.background_mass(dtype)[:, None]], 1) for t in (self, other))
+            mine[:, -1] /= self.num_classes
+            its[:, -1] /= self.num_classes
+        close = ((mine - its).abs() <= atol + rtol * its.abs()).all(1)
+        if self.mask is None and other.mask is None:
+            return close
+        counts, its_counts = (torch.ones_like(close) if t.mask is None else t.mask for t in (self, other))
+        return torch.where(counts & its_counts, close, counts == its_counts)
+
+    def __getitem__(self, rows: int | slice | ArrayLike) -> SoftTargets:
+        """The rows named by a number, a slice, integers (R,) or a mask (N,); a number gives SoftTargets of one row."""
+        if not isinstance(rows, (int, slice)):
+            rows = self._rows_named(rows)
+        if not isinstance(rows, slice) and not isinstance(rows, Tensor):
+            size = len(self)
+            if isinstance(rows, bool) or not -size <= rows < size:
+                raise IndexError(f"rows must be in 0 … {size - 1}, got {rows}")
+            rows = slice(rows, rows + 1 or None)
+        # Written out: a data set of rows comes here for every sample.
+        index, weight, smoothing, mask = self.index, self.weight, self.smoothing, self.mask
+        return SoftTargets(
+            self.num_classes,
+            None if index is None else index[rows],
+            None if weight is None else weight[rows],
+            smoothing if isinstance(smoothing, float) else smoothing[rows],
+            self.smoothing_dist,
+            None if mask is None else mask[rows],
+        )
+
+    def _rows_named(self, rows: Any) -> int | slice | Tensor:
+        """What :meth:`__getitem__` was given, as a Python number or a tensor of integers or of booleans."""
+        if isinstance(rows, tuple) and len(rows) == 2 and (rows[1] is Ellipsis or rows[1] == slice(None)):
+            rows = rows[0]  # as arrays are indexed where they may have further dimensions
         if rows is None or isinstance(rows, tuple) or rows is Ellipsis:
             raise IndexError(f"SoftTargets are indexed by rows alone, got {rows!r}")
-        if isinstance(rows, SupportsIndex) and not (isinstance(rows, Tensor) and rows.dim() > 0):
-            row = operator.index(rows)
-            if not -len(self) <= row < len(self):
-                raise IndexError(f"row {row} of {len(self)}")
-            rows = slice(row, row + 1 or None)
-        return self._map(lambda x: x[rows])
+        if isinstance(rows, slice):
+            return rows
+        if isinstance(rows, SupportsIndex) and not getattr(rows, "ndim", 0):
+            return operator.index(rows)
+        try:
+            found = as_tensor(rows, "rows")
+        except TypeError as error:
+            raise IndexError(f"SoftTargets are indexed by rows alone: {error}") from None
+        if found.numel() == 0 and not isinstance(rows, Tensor):
+            found = found.long()  # an empty list has no dtype of its own
+        fits = found.shape == (len(self),) if found.dtype == torch.bool else found.dim() == 1
+        if not fits or found.is_floating_point() or found.is_complex():
+            raise IndexError(
+                f"rows must be integers (R,) or a mask ({len(self)},), got {found.dtype} of shape {tuple(found.shape)}"
+            )
+        if found.dtype == torch.uint8:
+            found = found.long()  # torch takes bytes for a mask
+        if found.dtype != torch.bool and found.numel() and values_are_checked(found):
+            low, high = (int(v) for v in torch.aminmax(found))
+            if low < -len(self) or high >= len(self):
+                wrong = low if low < -len(self) else high
+                raise IndexError(f"rows must be in 0 … {len(self) - 1}, got {wrong}")
+        return found
 
     def flip(self, dim: int = 0) -> SoftTargets:
         """The rows in reverse order: timm's partner for MixUp."""
-        if dim != 0:
-            raise ValueError(f"dim must be 0, the rows, got {dim}")
+        if dim not in (0, (0,), [0]):
+            raise ValueError(f"dim must be 0, the rows, got {dim!r}")
         return self._map(lambda x: x.flip(0))
 
-    def to(self, device: torch.device | str | int | torch.dtype, non_blocking: bool = False) -> SoftTargets:
-        """On another device, or with weights of another floating point dtype."""
+    def to(
+        self,
+        device: torch.device | str | int | torch.dtype | None = None,
+        dtype: torch.dtype | None = None,
+        non_blocking: bool = False,
+    ) -> SoftTargets:
+        """On another device, with weights of another floating point dtype, or both; as ``Tensor.to``."""
         if isinstance(device, torch.dtype):
-            return self._map(lambda x: x.to(device) if x.is_floating_point() else x, shared=True)
-        return self._map(lambda x: x.to(device, non_blocking=non_blocking), shared=True)
+            device, dtype = None, device
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise TypeError(f"dtype must be a floating point dtype, got {dtype!r}")
+        if device is not None and not isinstance(device, (torch.device, str, int)):
+            raise TypeError(f"device must be a device or a dtype, got {type(device).__name__}")
+
+        def move(x: Tensor) -> Tensor:
+            return x.to(device, dtype if x.is_floating_point() else None, non_blocking=non_blocking)
+
+        return self._map(move, shared=True)
 
     def cpu(self) -> SoftTargets:
         return self.to("cpu")
+
+    def cuda(self, device: torch.device | str | int | None = None, non_blocking: bool = False) -> SoftTargets:
+        return self.to("cuda" if device is None else device, non_blocking=non_blocking)
 
     def detach(self) -> SoftTargets:
         if self.form == LABELS and isinstance(self.smoothing, float):
@@ -434,33 +528,42 @@ class SoftTargets:
     @staticmethod
     def cat(parts: Sequence[SoftTargets]) -> SoftTargets:
         """All rows one after the other. Shorter pairs are filled up; pairs beside dense rows become dense."""
+        if isinstance(parts, (SoftTargets, Tensor)):
+            raise TypeError(f"parts must be a list of SoftTargets, got {type(parts).__name__}")
         parts = list(parts)
         if not parts:
-            raise ValueError("SoftTargets.cat needs at least one part")
+            raise ValueError("parts must hold at least one SoftTargets, got none")
         for part in parts:
             if not isinstance(part, SoftTargets):
-                raise TypeError(f"SoftTargets.cat takes SoftTargets, got {type(part).__name__}")
+                raise TypeError(
+                    f"parts must be a list of SoftTargets: cat takes SoftTargets, got {type(part).__name__}"
+                )
         first = parts[0]
         if len(parts) == 1:
             return first
-        for part in parts[1:]:
-            if part.num_classes != first.num_classes:
-                raise ValueError(f"parts have {first.num_classes} and {part.num_classes} classes")
-        dist = common_dist([(part.smoothing, part.smoothing_dist) for part in parts], first.num_classes)
-        mask = SoftTargets.joint_mask(parts)
-        mass = first.smoothing
-        if not all(same_number(part.smoothing, mass) for part in parts):
+        # In few passes over the parts: a batch of a data set's rows comes here row by row.
+        num_classes = first.num_classes
+        for part in parts:
+            if part.num_classes != num_classes:
+                raise ValueError(f"parts must have the same classes, got {num_classes} and {part.num_classes} classes")
+        mass, dist = first.smoothing, first.smoothing_dist
+        if not all(part.smoothing is mass and part.smoothing_dist is dist for part in parts):
+            dist = common_dist([(part.smoothing, part.smoothing_dist) for part in parts], num_classes)
+        if isinstance(mass, Tensor) or not all(same_number(part.smoothing, mass) for part in parts):
             mass = torch.cat([part.background_mass() for part in parts])
-        form = max(part.form for part in parts)
-        if form == DENSE:
+        mask = SoftTargets.joint_mask(parts)
+        indices = [part.index for part in parts if part.index is not None]
+        weights = [part.weight for part in parts if part.weight is not None]
+        if len(indices) < len(parts):
             weight = torch.cat([part.foreground() for part in parts])
-            return SoftTargets(first.num_classes, None, weight, mass, dist, mask)
-        width = max(part.classes.shape[1] for part in parts)
-        index = torch.cat([_fill(part.classes, width) for part in parts])
-        if form == LABELS:
-            return SoftTargets(first.num_classes, index, None, mass, dist, mask)
-        weight = torch.cat([_fill(part.pair_weight(), width) for part in parts])
-        return SoftTargets(first.num_classes, index, weight, mass, dist, mask)
+            return SoftTargets(num_classes, None, weight, mass, dist, mask)
+        width = max(index.shape[1] for index in indices)
+        index = torch.cat([_fill(index, width) for index in indices])
+        if not weights:
+            return SoftTargets(num_classes, index, None, mass, dist, mask)
+        if len(weights) < len(parts):
+            weights = [part.pair_weight() for part in parts]
+        return SoftTargets(num_classes, index, torch.cat([_fill(w, width) for w in weights]), mass, dist, mask)
 
     @staticmethod
     def joint_mask(parts: Sequence[SoftTargets]) -> Tensor | None:
@@ -497,7 +600,7 @@ def as_soft_targets(
     if not isinstance(targets, Tensor):
         raise TypeError(f"targets must be a tensor or SoftTargets, got {type(targets).__name__}")
     if targets.dim() == 1:
-        return _from_labels(targets, num_classes, label_smoothing, None, ignore_index, "targets")
+        return SoftTargets._from_labels(targets, num_classes, label_smoothing, None, ignore_index, "targets")
     if targets.dim() != 2 or targets.shape[1] != num_classes:
         raise ValueError(
             f"targets must be (N,) labels or (N, {num_classes}) probabilities, got shape {tuple(targets.shape)}"
@@ -509,32 +612,8 @@ def as_soft_targets(
     return SoftTargets(num_classes, None, targets).smooth(label_smoothing)
 
 
-def _from_labels(
-    labels: Tensor, num_classes: int, smoothing: float, smoothing_dist: Tensor | None, ignore_index: int, name: str
-) -> SoftTargets:
-    check_tensor(labels, name)
-    if labels.dim() != 1:
-        raise ValueError(f"{name} must have shape (N,), got {tuple(labels.shape)}")
-    may_ignore = check_labels(labels, num_classes, name, ignore_index)
-    smoothing = _check_smoothing(smoothing, smoothing_dist, num_classes)
-    index, mask = labels.long(), None
-    if may_ignore:
-        mask = index != ignore_index
-        index = torch.where(mask, index, 0)
-    return SoftTargets(num_classes, index[:, None], None, smoothing, smoothing_dist, mask)
-
-
-def _check_smoothing(smoothing: float, dist: Tensor | None, num_classes: int) -> float:
-    smoothing = as_number(smoothing, "smoothing", "a number in [0, 1]")
-    if not 0 <= smoothing <= 1:
-        raise ValueError(f"smoothing must be a number in [0, 1], got {smoothing!r}")
-    if dist is not None:
-        check_distribution(dist, "smoothing_dist", num_classes)
-    return smoothing
-
-
 def _fill(pairs: Tensor, width: int) -> Tensor:
-    return torch.nn.functional.pad(pairs, (0, width - pairs.shape[1]))
+    return pairs if pairs.shape[1] == width else torch.nn.functional.pad(pairs, (0, width - pairs.shape[1]))
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -28,6 +29,7 @@ def test_published_candidates_begin_with_the_batch() -> None:
     torch.testing.assert_close(loss, (scores.logsumexp(1) - scores[:, :N].diagonal()).mean())
 
 
+@pytest.mark.slow
 def test_baselines_need_torch_alone() -> None:
     """The library's tests import them, and must run where the laboratory's packages are not installed."""
     missing = ["rich", "matplotlib", "jsonargparse", "yaml", "scipy", "sklearn", "lightning", "filelock"]

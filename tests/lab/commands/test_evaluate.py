@@ -9,6 +9,7 @@ from PIL import Image
 from softnce.lab.commands import evaluate, predict
 
 
+@pytest.mark.slow
 def test_evaluate_writes_results_and_a_diagram(run, tmp_path, capsys):
     root, results = run
     evaluate.main([str(root / "out"), "--out", str(tmp_path), "--data.workers", "0", "--progress", "false"])

@@ -4,6 +4,7 @@ from softnce.lab import recipes
 from softnce.lab.commands.recipes import main
 
 
+@pytest.mark.slow
 def test_printed_table_shows_the_effective_values(capsys):
     main([])
     lines = capsys.readouterr().out.splitlines()

@@ -47,6 +47,7 @@ def fails(argv, capsys) -> str:
     return error
 
 
+@pytest.mark.slow
 def test_report_builds_one_self_contained_page(results):
     report([str(results)])
     page = (results / "index.html").read_text()
@@ -69,6 +70,7 @@ def test_report_builds_one_self_contained_page(results):
     assert not (results / "index.partial.html").exists()
 
 
+@pytest.mark.slow
 def test_one_study_only(results):
     (results / "two.jsonl").unlink()
     report([str(results)])
@@ -85,6 +87,7 @@ def test_without_figures_nothing_to_draw_them_with(install, tmp_path):
     assert 'id="plotly"' not in (tmp_path / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_damaged_lines_are_named_and_the_rest_shown(results, capsys):
     lines = (results / "one.jsonl").read_text().splitlines()
     (results / "one.jsonl").write_text(
@@ -96,6 +99,7 @@ def test_damaged_lines_are_named_and_the_rest_shown(results, capsys):
     assert '<p class="summary">They add up to 4.</p>' in (results / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_study_that_stumbles_over_its_rows_is_named_and_the_others_shown(results, capsys):
     text = (results / "two.jsonl").read_text()
     (results / "two.jsonl").write_text(text.replace('"value"', '"valeu"'))
@@ -110,6 +114,7 @@ def test_a_study_that_stumbles_over_its_rows_is_named_and_the_others_shown(resul
     assert "Squares of two" not in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "{broken\n"])
 def test_a_study_without_a_readable_run_is_named(results, capsys, text):
     (results / "two.jsonl").write_text(text)
@@ -124,6 +129,7 @@ def test_no_study_can_be_shown(results, capsys):
     assert not (results / "index.html").exists()
 
 
+@pytest.mark.slow
 def test_a_claim_that_is_not_the_studys_is_an_error_that_names_it(results, toys, capsys):
     toys["one"].findings.found = {"small-batch-drop": Finding("x", "y", "reproduced")}
     error = fails([str(results)], capsys)
@@ -150,6 +156,7 @@ def test_folders_without_results(tmp_path, capsys, make, message):
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_what_cannot_be_written_is_named(results, capsys):
     (results / "index.html").mkdir()
     assert re.match(r"softnce report: cannot write .*index", fails([str(results)], capsys))

@@ -68,6 +68,7 @@ def test_help_teaches(capsys):
     assert "default: 0.1" in text
 
 
+@pytest.mark.slow
 def test_steps_that_end_within_an_epoch_claim_no_score(tmp_path, capsys):
     options = ["--optimiser.batch", "512", "--data.workers", "0", "--compute.progress", "false"]
     # 1,437 training images make 2 steps an epoch
@@ -83,6 +84,7 @@ def test_steps_that_end_within_an_epoch_claim_no_score(tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_more_steps_can_be_asked_for_later(tmp_path):
     options = ["--optimiser.batch", "512", "--data.workers", "0", "--compute.progress", "false"]
     options += ["--schedule.epochs", "2", "--schedule.warmup_epochs", "1"]  # of 2 steps each
@@ -95,6 +97,7 @@ def test_more_steps_can_be_asked_for_later(tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_go_on_says_so(tmp_path, capsys):
     options = ["--optimiser.batch", "512", "--data.workers", "0", "--compute.progress", "false"]
     train.main(["laptop/digits", *options, "--schedule.max_steps", "1", "--out", str(tmp_path)])
@@ -108,6 +111,7 @@ def test_a_run_that_cannot_go_on_says_so(tmp_path, capsys):
     assert "the run starts from the beginning" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_broken_image_is_one_line(tmp_path, workers):
     for part in ("train", "val"):

@@ -88,7 +88,7 @@ def test_graph_equals_a_slow_reading_of_the_file(tissue: Path):
 def test_both_experts_become_soft_targets(graphs):
     graph = graphs[-1]
     labelled = graph.y >= 0
-    dense = SoftTargets.from_votes(graph.votes[labelled]).dense()
+    dense = SoftTargets.from_votes(graph.votes[labelled], graph.votes.shape[1]).dense()
     assert dense.shape == (int(labelled.sum()), 9)
     torch.testing.assert_close(dense.sum(1), torch.ones(len(dense)))
     own = dense.gather(1, graph.y[labelled, None])

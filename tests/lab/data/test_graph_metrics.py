@@ -45,6 +45,7 @@ specimens = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(specimens, st.sampled_from([(), (7,), (0, 7)]))
 def test_scores_equal_a_slow_reading_of_their_definition(cells, left_out):
     prediction = torch.tensor([p for s in cells for p, _ in s])

@@ -75,6 +75,7 @@ def test_real_tiny_imagenet():
     assert held.image(0).size == (64, 64)
 
 
+@pytest.mark.slow
 def test_real_cifar_has_the_published_statistics():
     train = open_images(Data("cifar100", exported("cifar100")), "train")
     assert (len(train.labels), len(train.classes)) == (50000, 100)

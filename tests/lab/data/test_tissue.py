@@ -191,7 +191,7 @@ def test_writing_resumes_and_refuses_to_mix(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stages": 0}, r"stages: got 0, need a value in \[1, 9\]"),
+        ({"stages": 0}, "stages: got 0, need at least 1 and at most 9"),
         ({"stages": 6, "specimens": 5}, "specimens: got 5"),
         ({"cells": (10, 80)}, r"cells: got 10, need at least 50"),
         ({"noise": -0.1}, "noise: got -0.1"),

@@ -16,6 +16,7 @@ from softnce.targets import SoftTargets
 SMALL = Probe("digits", head=Head(hidden=32), batch=64, epochs=1, lr=3e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_learns_digits_and_repeats_itself(name):
     probe = replace(SMALL, loss=Loss(name), targets=targets_for(name), epochs=4)

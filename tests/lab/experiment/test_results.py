@@ -100,6 +100,7 @@ def append_many(directory: Path, first: int, count: int) -> None:
         results.append(config(seed), {"kl": seed, "padding": "x" * 5000}, 0.0)
 
 
+@pytest.mark.slow
 def test_processes_share_a_directory(tmp_path):
     # Ranges overlap by half: every run once, no line torn.
     context = multiprocessing.get_context("spawn")

@@ -43,6 +43,13 @@ def test_cell_has_the_papers_values(name):
     assert (recipe.model.name, recipe.model.weights) == ("vit_base_patch16_224", "mae")
 
 
+@pytest.mark.parametrize("data", [*recipes.DATA_SETS, "celltypegraph"])
+def test_expected_info_nce_differs_from_soft_target_info_nce_in_the_loss_alone(data):
+    ours, papers = (recipes.load(f"{data}/{loss}") for loss in ("expected-info-nce", "soft-target-info-nce"))
+    assert ours == dataclasses.replace(papers, loss=dataclasses.replace(papers.loss, name="expected-info-nce"))
+    assert ours.loss.noise_count is None  # as many further candidates as classes
+
+
 @pytest.mark.parametrize("name", recipes.names())
 def test_recipe_survives_yaml(name, tmp_path):
     recipe = recipes.load(name)

@@ -1,5 +1,7 @@
 """Figures as matplotlib draws them, and the files they are saved in."""
 
+import pytest
+
 from softnce.lab.report import drawing
 
 
@@ -7,6 +9,7 @@ def test_every_mark_is_drawn(everything):
     assert drawing.png(everything).startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_saved_files(everything, tmp_path):
     paths = drawing.save(everything, tmp_path / "figures", prefix="toy-")
     assert [path.name for path in paths] == ["toy-all.png", "toy-all.svg", "toy-all.pdf", "toy-all.csv"]

@@ -16,6 +16,8 @@ CLAIMS = [
     Claim("small-batch-drop", "It falls behind at small batches.", "Figure 3, left", "−4.21 points", "noise-samples"),
 ]
 
+pytestmark = pytest.mark.slow  # a browser
+
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -108,6 +108,7 @@ def test_losses_are_those_that_are_named():
     assert training.criterion(many, model)(z, targets).item() == pytest.approx(full.item(), rel=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", training.METHODS)
 def test_every_loss_learns_and_repeats_itself(method):
     run = tiny_run(method, lr=0.3)
@@ -154,6 +155,7 @@ def test_full_softmax_only_where_it_can_be_afforded():
     assert all(views >= classes.PRESETS["paper"].views for views in seen.values())
 
 
+@pytest.mark.slow
 def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
     study = studies.load("classes")
     rows = study.results(finished).rows()

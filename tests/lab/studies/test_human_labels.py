@@ -76,6 +76,7 @@ def rows_with(kl, data="cifar10h"):
 
 
 KL = {"nll": 0.24, "soft-ce": 0.21, "soft-dist-info-nce": 0.212, "soft-target-info-nce": 0.22, "averaged": 0.21}
+KL["expected-info-nce"] = 0.211
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,15 @@ KL = {"nll": 0.24, "soft-ce": 0.21, "soft-dist-info-nce": 0.212, "soft-target-in
 def test_verdict(kl, data, verdict):
     found = studies.load("human-labels").judge(rows_with(kl, data))["human-labels"]
     assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("kl", "data", "verdict"),
+    [(0.211, "cifar10h", "beyond"), (0.215, "cifar10h", "not reproduced"), (0.211, "simulated", "undecided")],
+)
+def test_verdict_on_expected_info_nce(kl, data, verdict):
+    rows = rows_with(KL | {"expected-info-nce": kl}, data)
+    assert studies.load("human-labels").judge(rows)["expected-votes"].verdict == verdict
 
 
 def test_the_page_says_the_numbers_of_the_rows():
@@ -117,7 +127,7 @@ def test_from_command_to_page(tmp_path, capsys, monkeypatch):
         study_command.main(command)
     assert capsys.readouterr().out.count(": 0 runs to do") == 2
     rows = studies.load("human-labels").results(tmp_path).rows()
-    assert len(rows) == 5 * 3 * 2
+    assert len(rows) == 7 * 3 * 2
     assert "simulated" in page.section(rows).summary
 
 

@@ -107,6 +107,7 @@ def test_every_checkpoint_resumes_exactly(uninterrupted, images, tmp_path, step,
     same(a["optimizer_states"], b["optimizer_states"])
 
 
+@pytest.mark.slow
 def test_results_and_best_checkpoint(uninterrupted):
     recipe, out, results = uninterrupted
     assert json.loads((out / "results.json").read_text()) == results
@@ -168,6 +169,7 @@ def test_two_processes_learn_what_one_does(images, tmp_path, loss, targets):
     assert measured[0] == pytest.approx(measured[1], abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [Loss(), Loss("soft-ce")], ids=lambda loss: loss.name)
 def test_accumulation_learns_what_one_pass_does(images, tmp_path, loss):
     recipe = plain(images, loss=loss)

@@ -62,6 +62,7 @@ def test_predict_says_that_it_takes_images(uninterrupted):
         predict_command([str(uninterrupted[1]), "a.png"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 3, 4])
 def test_every_checkpoint_resumes_exactly(uninterrupted, tmp_path, step, monkeypatch):
     """In the middle of an epoch, at its end, at the start of the next: stop there, resume, compare bit by bit."""

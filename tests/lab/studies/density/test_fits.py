@@ -14,6 +14,8 @@ VARIANTS = [
     Variant("info-nce", "sgd", 0.03),
     Variant("info-nce-without-noise", lr=1e-2),
     Variant("soft-dist-info-nce", smoothing=0.1),
+    Variant("expected-info-nce", "sgd", 0.1),
+    Variant("expected-info-nce"),
     Variant("soft-ce"),
     Variant("soft-ce", "sgd", 0.1),
     Variant("soft-target-info-nce"),
@@ -45,9 +47,10 @@ def test_batched_fits_equal_single_fits_at_the_papers_sizes():
 
 def test_gradients_are_those_of_the_library_losses():
     data = sample_mixtures([10, 70], [0, 1], num_points=60, num_samples=400)
-    variants = [Variant("nll"), Variant("info-nce"), Variant("soft-ce"), Variant("soft-target-info-nce")]
+    names = ("nll", "info-nce", "expected-info-nce", "soft-ce", "soft-target-info-nce")
+    variants = [Variant(name) for name in names]
     generator = torch.Generator().manual_seed(0)
-    weights = torch.randn(2, 4, 20, 20, generator=generator, dtype=torch.float64)
+    weights = torch.randn(2, 5, 20, 20, generator=generator, dtype=torch.float64)
     samples = torch.stack([torch.randperm(400, generator=generator)[:96] for _ in range(2)])
     ours = Gradient(data, variants, torch.float64)(weights, samples)
     for i in range(2):
@@ -58,6 +61,7 @@ def test_gradients_are_those_of_the_library_losses():
         losses = [
             (softnce.NLL(), y),
             (softnce.InfoNCE(label_noise), y),
+            (softnce.ExpectedInfoNCE(label_noise), y),
             (softnce.SoftTargetCrossEntropy(), soft),
             (softnce.SoftTargetInfoNCE(target_noise), soft),
         ]
@@ -97,6 +101,7 @@ def test_redrawn_labels_have_the_smoothed_objective_on_average():
     assert ((mean - slope).abs() < 5 * spread / 2000**0.5 + 0.02 * slope.abs().max()).all()
 
 
+@pytest.mark.slow
 def test_each_run_stops_by_itself_and_stays():
     seeds = [0, 1]
     data = sample_mixtures([80, 0], seeds)

@@ -63,6 +63,7 @@ def test_maximum_likelihood_reaches_the_statistical_limit():
     assert float(kl) == pytest.approx(0.0059375, rel=0.105)
 
 
+@pytest.mark.slow
 def test_noise_of_nll_is_the_variance_of_its_samples_gradients():
     data = sample_mixtures([60], [0], num_points=100, num_samples=2048, num_modes=4, dimension=4)
     weights = maximum_likelihood(data)

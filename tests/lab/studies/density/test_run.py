@@ -47,6 +47,7 @@ def test_every_run_of_the_presets_is_distinct_and_typed():
     assert len(papers) == 9 * 10 * 2
 
 
+@pytest.mark.slow
 def test_every_run_has_a_row_and_none_is_done_twice(finished):
     study = studies.load("density")
     rows = study.results(finished).rows()
@@ -61,6 +62,7 @@ def test_every_run_has_a_row_and_none_is_done_twice(finished):
     assert (finished / "density.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_section_has_every_figure_and_the_measured_numbers(finished):
     rows = studies.load("density").results(finished).rows()
     section = studies.load("density").page.section(rows)

@@ -1,8 +1,11 @@
+import pytest
+
 from softnce.lab import studies
 from softnce.lab.report import drawing
 from softnce.lab.studies.digits import run as digits
 
 
+@pytest.mark.slow
 def test_losses_learn_and_seeds_reproduce():
     config = digits.Config(seeds=1, epochs=15)
     for run in digits.runs(config):
@@ -10,7 +13,7 @@ def test_losses_learn_and_seeds_reproduce():
         assert result["accuracy"] > 0.8, run.loss
         assert 0 <= result["ece"] < 0.5
         assert digits.perform(run) == result
-    assert len(digits.runs(config)) == 5
+    assert len(digits.runs(config)) == 6
 
 
 def test_only_soft_losses_are_smoothed():
@@ -18,11 +21,12 @@ def test_only_soft_losses_are_smoothed():
         assert (run.smoothing > 0) == (run.mixup > 0) == (run.loss not in ("nll", "info-nce"))
 
 
+@pytest.mark.slow
 def test_section(tmp_path):
     study = studies.load("digits")
     study.make(digits.Config(seeds=2, epochs=2, out=str(tmp_path)))
     section = study.page.section(study.results(tmp_path).rows())
     figure, table = section.blocks[:2]
     assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
-    assert len(table.rows) == 5
+    assert len(table.rows) == 6
     assert all("±" in cell for row in table.rows for cell in row[1:])

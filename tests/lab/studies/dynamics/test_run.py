@@ -40,6 +40,7 @@ def test_the_penalty_is_larger_on_the_true_class():
     assert found["penalty_other"] == pytest.approx(0.01 * 0.99)
 
 
+@pytest.mark.slow
 def test_the_page(tmp_path):
     study_command.main(["dynamics", "--out", str(tmp_path)])
     study = studies.load("dynamics")

@@ -26,6 +26,22 @@ def critics(excess, last):
     return rows
 
 
+def of_expected(excess, **more):
+    """A row of expected InfoNCE whose bound stands that far from its truth, beside those of the paper's losses."""
+    rows = critics(-0.2, 0.1)
+    config = rows[0].config | {"loss": "expected-info-nce", "noise_count": 20.0} | more
+    return [*rows, row(config, {"bound": 1.0 + excess, "truth": 1.0, "paper_bound": 0.9, "standard_error": 0.001})]
+
+
+@pytest.mark.parametrize(("excess", "verdict"), [(-0.1, "beyond"), (0.001, "beyond"), (0.1, "not reproduced")])
+def test_the_bound_of_expected_info_nce(excess, verdict):
+    rows = of_expected(excess)
+    found = studies.load("information").judge([*rows, of_expected(0.4, noise="uniform")[-1]])
+    assert found["expected-bound"].verdict == verdict
+    assert "1.40 where the truth is 1.00" in found["expected-bound"].ours
+    assert found["bound"] == studies.load("information").judge(critics(-0.2, 0.1))["bound"]
+
+
 @pytest.mark.parametrize(
     ("rows", "bound", "epsilon"),
     [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from softnce import SoftTargets, functional
+from softnce import Candidates, NoiseCandidates, SoftTargets, functional
 from softnce.information import mutual_information, smoothed_joint
 from softnce.lab.commands import study as study_command
 from softnce.lab.commands.report import build_report
@@ -40,6 +40,44 @@ def test_losses_from_counts_are_the_librarys():
         candidates = SoftTargets.from_labels(negatives, 4)
         expected = functional.info_nce(scores, labels, candidates=candidates, reduction="none")
         torch.testing.assert_close(found[:, y], expected, rtol=0, atol=1e-13)
+
+
+def test_others_of_expected_info_nce_are_the_librarys():
+    """ℓ averaged over the labels a soft target could draw, against the loss function on those very soft targets."""
+    epsilon, m, size = 0.3, 7.0, 6
+    scores = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    p_y = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+    its = run(loss="expected-info-nce", epsilon=epsilon, candidates=size, noise_count=m)
+    counts = information._others(its, p_y, 1, np.random.default_rng(3))
+    drawn = information._counts(p_y, 1, size - 1, np.random.default_rng(3))[0]
+    others = SoftTargets.from_labels(torch.arange(4).repeat_interleave(drawn.long()), 4, epsilon, p_y)
+    for y in range(4):
+        target = SoftTargets.from_labels(torch.full((3,), y), 4, epsilon, p_y)
+        candidates = _Given(others) + NoiseCandidates(m)
+        expected = functional.expected_info_nce(
+            scores + p_y.log(), target, p_y, candidates=candidates, reduction="none"
+        )
+        alpha = target.dense(torch.float64)
+        found = (alpha * information._losses(scores, counts)[0]).sum(1)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+class _Given(Candidates):
+    def __init__(self, held):
+        super().__init__()
+        self.held = held
+
+    def forward(self, batch, own, generator=None):
+        return [self.held], None
+
+
+def test_expected_info_nce_bounds_with_the_marginal_and_not_with_another_noise():
+    found = information.perform(run(loss="expected-info-nce", candidates=2, noise_count=1000.0))
+    other = information.perform(run(loss="expected-info-nce", candidates=2, noise_count=1000.0, noise="uniform"))
+    assert found["truth"] == other["truth"]
+    assert found["bound"] <= found["truth"] + 5 * found["standard_error"]
+    assert found["bound"] > found["truth"] - 0.05
+    assert other["bound"] > other["truth"] + 0.05
 
 
 def test_counts_are_multinomial():

@@ -7,7 +7,7 @@ from typing import Any
 from softnce.lab.experiment.comparison import largest, mean
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import Estimate
-from softnce.lab.losses import LOSSES, PAPER
+from softnce.lab.losses import LOSSES
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Digits:
 
 def read(rows: Sequence[Row]) -> Digits:
     chosen = largest(rows, "train_size", "epochs", "batch_size", "hidden", "lr")
-    losses = sorted(PAPER, key=lambda loss: not LOSSES[loss].labels_only)  # those trained on labels first
+    losses = sorted(LOSSES, key=lambda loss: not LOSSES[loss].labels_only)  # those trained on labels first
     by_loss = {loss: [row for row in chosen if row.config["loss"] == loss] for loss in losses}
     scores = {
         loss: {

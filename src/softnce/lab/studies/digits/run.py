@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from softnce import SoftTargets, calibration, noise
 from softnce.lab.configuration import option
 from softnce.lab.experiment.study import StudyConfig
-from softnce.lab.losses import LOSSES, PAPER, LossName, loss_with_noise
+from softnce.lab.losses import LOSSES, LossName, loss_with_noise
 
 VERSION = 1
 IMAGES = 1797
@@ -57,7 +57,7 @@ def runs(config: Config) -> list[Run]:
     sizes = c.train_size, c.epochs, c.batch_size, c.hidden, c.lr
     return [
         Run(loss, seed, *sizes, *((0.0, 0.0) if LOSSES[loss].labels_only else (c.smoothing, c.mixup)))
-        for loss in PAPER
+        for loss in LOSSES
         for seed in range(c.seeds)
     ]
 
@@ -71,7 +71,10 @@ def perform(run: Run) -> dict[str, Any]:
     train, test = order[: run.train_size], order[run.train_size :]
 
     model = _mlp(run.hidden, generator)
-    loss = loss_with_noise(run.loss, noise.from_labels(labels[train], 10, floor=1e-3))
+    eta = noise.from_labels(labels[train], 10, floor=1e-3)
+    if LOSSES[run.loss].counts_noise:  # η is the marginal of the smoothed targets
+        eta = (1 - run.smoothing) * eta + run.smoothing / 10
+    loss = loss_with_noise(run.loss, eta)
     optimiser = torch.optim.Adam(model.parameters(), lr=run.lr)
     for _ in range(run.epochs):
         shuffled = train[torch.randperm(len(train), generator=generator)]

@@ -6,13 +6,25 @@ from functools import partial
 from typing import Any
 
 from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.statistics import estimate
 from softnce.lab.experiment.text import counted
 from softnce.lab.losses import TITLES
 from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, Points, band
 from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import AVERAGED, LOSSES
 from softnce.lab.studies.exact_loss.distribution import EXACT_UP_TO, SMOOTHING
-from softnce.lab.studies.exact_loss.findings import TARGETS, Cost, Shapes, Trainings, costs, shapes, trainings
+from softnce.lab.studies.exact_loss.findings import (
+    EXPECTED,
+    TARGETS,
+    Close,
+    Cost,
+    Shapes,
+    Trainings,
+    close,
+    costs,
+    shapes,
+    trainings,
+)
 from softnce.lab.studies.exact_loss.training import CLASSES, DIMENSION, SPREAD, Method, Problem
 
 ORDER = 80
@@ -25,6 +37,7 @@ PROBLEMS: dict[Problem, str] = {
 }
 BATCH: dict[Problem, int] = {"digits": 100, "conditional": 256, "labels": 256}
 PLAIN = ("soft-ce", "soft-target-info-nce", "soft-dist-info-nce")
+EXPECTED_LOSSES = (EXPECTED, Method("expected-info-nce", noise_count=0.0))
 METHOD = f"""Digits: two hidden layers of 128, Adam at 1e-3. Known conditional: x normal in {DIMENSION} dimensions,
     p(y|x) ∝ exp(x·θ_y + b_y) with normal θ (standard deviation {SPREAD:g}) and b, {CLASSES} classes, 4096 samples to
     train on and 4096 to test; the linear model, which contains the truth, Adam at 0.02. Learning rates fall to 0 on a
@@ -41,6 +54,7 @@ def section(rows: Sequence[Row]) -> Section:
     if trained.rows:
         blocks += [_errors_table(trained), _training_figure(trained), _course_figure(trained), _astray(trained)]
         blocks += [_table(trained, problem) for problem in trained.rows]
+        blocks.append(_close_table(close(rows)))
     if of_classes:
         blocks += [_strength_figure(of_classes), _original_figure(of_classes)]
     if of_cost:
@@ -54,7 +68,7 @@ def _name(method: Method) -> str:
             return f"mean of n = {method.strength:g}"
         case "continuous":
             return f"exact, κ = {method.strength:g}"
-    return TITLES[method.kind]
+    return TITLES[method.kind] + ("" if method.noise_count is None else f", m = {method.noise_count:g}")
 
 
 def _summary(trained: Trainings) -> str:
@@ -116,10 +130,10 @@ def _marks(trained: Trainings, problem: Problem, curve: Callable[[Sequence[Metho
         marks.append(Line(label, list(x.values()), *curve(list(x)), colour=colour, marker=marker))
     ends = [min(strengths, default=0.1), max(strengths, default=10.0)]
     for method in trained.rows[problem]:
-        height = curve([method])[0] if method.kind in PLAIN else []
+        height = curve([method])[0] if method.kind in LOSSES else []
         if method.kind == "soft-dist-info-nce" and method in known:
             marks.append(Points.of_loss(method.kind, [known[method]], height))
-        elif method.kind in ("soft-ce", "soft-target-info-nce"):
+        elif method.kind in ("soft-ce", "soft-target-info-nce", "expected-info-nce") and method.noise_count is None:
             marks.append(Line.of_loss(method.kind, ends, 2 * height, marker="", dash="dash"))
     return marks
 
@@ -134,7 +148,9 @@ def _course_figure(trained: Trainings) -> Figure | None:
         return list(range(1, 1 + len(accuracy))), accuracy
 
     lines: list[Mark] = [
-        Line.of_loss(method.kind, *course(method), marker="") for method in found if method.kind in LOSSES
+        Line.of_loss(method.kind, *course(method), marker="")
+        for method in found
+        if method.kind in LOSSES and method.noise_count is None
     ]
     best = trained.best("conditional", "continuous")
     if best is not None:
@@ -176,6 +192,7 @@ def _errors_table(trained: Trainings) -> Table:
     one = Method("continuous", 1.0)
     lines: dict[str, tuple[str, Callable[[Problem], Method | None]]] = {
         **{TITLES[kind]: ("", partial(trained.best, kind=kind)) for kind in PLAIN},
+        **{_name(m): ("", lambda problem, m=m: m if m in trained.rows[problem] else None) for m in EXPECTED_LOSSES},
         "mean of labels, the best n": ("n", partial(trained.best, kind="averaged")),
         "exact, the best κ": ("κ", partial(trained.best, kind="continuous")),
         "exact, κ = 1, as derived": ("", lambda problem: one if one in trained.rows[problem] else None),
@@ -191,6 +208,29 @@ def _errors_table(trained: Trainings) -> Table:
     caption = f"""Error at the best temperature, in nats: KL(p‖q), for digits the likelihood. Means over
         {counted(trained.seeds, "seed")}."""
     return Table(["loss", *(PROBLEMS[problem] for problem in trained.rows)], body, caption)
+
+
+def _close_table(near: Close) -> Table | None:
+    """KL on the known conditional, and gradient noise on every problem, over more seeds."""
+    body = []
+    columns: dict[Problem, str] = {"conditional": "true conditional", "labels": "smoothed labels", "digits": "digits"}
+    methods = dict.fromkeys((method, eta) for _, method, eta in near.noise)
+    for method, eta in methods:
+        of_problem = [near.noise.get((problem, method, eta), {}) for problem in columns]
+        kl = near.kl.get(method, {}) if eta == "targets" else {}
+        cells = [_spread(kl, 4), *(_spread(values, 3) for values in of_problem)]
+        body.append([_name(method) + ("" if eta == "targets" else ", η of the labels before smoothing"), *cells])
+    if not body:
+        return None
+    seeds = max(len(values) for values in near.noise.values())
+    caption = f"""Left: KL(p‖q) of the model trained on the true conditional, K = {CLASSES}, as it is. The others: noise
+        of the gradient. Mean ± half of the 95 % interval over {counted(seeds, "seed")}. m is the number of further
+        candidates from η; where none is given it is K."""
+    return Table(["loss", "KL(p‖q)", *(f"noise, {title}" for title in columns.values())], body, caption)
+
+
+def _spread(values: dict[int, float], digits: int) -> str:
+    return estimate(list(values.values())).spread(digits) if values else "–"
 
 
 def _astray(trained: Trainings) -> str | None:

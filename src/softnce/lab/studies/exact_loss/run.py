@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
-from softnce.lab.configuration import option
+from softnce.lab.configuration import later, option
 from softnce.lab.experiment.parallel import one_per_core
 from softnce.lab.experiment.study import Outcome, StudyConfig, timed
 from softnce.lab.studies.exact_loss import distribution, training
@@ -23,6 +23,9 @@ VERSION = 1
 @dataclass(frozen=True)
 class Config(StudyConfig):
     seeds: int = option(3, "number of seeds; a seed fixes data, initial weights, batches and draws", least=1)
+    close_seeds: int = option(
+        5, "number of seeds of the losses compared closely, on the known conditional and in gradient noise", least=1
+    )
     concentrations: tuple[float, ...] = option(
         (1.0, 3.0, 10.0, 30.0, 100.0), "κ of continuous categorical draws", above=0, below=math.inf
     )
@@ -40,7 +43,7 @@ class Config(StudyConfig):
 
 PRESETS = {
     "quick": Config(
-        seeds=1, concentrations=(1.0, 10.0), labels=(1, 4), epochs=4, digits_epochs=20, gradients=20,
+        seeds=1, close_seeds=1, concentrations=(1.0, 10.0), labels=(1, 4), epochs=4, digits_epochs=20, gradients=20,
         classes=(2, 3, 5, 10, 20, 30, 100, 1000), cost_classes=(10, 100),
     ),
     "paper": Config(),
@@ -77,14 +80,31 @@ class Cost:
     part: str = "cost"
 
 
-Run = Training | Shape | Cost
+@dataclass(frozen=True)
+class Noise:
+    """The noise of the gradient of one loss for one seed.
+
+    ``eta`` is the noise η of expected InfoNCE: the marginal of the targets, or of the labels before smoothing.
+    """
+
+    problem: Problem
+    method: Method
+    seed: int
+    batches: int
+    eta: Literal["targets", "labels"] = later("targets", "marginal of the targets, or of the labels")
+    part: str = "noise"
+
+
+Run = Training | Shape | Cost | Noise
+PLAIN = (Method("soft-ce"), Method("soft-target-info-nce"), Method("soft-dist-info-nce"))
+EXPECTED = (Method("expected-info-nce"), Method("expected-info-nce", noise_count=0.0))
+CLOSE = (Method("soft-ce"), Method("soft-dist-info-nce"), *EXPECTED)
+"""Compared closely: soft target cross-entropy, one drawn label, and its expectation with the default m and m = 0."""
 
 
 def runs(config: Config) -> list[Run]:
     methods = [
-        Method("soft-ce"),
-        Method("soft-target-info-nce"),
-        Method("soft-dist-info-nce"),
+        *PLAIN,
         *(Method("averaged", n) for n in config.labels),
         *(Method("continuous", concentration) for concentration in config.concentrations),
     ]
@@ -93,7 +113,14 @@ def runs(config: Config) -> list[Run]:
         epochs = config.digits_epochs if problem == "digits" else config.epochs
         for seed in range(config.seeds):
             gradients = config.gradients if seed == 0 else 0
-            wanted += [Training(problem, method, seed, epochs, gradients) for method in methods]
+            wanted += [Training(problem, method, seed, epochs, gradients) for method in (*methods, *EXPECTED)]
+    for seed in range(config.close_seeds):
+        if seed >= config.seeds:
+            wanted += [Training("conditional", method, seed, config.epochs, 0) for method in CLOSE]
+        wanted += [Noise(problem, method, seed, config.gradients) for problem in get_args(Problem) for method in CLOSE]
+        more = Method("expected-info-nce", noise_count=10.0 * training.CLASSES)
+        wanted.append(Noise("labels", more, seed, config.gradients))
+        wanted += [Noise("labels", method, seed, config.gradients, "labels") for method in EXPECTED]
     wanted += [Cost(classes, tuple(methods)) for classes in config.cost_classes]
     return wanted
 
@@ -120,6 +147,8 @@ def perform(run: Run) -> dict[str, Any]:
             return distribution.shape(classes)
         case Cost(classes, methods, rows):
             return training.cost(classes, methods, rows)
+        case Noise(problem, method, seed, batches, eta):
+            return {"gradient_noise": training.gradient_noise(problem, method, seed, batches, eta)}
         case Training(problem, method, seed, epochs, gradients):
             result = training.train(problem, method, seed, epochs)
             if gradients:

@@ -15,22 +15,25 @@ from torch.distributions import Distribution, kl_divergence
 import softnce
 from softnce import SoftTargets, calibration
 from softnce.distributions import AveragedCategorical, ContinuousCategorical
+from softnce.lab.configuration import later
 from softnce.lab.experiment.probe import fit
 from softnce.lab.losses import loss_with_noise
 from softnce.lab.studies.exact_loss.distribution import SMOOTHING, smoothed_label
 from softnce.losses import ClassifierLoss
 
 Problem = Literal["digits", "conditional", "labels"]
-Kind = Literal["soft-ce", "soft-target-info-nce", "soft-dist-info-nce", "averaged", "continuous"]
+Kind = Literal["soft-ce", "soft-target-info-nce", "soft-dist-info-nce", "expected-info-nce", "averaged", "continuous"]
+Marginal = Literal["targets", "labels"]
 CLASSES, DIMENSION, SPREAD = 100, 16, 0.9  # of the problem with a known conditional
 
 
 @dataclass(frozen=True)
 class Method:
-    """A loss, and n for averaged or κ for continuous categorical draws."""
+    """A loss, and n of averaged or κ of continuous categorical draws, or m of expected InfoNCE (None: its default)."""
 
     kind: Kind
     strength: float = 0.0
+    noise_count: float | None = later(None, "m of expected InfoNCE")
 
 
 class Data(NamedTuple):
@@ -77,7 +80,7 @@ def train(problem: Problem, method: Method, seed: int, epochs: int) -> dict[str,
     here = data(problem, seed)
     model = _model(problem, generator)
     course: list[float] = []
-    _fit(model, _loss(method, here.noise), here, epochs, generator, lambda _: course.append(_accuracy(model, here)))
+    _fit(model, _loss(method, here), here, epochs, generator, lambda _: course.append(_accuracy(model, here)))
     with torch.no_grad():
         logits = model(here.test_inputs)
     truth = here.test_targets
@@ -113,7 +116,9 @@ def nats(problem: Problem, method: Method, seed: int) -> float | None:
     return kl_divergence(*draws).mean().item()
 
 
-def gradient_noise(problem: Problem, method: Method, seed: int, batches: int) -> float | None:
+def gradient_noise(
+    problem: Problem, method: Method, seed: int, batches: int, eta: Marginal = "targets"
+) -> float | None:
     """Variance of a batch's gradient over the square of its mean: how many batches to average until they are equal.
 
     At the same weights for all losses, those after an epoch of soft target cross-entropy. The square of the mean is
@@ -122,8 +127,8 @@ def gradient_noise(problem: Problem, method: Method, seed: int, batches: int) ->
     generator = torch.Generator().manual_seed(seed)
     here = data(problem, seed)
     model = _model(problem, generator)
-    _fit(model, _loss(Method("soft-ce"), here.noise), here, 1, generator)
-    loss, parameters = _loss(method, here.noise), list(model.parameters())
+    _fit(model, _loss(Method("soft-ce"), here), here, 1, generator)
+    loss, parameters = _loss(method, here, eta), list(model.parameters())
     total, squares = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64), 0.0
     for _ in range(batches):
         batch = torch.randint(len(here.inputs), (here.batch_size,), generator=generator)
@@ -168,8 +173,12 @@ def _medians(works: dict[str, Callable[[], Any]], repetitions: int) -> dict[str,
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def _loss(method: Method, noise: Tensor | None) -> ClassifierLoss:
-    return loss_with_noise(method.kind, noise, method.strength)
+def _loss(method: Method, here: Data | None, eta: Marginal = "targets") -> ClassifierLoss:
+    """The loss with the problem's noise; that of expected InfoNCE is the marginal of the targets, after smoothing."""
+    noise = None if here is None else here.noise
+    if here is not None and method.kind == "expected-info-nce" and eta == "targets":
+        noise = softnce.noise.from_counts(here.targets.class_mass(torch.float64))
+    return loss_with_noise(method.kind, noise, method.strength, method.noise_count)
 
 
 def _fit(

@@ -4,19 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from softnce.lab.experiment.claims import Finding, Verdict
+from softnce.lab.experiment.claims import MARGIN, Finding, Verdict
 from softnce.lab.experiment.comparison import Value, largest, nats
 from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.settings import Setting, by
+from softnce.lab.experiment.settings import TOP1, Setting, by
 from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.experiment.text import counted
 from softnce.lab.losses import TITLES
 from softnce.lab.studies.human_labels.run import held_out
 
 Way = tuple[str, int]
-"""The method, and n of averaged draws."""
+"""The method, with m where it is not the default, and n of averaged draws."""
 CE, OURS, DRAWN, HARD = ("soft-ce", 0), ("soft-target-info-nce", 0), ("soft-dist-info-nce", 0), ("nll", 0)
+EXPECTED, BATCH_ALONE = ("expected-info-nce", 0), ("expected-info-nce, m = 0", 0)
 KL = nats("kl")
+KL_MARGIN = 0.003
+"""Nats of KL to the votes within which two losses count as equivalent."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Votes:
     @property
     def ways(self) -> list[Way]:
         found = {way for way, _ in self.chosen}
-        order = [HARD, CE, DRAWN, OURS, *sorted(way for way in found if way[0] == "averaged")]
+        order = [HARD, CE, DRAWN, OURS, EXPECTED, BATCH_ALONE, *sorted(way for way in found if way[0] == "averaged")]
         return [way for way in order if way in found]
 
     @property
@@ -72,14 +75,22 @@ class Votes:
 
 
 def name(way: Way) -> str:
-    return f"mean of {way[1]} draws" if way[0] == "averaged" else TITLES[way[0]]
+    if way[0] == "averaged":
+        return f"mean of {way[1]} draws"
+    method, *m = way[0].split(", ")
+    return ", ".join([TITLES[method], *m])
+
+
+def way_of(config: dict[str, Any]) -> Way:
+    m = config.get("noise_count")
+    return config["method"] + ("" if m is None else f", m = {m:g}"), config["n"]
 
 
 def find(rows: Sequence[Row]) -> Votes | None:
     """The largest group of runs; people's votes before simulated ones."""
     people = [row for row in rows if row.config["data"] == "cifar10h"]
     group = largest(people or rows, "data", "hidden", "batch", "epochs")
-    chosen = by(lambda config: ((config["method"], config["n"]), config["votes"]), group, held_out)
+    chosen = by(lambda config: (way_of(config), config["votes"]), group, held_out)
     return Votes(chosen) if chosen else None
 
 
@@ -93,4 +104,24 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
         verdict = "beyond" if any(gain.high < 0 for gain in gains.values()) else "not reproduced"
     text = "; ".join(f"{name(way)} {signed(gain, 3)}" for way, gain in gains.items())
     on = f"{found.data}, {found.most or 'all'} votes per image, {counted(found.seeds, 'seed')}"
-    return {"human-labels": Finding(f"KL to people's votes minus NLL's, in nats: {text}", on, verdict)}
+    answers = {"human-labels": Finding(f"KL to people's votes minus NLL's, in nats: {text}", on, verdict)}
+    gaps = [(found.minus(EXPECTED, CE, n), found.minus(EXPECTED, CE, n, TOP1)) for n in found.numbers
+            if (EXPECTED, n) in found.chosen and (CE, n) in found.chosen]  # fmt: skip
+    if gaps and (EXPECTED, found.most) in found.chosen:
+        answers["expected-votes"] = _expected(found, gaps, on)
+    return answers
+
+
+def _expected(found: Votes, gaps: Sequence[tuple[Estimate, Estimate]], on: str) -> Finding:
+    """Expected InfoNCE minus soft target cross-entropy, at every number of votes: within both margins, or not."""
+    kl, top1 = gaps[-1]
+    widest = [max(max(abs(e.low), abs(e.high)) for e in column) for column in zip(*gaps, strict=True)]
+    text = f"""KL {signed(kl, 4)} nats and top-1 {signed(top1)} points from soft target cross-entropy, where soft target
+        InfoNCE has KL {signed(found.minus(OURS, CE, found.most), 4)}; over all numbers of votes the intervals stay
+        within {widest[0]:.4f} nats and {widest[1]:.2f} points"""
+    verdict: Verdict = "undecided"
+    if found.config["data"] == "cifar10h" and min(e.count for e in gaps[-1]) >= 3:
+        within = [kl.low > -KL_MARGIN and kl.high < KL_MARGIN, top1.low > -MARGIN and top1.high < MARGIN]
+        beyond = [kl.low > KL_MARGIN or kl.high < -KL_MARGIN, top1.low > MARGIN or top1.high < -MARGIN]
+        verdict = "beyond" if all(within) else "not reproduced" if any(beyond) else "undecided"
+    return Finding(text, on, verdict)

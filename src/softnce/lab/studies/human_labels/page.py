@@ -11,7 +11,18 @@ from softnce.lab.report.charts import Figure, Line, Panel, curve
 from softnce.lab.report.losses import INTERVAL, Columns, cells
 from softnce.lab.report.page import UNFINISHED, Section, Table
 from softnce.lab.report.style import AVERAGED
-from softnce.lab.studies.human_labels.findings import CE, DRAWN, HARD, KL, OURS, Votes, find, name
+from softnce.lab.studies.human_labels.findings import (
+    BATCH_ALONE,
+    CE,
+    DRAWN,
+    EXPECTED,
+    HARD,
+    KL,
+    OURS,
+    Votes,
+    find,
+    name,
+)
 
 ORDER = 60
 TITLE = "People's votes as soft targets"
@@ -36,7 +47,9 @@ def section(rows: Sequence[Row]) -> Section:
     method = f"""Three layers of {config["hidden"]}, {config["epochs"]} epochs of batches of {config["batch"]}; learning
         rates by the likelihood of held-out votes, as many per image as in training; no choice of epoch. The test votes
         are a sample too, so even the true distribution would not reach KL 0."""
-    return Section(TITLE, summary, [_figure(found), reading, _gaps(found), _table(found)], [method])
+    return Section(
+        TITLE, summary, [_figure(found), reading, _gaps(found), _accuracy_gaps(found), _table(found)], [method]
+    )
 
 
 def _sentences(found: Votes) -> tuple[str, str]:
@@ -82,6 +95,8 @@ def _lines(found: Votes, value: Value) -> list[Line]:
     for way in found.ways:
         settings = {number or VOTERS: found.chosen.get((way, number)) for number in found.numbers}
         means = curve({number: setting.mean(value) for number, setting in settings.items() if setting})
+        if way == BATCH_ALONE:  # hardly told from the default
+            continue
         if way[0] == "averaged":
             lines.append(Line(name(way), *means, colour=next(colours), marker="x"))
         else:
@@ -99,6 +114,21 @@ def _gaps(found: Votes) -> Table:
     ]
     caption = "Paired by seed, with 95 % intervals. Below 0 is nearer to people than soft target cross-entropy is."
     return Table(["KL minus that of soft target cross-entropy (nats)", *map(_votes, found.numbers)], body, caption)
+
+
+def _accuracy_gaps(found: Votes) -> Table | None:
+    """Top-1 of expected InfoNCE minus that of soft target cross-entropy, paired by seed."""
+    body = []
+    for way in (EXPECTED, BATCH_ALONE):
+        cells = [
+            signed(found.minus(way, CE, number, TOP1)) if {(way, number), (CE, number)} <= found.chosen.keys() else ""
+            for number in found.numbers
+        ]
+        if any(cells):
+            body.append([name(way), *cells])
+    caption = "Paired by seed, with 95 % intervals. m: further candidates from η; where none is given it is K."
+    header = ["top-1 minus that of soft target cross-entropy (points)", *map(_votes, found.numbers)]
+    return Table(header, body, caption) if body else None
 
 
 def _table(found: Votes) -> Table:

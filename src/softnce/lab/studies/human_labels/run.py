@@ -1,14 +1,14 @@
 """Heads trained on people's votes, judged by the votes of images they have not seen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from softnce import calibration, noise
-from softnce.lab.configuration import option
+from softnce.lab.configuration import later, option
 from softnce.lab.data import votes
 from softnce.lab.data.votes import Source
 from softnce.lab.experiment import search
@@ -20,7 +20,7 @@ from softnce.lab.losses import loss_with_noise
 from softnce.targets import SoftTargets
 
 VERSION = 1
-Method = Literal["nll", "soft-ce", "soft-dist-info-nce", "soft-target-info-nce", "averaged"]
+Method = Literal["nll", "soft-ce", "soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce", "averaged"]
 PLAIN: tuple[Method, ...] = ("nll", "soft-ce", "soft-dist-info-nce", "soft-target-info-nce")
 
 
@@ -64,16 +64,18 @@ class Run:
     epochs: int
     lr: float = 1e-3
     seed: int = 0
+    noise_count: float | None = later(None, "m of expected InfoNCE; None for its default, as many as classes")
 
 
 def settings(config: Config) -> list[Run]:
     methods: list[tuple[Method, int]] = [(method, 0) for method in PLAIN]
     methods += [("averaged", n) for n in config.draws]
-    return [
+    found = [
         Run(config.data, method, n, number, config.hidden, config.batch, config.epochs)
         for number in config.votes
-        for method, n in methods
+        for method, n in [*methods, ("expected-info-nce", 0)]
     ]
+    return [*found, *(replace(run, noise_count=0.0) for run in found if run.method == "expected-info-nce")]
 
 
 def held_out(row: Row) -> float:
@@ -107,8 +109,8 @@ def perform(run: Run) -> dict[str, Any]:
         votes.draw(part.votes, run.votes, generator) if run.votes else part.votes
         for part in (parts.train, parts.held_out)
     )
-    soft = SoftTargets.from_votes(asked)
-    loss = loss_with_noise(run.method, noise.from_counts(soft.class_mass(), floor=1), run.n)
+    soft = SoftTargets.from_votes(asked, asked.shape[1])
+    loss = loss_with_noise(run.method, noise.from_counts(soft.class_mass(), floor=1), run.n, run.noise_count)
     if run.method == "nll":
         soft = SoftTargets.from_labels(votes.majority(asked, generator), soft.num_classes)
     head = build_head(Head(hidden=run.hidden), parts.train.x.shape[1], soft.num_classes, run.seed)

@@ -16,7 +16,7 @@ from softnce.lab.experiment.statistics import Estimate
 from softnce.lab.experiment.text import counted
 from softnce.lab.studies.information.run import Table
 
-DRAWN, SOFT = "soft-dist-info-nce", "soft-target-info-nce"
+DRAWN, SOFT, EXPECTED = "soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce"
 ERRORS = 4  # standard errors by which a bound may exceed its truth by chance
 
 
@@ -25,13 +25,17 @@ class Information:
     """The rows of the table, steps and batch size that most critics were trained with.
 
     Attributes:
-        rows: trained critics and exact ones.
+        rows: trained critics and exact ones of the paper's losses.
+        expected: those of expected InfoNCE, η the labels' marginal.
+        outside: those of expected InfoNCE with another η, which bound nothing.
         steps, batch_size: of a training.
         most: the largest number of candidates M.
         epsilon: ε while M changes.
     """
 
     rows: list[Row]
+    expected: list[Row]
+    outside: list[Row]
     steps: int
     batch_size: int
     most: int
@@ -69,10 +73,14 @@ def read(rows: Sequence[Row]) -> Information:
     trained = [row.config for row in rows if row.config["critic"] != "exact"]
     settings = Counter((str(c["table"]), c["steps"], c["batch_size"]) for c in trained)
     table, steps, batch_size = max(settings, key=lambda setting: (settings[setting], setting))
-    kept = [row for row in rows if str(row.config["table"]) == table and row.config["steps"] in (0, steps)]
+    every = [row for row in rows if str(row.config["table"]) == table and row.config["steps"] in (0, steps)]
+    kept = [row for row in every if row.config["loss"] != EXPECTED]
+    ours = [row for row in every if row.config["loss"] == EXPECTED]
     exact = [row.config["epsilon"] for row in kept if row.config["critic"] == "exact"]
     return Information(
         kept,
+        [row for row in ours if "noise" not in row.config],
+        [row for row in ours if "noise" in row.config],
         steps,
         batch_size,
         most=max(row.config["candidates"] for row in kept),
@@ -105,4 +113,17 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
         ours = f"""bound {first:.2f} → {last:.2f} nats from ε = {ends[0]:g} to {ends[1]:g} for labels drawn from soft
             targets; it does not carry over to soft target InfoNCE, {soft_first:.2f} → {soft_last:.2f}"""
         answers["bound-epsilon"] = Finding(ours, on, "reproduced" if last < first else "not reproduced")
+    if found.expected:
+        answers["expected-bound"] = _expected(found, on)
     return answers
+
+
+def _expected(found: Information, on: str) -> Finding:
+    highest = max(row.result["bound"] - row.result["truth"] for row in found.expected)
+    text = f"the highest of {len(found.expected)} bounds stands at {highest:+.4f} nats from its truth"
+    if found.outside:
+        over = max(found.outside, key=lambda row: row.result["bound"] - row.result["truth"]).result
+        text += (
+            f"; with η uniform, not the marginal, it reads {over['bound']:.2f} where the truth is {over['truth']:.2f}"
+        )
+    return Finding(text, on, "beyond" if max(map(excess, found.expected)) <= ERRORS else "not reproduced")

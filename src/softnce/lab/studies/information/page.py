@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from softnce.lab.experiment.comparison import over
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import estimate
 from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, curve
-from softnce.lab.report.page import Section
+from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import OTHER
-from softnce.lab.studies.information.findings import DRAWN, ERRORS, SOFT, Information, excess, read
+from softnce.lab.studies.information.findings import DRAWN, ERRORS, EXPECTED, SOFT, Information, excess, read
 from softnce.lab.studies.information.run import GROUPS, NEGATIVE_SETS
 
 ORDER = 70
@@ -29,7 +30,8 @@ def section(rows: Sequence[Row]) -> Section:
         share their M − 1 negatives; the learning rate falls to 0 on a cosine. A bound is log M − ℓ, the loss averaged
         exactly over the table and over {NEGATIVE_SETS} fresh sets of negatives. For soft target InfoNCE the learning
         rate is divided by 1 − ε, by which its scores are multiplied."""
-    return Section("What the losses bound", summary, [_figure(found), _few_candidates(found)], [method])
+    blocks = [_figure(found), _few_candidates(found), _expected_table(found)]
+    return Section("What the losses bound", summary, blocks, [method])
 
 
 def _figure(found: Information) -> Figure:
@@ -63,6 +65,13 @@ def _figure(found: Information) -> Figure:
         Line("I of the smoothed channel", grid, information, colour=TRUTH, dash="dash"),
         Level("", 0.0),
     ]
+    if found.expected:
+        m = max(row.config.get("noise_count", 0.0) for row in found.expected if row.config["critic"] == "exact")
+        ours = [row for row in found.expected if row.config["critic"] == "free" and row.config.get("noise_count") == m]
+        at_most = [row for row in ours if row.config["candidates"] == most]
+        at_epsilon = [row for row in ours if row.config["epsilon"] == epsilon]
+        smoothing.append(Line.of_loss(EXPECTED, *_course(at_most, "epsilon"), suffix=f", m = {m:g}", dash="dot"))
+        candidates.append(Line.of_loss(EXPECTED, *_course(at_epsilon, "candidates"), suffix=f", m = {m:g}", dash="dot"))
     nats, top = "information (nats)", 1.35 * found.truth(epsilon)
     return Figure(
         "bounds",
@@ -75,6 +84,31 @@ def _figure(found: Information) -> Figure:
             Panel("ξ uniform, not p(y)", "ε", "nats", uniform),
         ],
     )
+
+
+def _course(rows: Sequence[Row], x: str) -> tuple[list[float], list[float], list[float], list[float]]:
+    return curve(over(rows, lambda row: row.config[x], lambda row: row.result["bound"]))
+
+
+def _expected_table(found: Information) -> Table | None:
+    """Bounds of expected InfoNCE over M, by m and η, at the ε while M changes."""
+    rows = [r for r in [*found.expected, *found.outside] if r.config["critic"] == "free"]
+    groups = {
+        (m, eta): [r for r in rows if r.config.get("noise_count", 0.0) == m and r.config.get("noise", "p(y)") == eta]
+        for eta, m in sorted({(r.config.get("noise", "p(y)"), r.config.get("noise_count", 0.0)) for r in rows})
+    }
+    sizes = sorted({row.config["candidates"] for row in rows})
+    body = []
+    for (m, eta), members in groups.items():
+        there = [r for r in members if r.config["epsilon"] == found.epsilon]
+        means = over(there, lambda row: row.config["candidates"], lambda row: row.result["bound"])
+        highest = max(row.result["bound"] - row.result["truth"] for row in members)
+        cells = [f"{means[size].mean:.3f}" if size in means else "–" for size in sizes]
+        body.append([f"m = {m:g}, η {'= ' if eta == 'p(y)' else ''}{eta}", *cells, f"{highest:+.4f}"])
+    caption = f"""Bounds log(M + m) − ℓ of free critics trained by expected InfoNCE, at ε = {found.epsilon:g}, where the
+        truth is {found.truth(found.epsilon):.3f} nats; the last column is the highest bound minus its truth over all ε
+        and seeds. With an η that is not the labels' marginal it is not a bound."""
+    return Table(["expected InfoNCE", *(f"M = {size}" for size in sizes), "highest"], body, caption) if body else None
 
 
 def _few_candidates(found: Information) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,11 +15,11 @@ from softnce.information import (
     paper_information_bound,
     smoothed_joint,
 )
-from softnce.lab.configuration import option
+from softnce.lab.configuration import later, option
 from softnce.lab.experiment.study import StudyConfig
 
 VERSION = 1
-Loss = Literal["soft-dist-info-nce", "soft-target-info-nce"]
+Loss = Literal["soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce"]
 Critic = Literal["free", "embedding", "exact"]
 GROUPS = 8  # sets of negatives per step, each shared by an eighth of the batch
 NEGATIVE_SETS = 2000  # over which a bound is averaged
@@ -69,7 +69,11 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Run:
-    """One critic; the exact one is not trained."""
+    """One critic; the exact one is not trained.
+
+    ``noise_count`` further candidates of expected InfoNCE are draws from η in expectation. η is the labels' marginal;
+    with another one, log(M + m) − ℓ bounds nothing.
+    """
 
     table: Table
     loss: Loss
@@ -81,14 +85,16 @@ class Run:
     batch_size: int
     lr: float
     dimension: int
+    noise_count: float = later(0.0, "m")
+    noise: Literal["marginal", "uniform"] = later("marginal", "η")
 
 
 def runs(config: Config) -> list[Run]:
-    def critics(loss: Loss, critic: Critic, epsilon: float, candidates: int) -> list[Run]:
+    def critics(loss: Loss, critic: Critic, epsilon: float, candidates: int, *more: Any) -> list[Run]:
         training = (config.steps, config.batch_size, config.lr) if critic != "exact" else (0, 0, 0.0)
         dimension = config.dimension if critic == "embedding" else 0
         seeds = range(config.seeds if critic != "exact" else 1)
-        return [Run(config.table, loss, critic, epsilon, candidates, s, *training, dimension) for s in seeds]
+        return [Run(config.table, loss, critic, epsilon, candidates, s, *training, dimension, *more) for s in seeds]
 
     most = max(config.candidates)
     wanted: list[Run] = []
@@ -99,6 +105,16 @@ def runs(config: Config) -> list[Run]:
     for candidates in config.candidates:
         wanted += critics("soft-dist-info-nce", "free", config.epsilon, candidates)
         wanted += critics("soft-dist-info-nce", "exact", config.epsilon, candidates)
+    for m in (float(config.table.classes), 0.0):  # the default, and none
+        for epsilon in config.epsilons:
+            wanted += critics("expected-info-nce", "free", epsilon, most, m)
+            wanted += critics("expected-info-nce", "embedding", epsilon, most, m)
+        for candidates in config.candidates:
+            wanted += critics("expected-info-nce", "free", config.epsilon, candidates, m)
+            wanted += critics("expected-info-nce", "exact", config.epsilon, candidates, m)
+    for noise in ("marginal", "uniform"):  # few candidates and many from η, which then has to be right
+        m = float(50 * config.table.classes)
+        wanted += critics("expected-info-nce", "free", config.epsilon, min(config.candidates), m, noise)
     return wanted
 
 
@@ -108,10 +124,10 @@ def perform(run: Run) -> dict[str, float]:
     channel = _channel(run)
     scores = _train(run, channel, random) if run.critic != "exact" else _log_ratio(channel)
     p_y = channel.sum(0)
-    sets = _counts(p_y, NEGATIVE_SETS, run.candidates - 1, random)
+    sets = _others(run, p_y, NEGATIVE_SETS, random)
     # The expectation over (z, y) is exact; only the negatives are sampled.
     each = torch.cat([(channel * _losses(scores, part)).sum((-1, -2)) for part in sets.split(200)])
-    loss, negatives = each.mean(), run.candidates - 1
+    loss, negatives = each.mean(), run.candidates - 1 + round(run.noise_count)
     posterior = channel / channel.sum(1, keepdim=True)
     classifier = classifier_information(scores + p_y.log(), posterior, p_y)
     return {
@@ -126,10 +142,24 @@ def perform(run: Run) -> dict[str, float]:
 def _channel(run: Run) -> Tensor:
     """p(z, a) of what the loss contrasts: labels drawn from the smoothed ones, or the soft targets themselves.
 
-    A soft target (1 − ε)·e_y + ε·p_Y tells its label, so as a variable it is the label.
+    A soft target (1 − ε)·e_y + ε·p_Y tells its label, so as a variable it is the label; expected InfoNCE sums over the
+    labels that could be drawn from it.
     """
     joint = run.table.joint()
-    return smoothed_joint(joint, run.epsilon) if run.loss == "soft-dist-info-nce" else joint
+    return joint if run.loss == "soft-target-info-nce" else smoothed_joint(joint, run.epsilon)
+
+
+def _others(run: Run, p_y: Tensor, sets: int, random: np.random.Generator) -> Tensor:
+    """Class counts of the other candidates, (sets, K): as many labels; in expected InfoNCE their soft targets.
+
+    Smoothing with ξ = p(y) leaves the marginal p(y) as it is. M − 1 soft targets (1 − ε)·e_y + ε·p(y) count
+    (1 − ε)·n + ε·(M − 1)·p(y) for labels counted n, and m draws from η in expectation m·η.
+    """
+    counts = _counts(p_y, sets, run.candidates - 1, random)
+    if run.loss != "expected-info-nce":
+        return counts
+    eta = p_y if run.noise == "marginal" else torch.full_like(p_y, 1 / len(p_y))
+    return torch.lerp(counts, (run.candidates - 1) * p_y, run.epsilon) + run.noise_count * eta
 
 
 def _log_ratio(channel: Tensor) -> Tensor:
@@ -156,7 +186,7 @@ def _train(run: Run, channel: Tensor, random: np.random.Generator) -> Tensor:
 
     for _ in range(run.steps):
         pairs = _counts(channel.flatten(), GROUPS, size, random).view(GROUPS, states, classes)
-        negatives = _counts(p_y, GROUPS, run.candidates - 1, random)
+        negatives = _others(run, p_y, GROUPS, random)
         optimiser.zero_grad()
         ((pairs * _losses(scores(), negatives)).sum() / (GROUPS * size)).backward()
         optimiser.step()

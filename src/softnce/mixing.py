@@ -1,0 +1,161 @@
+"""MixUp and CutMix of a batch: inputs and targets in, mixed inputs and :class:`~softnce.SoftTargets` out.
+
+    inputs, targets = mixing.mixup(images, labels, num_classes=1000, alpha=0.8)
+    loss(model(inputs), targets)
+
+A row mixed of two labels is two (class, weight) pairs, never a row of K probabilities. Each row is mixed with a row of
+the batch chosen at random. A row mixed with an ignored one is ignored. Random numbers are drawn on the device of
+``generator``, by default on the CPU, so that the host need not wait for a GPU.
+
+References: Zhang et al. 2018 (MixUp); Yun et al. 2019 (CutMix).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from softnce._checks import as_number, as_tensor, as_whole, check_flag, check_generator, check_tensor
+from softnce.targets._sampling import sample_beta
+from softnce.targets.soft_targets import SoftTargets, as_soft_targets
+
+__all__ = ["cutmix", "mixup"]
+
+
+def mixup(
+    inputs: Tensor,
+    targets: Tensor | SoftTargets,
+    *,
+    num_classes: int | None = None,
+    alpha: float = 1.0,
+    lam: float | Tensor | None = None,
+    per_row: bool = False,
+    ignore_index: int = -100,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, SoftTargets]:
+    """λ·x + (1 − λ)·x' of inputs and of targets.
+
+    Args:
+        inputs: (N, ...), floating point.
+        targets: labels (N,), probabilities (N, K) or SoftTargets.
+        num_classes: K; needed for labels.
+        alpha: λ ~ Beta(alpha, alpha).
+        lam: λ itself, a number or (N,), instead of drawing it.
+        per_row: draw one λ per row instead of one for the batch.
+        ignore_index: label of rows to ignore.
+        generator: source of randomness.
+
+    Returns:
+        the mixed inputs, of the shape and dtype of ``inputs``, and the mixed targets.
+
+    >>> inputs, targets = mixup(torch.eye(2), torch.tensor([0, 1]), num_classes=2, lam=1.0)
+    >>> targets.dense()
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    soft = _checked(inputs, targets, num_classes, ignore_index, generator)
+    share = _shares(alpha, lam, per_row, len(inputs), generator)
+    partner = _partners(inputs, generator)
+    column = share.to(inputs.device, inputs.dtype).view(-1, *[1] * (inputs.dim() - 1))
+    return torch.lerp(inputs[partner], inputs, column), _mixed(soft, partner, share)
+
+
+def cutmix(
+    inputs: Tensor,
+    targets: Tensor | SoftTargets,
+    *,
+    num_classes: int | None = None,
+    alpha: float = 1.0,
+    lam: float | Tensor | None = None,
+    per_row: bool = False,
+    ignore_index: int = -100,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, SoftTargets]:
+    """A box of another image pasted in; targets are mixed in proportion to the areas.
+
+    The box has the image's proportions, an area of 1 − λ before it is cut off at the border, and a centre uniform over
+    the image. The targets' λ is the share of pixels kept.
+
+    Args:
+        inputs: images (N, ..., H, W).
+        per_row: draw one λ and one box per row instead of one for the batch.
+
+    The other arguments and what is returned are those of :func:`mixup`.
+    """
+    soft = _checked(inputs, targets, num_classes, ignore_index, generator)
+    if inputs.dim() < 3:
+        raise ValueError(f"inputs must be images (N, ..., H, W), got shape {tuple(inputs.shape)}")
+    share = _shares(alpha, lam, per_row, len(inputs), generator)
+    partner = _partners(inputs, generator)
+    inside, kept = torch.ones((), dtype=torch.bool), torch.ones_like(share)
+    boxes = len(inputs) if share.dim() else 1
+    for size, place in ((inputs.shape[-2], (-1, 1)), (inputs.shape[-1], (1, -1))):
+        half = ((1 - share).sqrt() * size / 2).floor()
+        centre = torch.randint(size, (boxes,), device=_device(generator), generator=generator)
+        low, high = (centre - half).clamp(min=0), (centre + half).clamp(max=size)
+        kept = kept * (high - low) / size
+        pixel = torch.arange(size, device=low.device)
+        side = (pixel >= low[:, None]) & (pixel < high[:, None])  # (boxes, size)
+        inside = inside.to(side.device) & side.view(boxes, *[1] * (inputs.dim() - 3), *place)
+    share = (1 - kept) if share.dim() else (1 - kept)[0]
+    return torch.where(inside.to(inputs.device), inputs[partner], inputs), _mixed(soft, partner, share)
+
+
+def _checked(
+    inputs: Tensor, targets: Any, num_classes: int | None, ignore_index: int, generator: torch.Generator | None
+) -> SoftTargets:
+    check_tensor(inputs, "inputs")
+    check_generator(generator)
+    if inputs.dim() < 2 or not inputs.is_floating_point():
+        raise ValueError(
+            f"inputs must be a floating point batch (N, ...), got shape {tuple(inputs.shape)} of {inputs.dtype}"
+        )
+    if num_classes is not None:
+        num_classes = as_whole(num_classes, "num_classes")
+    if isinstance(targets, SoftTargets):
+        found = targets.num_classes
+    else:
+        targets = as_tensor(targets, "targets")
+        if targets.dim() == 1 and num_classes is None:
+            raise ValueError("num_classes is needed where targets are labels, got None")
+        found = targets.shape[-1] if targets.dim() == 2 else num_classes or 0
+    if num_classes is not None and found != num_classes:
+        raise ValueError(f"num_classes is {num_classes}, but targets have {found} classes")
+    soft = as_soft_targets(targets, found, ignore_index=as_whole(ignore_index, "ignore_index", None))
+    if len(soft) != len(inputs):
+        raise ValueError(f"targets must have one row per input, {len(inputs)}, got {len(soft)}")
+    return soft
+
+
+def _shares(
+    alpha: float, lam: float | Tensor | None, per_row: bool, rows: int, generator: torch.Generator | None
+) -> Tensor:
+    """λ in float64, () or (N,)."""
+    per_row = check_flag(per_row, "per_row")
+    alpha = as_number(alpha, "alpha", "a positive number")
+    if not 0 < alpha < torch.inf:
+        raise ValueError(f"alpha must be positive and finite, got {alpha}")
+    if lam is None:
+        drawn = sample_beta(alpha, rows if per_row else 1, _device(generator), generator)[:, 0]
+        return drawn if per_row else drawn[0]
+    if not isinstance(lam, Tensor):
+        lam = torch.tensor(float(lam)) if isinstance(lam, (int, float)) else as_tensor(lam, "lam")
+    if lam.shape not in ((), (rows,)) or not lam.is_floating_point():
+        raise ValueError(f"lam must be a number or {rows} of them, got shape {tuple(lam.shape)} of {lam.dtype}")
+    if not bool(((lam >= 0) & (lam <= 1)).all()):
+        raise ValueError(f"lam must lie in [0, 1], got values from {lam.min():.4g} to {lam.max():.4g}")
+    return lam.double()
+
+
+def _device(generator: torch.Generator | None) -> torch.device:
+    return torch.device("cpu") if generator is None else generator.device
+
+
+def _partners(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
+    order = torch.randperm(len(inputs), device=_device(generator), generator=generator)
+    return order.to(inputs.device, non_blocking=True)
+
+
+def _mixed(soft: SoftTargets, partner: Tensor, share: Tensor) -> SoftTargets:
+    lam = share.to(soft.device, soft.dtype) if share.dim() else float(share)
+    return soft.mix(soft[partner.to(soft.device)], lam)
