@@ -2,7 +2,7 @@
 
     specimens = find_specimens(root)                 # [Specimen(stage="2-III", stack="…"), …]
     graph = load_specimen(specimens[0])              # Data, through the cache
-    SoftTargets.from_votes(graph.votes[graph.y >= 0])        # both experts' labels as soft targets
+    SoftTargets.from_votes(graph.votes[graph.y >= 0], num_classes=9)     # both experts' labels as soft targets
 
 A graph holds, for n cells and e shared surfaces:
 
