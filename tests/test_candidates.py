@@ -76,6 +76,16 @@ def test_a_saved_queue_goes_on_exactly(kind: str, tmp_path) -> None:
     assert len(empty.candidates.terms[1]) == 0
 
 
+def test_a_validation_without_gradients_is_not_remembered() -> None:
+    """Also where the loss was left in training mode, as a criterion outside of the model is."""
+    running = noise.RunningNoise(K)
+    loss = SoftTargetInfoNCE(running, candidates=BatchCandidates() + QueueCandidates(9))
+    with torch.no_grad():
+        loss(torch.randn(2, K), torch.tensor([0, 1]))
+    assert len(loss.candidates.terms[1]) == 0
+    assert torch.equal(running.probs(), noise.uniform(K))
+
+
 def test_a_queue_keeps_its_own_copy() -> None:
     loss, labels = SoftTargetInfoNCE(candidates=QueueCandidates(4)), torch.tensor([0, 1])
     loss(torch.randn(2, K), labels)

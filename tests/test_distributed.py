@@ -26,6 +26,7 @@ from softnce import (
     SoftTargetInfoNCE,
     SoftTargets,
     _ranks,
+    heads,
     noise,
 )
 from softnce._ranks import gather_targets
@@ -80,6 +81,21 @@ def from_table(sizes: list[int], rows: slice) -> list[float]:
     return [value.item(), *table.grad.flatten().tolist(), *bias.grad.tolist()]
 
 
+def label_table(sizes: list[int], rank: int | None) -> list[float]:
+    """One SGD step of a head with sparse gradients and a bias: under DDP on a rank, or on all rows without."""
+    _, x, targets, _ = problem(sizes, "labels")
+    head = heads.LabelEmbeddingHead(DIM, K, bias=True).double()
+    rows = slice(None) if rank is None else slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+    wrapped = head if rank is None else DistributedDataParallel(head)
+    for criterion in (SoftTargetInfoNCE(), ExpectedInfoNCE()):
+        optimiser = torch.optim.SGD(head.parameters(), lr=0.5)
+        optimiser.zero_grad()
+        wrapped(x[rows], targets[rows], criterion, generator=torch.Generator().manual_seed(0)).backward()
+        assert head.weight.grad.is_sparse
+        optimiser.step()
+    return [*head.weight.flatten().tolist(), *head.bias.tolist()]
+
+
 def impossible_class(sizes: list[int], rows: slice) -> float:
     """The loss of logits of which one class, no row's own, is −∞."""
     model, x, _, _ = problem(sizes, "labels")
@@ -129,6 +145,7 @@ def every_case(rank: int, world: int, port: int, results: Path) -> None:
         )
     sizes = SIZES["empty rank"][:world]
     rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+    found["label table"] = label_table([5] * world, rank)
     found["from table"], found["impossible class"] = from_table(sizes, rows), impossible_class(sizes, rows)
     found["accumulated"] = accumulate(rank, world, sharded=False)
     found["sharded"] = accumulate(rank, world, sharded=True)
@@ -145,10 +162,20 @@ def every_case(rank: int, world: int, port: int, results: Path) -> None:
     gathered, offset = gather_targets(t.mix(t.flip(0), torch.rand(1024)))
     assert (len(gathered), offset) == (1024 * world, 1024 * rank)
     found["bytes"] = list(sent)
-    # In eval nobody waits: only rank 0 calls the loss.
+    # Nobody waits in eval mode, nor where gradients are off and nobody thought of eval: only rank 0 calls the loss.
     if rank == 0:
         model, x, targets, _ = problem([4], "mixed")
         SoftTargetInfoNCE().eval()(model(x), targets)
+        with torch.no_grad():
+            SoftTargetInfoNCE()(model(x), targets)
+    # Gradients that are added up; and groups of two ranks, each on its own.
+    model, x, targets, _ = problem([3] * world, "mixed")
+    rows = slice(3 * rank, 3 * rank + 3)
+    value = SoftTargetInfoNCE(distributed="sum")(model(x[rows]), targets[rows])
+    found["sum"] = [value.item(), *torch.autograd.grad(value, model.weight)[0].flatten().tolist()]
+    pairs = [dist.new_group([r, r + 1]) for r in range(0, world, 2)]
+    value = SoftTargetInfoNCE(process_group=pairs[rank // 2])(model(x[rows]), targets[rows])
+    found["group"] = value.item()
     mismatch = make_targets("labels", 2, K + rank, torch.Generator())
     with pytest.raises(ValueError, match="different numbers of classes"):
         gather_targets(mismatch)
@@ -180,6 +207,32 @@ def test_a_rank_without_rows_takes_part_from_a_table_too(processes: dict) -> Non
     one = torch.tensor(from_table(SIZES["empty rank"][:world], slice(None)), dtype=torch.float64)
     many = torch.tensor([processes[rank]["from table"] for rank in range(world)], dtype=torch.float64)
     torch.testing.assert_close(many.mean(0), one, rtol=0, atol=1e-12)  # DDP averages gradients
+
+
+def test_a_head_with_sparse_gradients_trains_under_ddp(processes: dict) -> None:
+    world = len(processes)
+    one = torch.tensor(label_table([5] * world, None), dtype=torch.float64)
+    for rank in range(world):
+        many = torch.tensor(processes[rank]["label table"], dtype=torch.float64)
+        torch.testing.assert_close(many, one, rtol=0, atol=1e-12)
+
+
+def test_gradients_and_values_of_sum_add_up(processes: dict) -> None:
+    world = len(processes)
+    model, x, targets, _ = problem([3] * world, "mixed")
+    value = SoftTargetInfoNCE()(model(x), targets)
+    one = [value.item(), *torch.autograd.grad(value, model.weight)[0].flatten().tolist()]
+    many = torch.tensor([processes[rank]["sum"] for rank in range(world)], dtype=torch.float64).sum(0)
+    torch.testing.assert_close(many, torch.tensor(one, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_a_group_keeps_to_itself(processes: dict) -> None:
+    world = len(processes)
+    model, x, targets, _ = problem([3] * world, "mixed")
+    for rank in range(world):
+        rows = slice(6 * (rank // 2), 6 * (rank // 2) + 6)
+        one = SoftTargetInfoNCE()(model(x[rows]), targets[rows]).item()
+        assert processes[rank]["group"] == pytest.approx(one, rel=1e-12)
 
 
 def test_an_impossible_class_does_not_spoil_the_loss_of_many(processes: dict) -> None:

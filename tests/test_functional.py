@@ -178,7 +178,7 @@ def test_functions_and_modules_take_the_same_options_with_the_same_defaults() ->
         of_module = {
             p.name: p.default
             for p in inspect.signature(module.__init__).parameters.values()
-            if p.name not in ("self", "distributed")
+            if p.name not in ("self", "distributed", "process_group")
         }
         assert of_function == of_module, name
         assert set(inspect.signature(module.forward).parameters) >= CALL

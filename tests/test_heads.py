@@ -88,7 +88,7 @@ def test_a_linear_layer_becomes_a_head(bias: bool, dtype: torch.dtype) -> None:
     assert torch.equal(head(z), linear(z))
     assert head.weight.data_ptr() != linear.weight.data_ptr()
     assert (head.bias is None) != bias
-    assert set(head.state_dict()) == {"weight", "bias"} if bias else {"weight"}
+    assert set(head.state_dict()) == ({"table.weight", "bias"} if bias else {"table.weight"})
 
 
 def test_the_best_classes_of_half_precision_features() -> None:

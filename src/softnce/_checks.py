@@ -2,7 +2,7 @@
 
 A shape is known to the host; a value of a CUDA tensor is not, and reading it makes the host wait for the device.
 Value checks can therefore be switched off, and are skipped by themselves while ``torch.compile`` traces and for
-tensors that hold no data (fake and functional tensors).
+tensors that hold no data (fake and functional tensors) or many at once (inside ``torch.func.vmap``).
 """
 
 import operator
@@ -57,7 +57,7 @@ def values_are_checked(*tensors: Tensor | None) -> bool:
 
 def values_are_readable(*tensors: Tensor | None) -> bool:
     """Whether the values of these tensors can be read on the host now."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     return all(t is None or (type(t) in (Tensor, Parameter) and t.device.type != "meta") for t in tensors)
 

@@ -60,14 +60,14 @@ def compute(
     batch: SoftTargets | None = None,
     own: Tensor | None = None,
     generator: torch.Generator | None = None,
-    exchange: bool = False,
+    exchange: _ranks.Exchange | None = None,
     gather: bool = False,
 ) -> tuple[Tensor, SoftTargets]:
     """The loss, and the targets of the whole batch as they were contrasted: smoothed and drawn.
 
     Args:
         hard_labels_of: name of a loss that takes hard labels only; None: soft targets are welcome.
-        exchange: whether ranks exchange targets, where candidates need them, and means.
+        exchange: the ranks that exchange targets, where candidates need them, and means; None: nothing is exchanged.
         gather: return the targets of all ranks in any case; only with ``exchange``.
 
     The other arguments are those of :mod:`softnce.functional`.
@@ -82,8 +82,8 @@ def compute(
     temperature = check_temperature(temperature)
     if log_noise is not None and len(log_noise) != source.num_classes:
         raise ValueError(f"noise_probs has {len(log_noise)} entries, but there are {source.num_classes} classes")
-    if exchange and isinstance(temperature, Tensor) and temperature.requires_grad:
-        temperature = _ranks.average_gradient(temperature)
+    if exchange is not None and isinstance(temperature, Tensor) and temperature.requires_grad:
+        temperature = _ranks.share_gradient(temperature, exchange)
 
     # Rows.
     alpha = source.accept(targets, label_smoothing, ignore_index)
@@ -121,8 +121,8 @@ def compute(
     uses_batch = candidates is None and drawn_noise is None
     if isinstance(candidates, Candidates):
         uses_batch = candidates.uses_batch
-    if exchange and contrast != "classes" and (uses_batch or gather):
-        whole, start = _ranks.gather_targets(whole)
+    if exchange is not None and contrast != "classes" and (uses_batch or gather):
+        whole, start = _ranks.gather_targets(whole, exchange.group)
         place = None if place is None else place + start
 
     # Contrast.
@@ -153,8 +153,8 @@ def compute(
             )
 
     # Reduce.
-    if exchange and reduction != "none":
-        return _reduce_over_ranks(losses, weight, total, reduction, source, temperature), whole
+    if exchange is not None and reduction != "none":
+        return _reduce_over_ranks(losses, weight, total, reduction, source, temperature, exchange), whole
     return _reduce(losses, weight, total, reduction, source.shape), whole
 
 
@@ -252,15 +252,21 @@ def _reduce_over_ranks(
     reduction: Reduction,
     source: Logits | Table,
     temperature: float | Tensor,
+    exchange: _ranks.Exchange,
 ) -> Tensor:
-    """The reduction over the rows of all ranks; its gradient is right after DDP has averaged over the ranks."""
+    """The reduction over the rows of all ranks; its gradient is right once those of the ranks are averaged or added up.
+
+    The value shown is that of all ranks; where gradients are added up, values are too, and this rank's share is shown.
+    """
     total = total_weight(len(losses), weight, source.rows) if total is None else total
     # The empty sum connects a rank without rows to its model, whose gradients DDP waits for; 0·τ likewise.
     mine = _reduce(losses, weight, None, "sum", source.shape) + source.rows[:0].sum() + 0.0 * temperature
-    everyone = _ranks.all_sum(torch.stack([mine.detach(), total.to(mine.dtype)]))
+    everyone = exchange.all_sum(torch.stack([mine.detach(), total.to(mine.dtype)]))
     if reduction == "mean":
         mine, shown = divide(mine, everyone[1]), divide(everyone[0], everyone[1])
     else:
         shown = everyone[0]
-    mine = torch.distributed.get_world_size() * mine
+    if exchange.scaling == "sum":
+        return mine
+    mine = exchange.world * mine
     return mine + (shown - mine).detach()

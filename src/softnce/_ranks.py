@@ -4,8 +4,10 @@ A candidate is only a target: it carries no gradient, so gathering targets is ex
 are (class, weight) pairs. Two collectives per step: a header of 64 bytes per rank, then a block of 4-byte words.
 """
 
+from __future__ import annotations
+
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,44 +17,66 @@ from torch.nn.functional import pad
 
 from softnce.targets.soft_targets import DENSE, LABELS, SoftTargets
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 # Renamed in torch 2.13.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-def is_active() -> bool:
+class Exchange(NamedTuple):
+    """Who exchanges, and who adds up the gradients.
+
+    Attributes:
+        group: the ranks that exchange; None: all.
+        scaling: ``"mean"`` where the gradients of the ranks are then averaged, as DDP does; ``"sum"`` where they are
+            added up.
+    """
+
+    group: ProcessGroup | None = None
+    scaling: Literal["mean", "sum"] = "mean"
+
+    @property
+    def world(self) -> int:
+        return dist.get_world_size(self.group)
+
+    def all_sum(self, values: Tensor) -> Tensor:
+        """The sum of ``values`` over all ranks, without gradient."""
+        total = values.detach().clone()
+        dist.all_reduce(total, group=self.group)
+        return total
+
+
+def is_active(group: ProcessGroup | None = None) -> bool:
     """Whether there are other ranks to talk to."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
-def all_sum(values: Tensor) -> Tensor:
-    """The sum of ``values`` over all ranks, without gradient."""
-    total = values.detach().clone()
-    dist.all_reduce(total)
-    return total
-
-
-class _AverageGradient(torch.autograd.Function):
+class _SharedGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, parameter: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, parameter: Tensor, exchange: Exchange) -> Tensor:
+        ctx.exchange = exchange  # type: ignore[attr-defined]
         return parameter.view_as(parameter)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:
-        return all_sum(gradient) / dist.get_world_size()
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
+        exchange: Exchange = ctx.exchange  # type: ignore[attr-defined]
+        total = exchange.all_sum(gradient)
+        return total / exchange.world if exchange.scaling == "mean" else total, None
 
 
-def average_gradient(parameter: Tensor) -> Tensor:
-    """The parameter, with its gradient averaged over ranks: for one that DDP does not know."""
-    return _AverageGradient.apply(parameter)
+def share_gradient(parameter: Tensor, exchange: Exchange) -> Tensor:
+    """The parameter, with its gradient averaged or added up over ranks: for one that DDP does not know."""
+    return _SharedGradient.apply(parameter, exchange)
 
 
-def gather_targets(targets: SoftTargets) -> tuple[SoftTargets, int]:
+def gather_targets(targets: SoftTargets, group: ProcessGroup | None = None) -> tuple[SoftTargets, int]:
     """The targets of all ranks in rank order, and where this rank's begin.
 
     Batches may be uneven, or empty on some ranks. Sends S int32 and S float32 per row (labels: one int32; dense rows: K
     float32); float64 weights travel as float64. ξ is taken to be the same on all ranks.
     """
-    headers = _exchange(_header(targets), targets.device)
+    headers = _exchange(_header(targets), targets.device, group)
     sizes = [header.rows for header in headers]
     filled = [header for header in headers if header.rows] or headers
     num_classes = filled[0].num_classes
@@ -83,7 +107,7 @@ def gather_targets(targets: SoftTargets) -> tuple[SoftTargets, int]:
     longest = max(sizes)
     sent = pad(block, (0, sum(widths) - block.shape[1], 0, longest - len(block))).contiguous()
     received = sent.new_empty(len(sizes) * longest, sum(widths))
-    _all_gather(received, sent)
+    _all_gather(received, sent, group=group)
     rows = torch.cat([received[r * longest : r * longest + n] for r, n in enumerate(sizes)])
 
     index, weight, mass, counts = (part.contiguous() for part in rows.split(widths, 1))
@@ -95,7 +119,7 @@ def gather_targets(targets: SoftTargets) -> tuple[SoftTargets, int]:
         targets.smoothing_dist,
         counts[:, 0].bool() if masked else None,
     )
-    return gathered, sum(sizes[: dist.get_rank()])
+    return gathered, sum(sizes[: dist.get_rank(group)])
 
 
 class _Header(NamedTuple):
@@ -122,11 +146,11 @@ def _header(targets: SoftTargets) -> _Header:
     )
 
 
-def _exchange(header: _Header, device: torch.device) -> list[_Header]:
+def _exchange(header: _Header, device: torch.device, group: ProcessGroup | None) -> list[_Header]:
     numbers = [*map(int, header[:-1]), *struct.unpack("<q", struct.pack("<d", header.smoothing))]
     mine = torch.tensor(numbers, device=device)
-    everyone = mine.new_empty(dist.get_world_size() * len(mine))
-    _all_gather(everyone, mine)
+    everyone = mine.new_empty(dist.get_world_size(group) * len(mine))
+    _all_gather(everyone, mine, group=group)
     return [
         _Header(*row[:4], *map(bool, row[4:7]), *struct.unpack("<d", struct.pack("<q", row[7])))
         for row in everyone.view(-1, len(mine)).tolist()

@@ -38,6 +38,11 @@ def check_table(features: Tensor, table: Tensor, bias: Tensor | None, allow_empt
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() != 2:
             got = f"{tuple(tensor.shape)} of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
             raise ValueError(f"{name} must be a floating point matrix, got {got}")
+    if type(table).__name__ == "DTensor":
+        raise ValueError(
+            "table is sharded (a DTensor, as FSDP2 makes them outside of a module's forward); call the wrapped head "
+            "itself, head(features, targets, criterion), which gathers it"
+        )
     if features.shape[1] != table.shape[1]:
         raise ValueError(
             f"features have {features.shape[1]} columns, but the label embeddings in table have {table.shape[1]}"

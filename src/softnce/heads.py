@@ -55,7 +55,8 @@ class MLPHead(nn.Sequential):
     def forward(self, features: Tensor) -> Tensor:
         """Logits (N, K)."""
         _check_features(features, self[0].weight)  # type: ignore[arg-type]
-        return super().forward(features)
+        scores: Tensor = super().forward(features)  # type: ignore[no-untyped-call]
+        return scores
 
 
 class CosineHead(nn.Module):
@@ -115,8 +116,10 @@ class LabelEmbeddingHead(nn.Module):
     ) -> None:
         super().__init__()
         dim, num_classes = as_whole(dim, "dim"), as_whole(num_classes, "num_classes")
-        self.weight = nn.Parameter(torch.randn(num_classes, dim) / math.sqrt(dim))
         self.sparse = check_flag(sparse, "sparse")
+        # DDP expects sparse gradients from nn.Embedding alone.
+        self.table = nn.Embedding(num_classes, dim, sparse=self.sparse)
+        nn.init.normal_(self.table.weight, std=1 / math.sqrt(dim))
         self.cosine = check_flag(cosine, "cosine")
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_classes)) if check_flag(bias, "bias") else None)
 
@@ -139,12 +142,37 @@ class LabelEmbeddingHead(nn.Module):
                 head.bias.copy_(linear.bias)
         return head
 
+    @property
+    def weight(self) -> Tensor:
+        """The label embeddings, (K, d)."""
+        return self.table.weight
+
     def extra_repr(self) -> str:
         num_classes, dim = self.weight.shape
         return f"{dim}, {num_classes}, sparse={self.sparse}, cosine={self.cosine}, bias={self.bias is not None}"
 
-    def forward(self, features: Tensor) -> Tensor:
-        """All logits, (N, K)."""
+    def forward(
+        self,
+        features: Tensor,
+        targets: Tensor | SoftTargets | None = None,
+        criterion: ContrastiveLoss | None = None,
+        *,
+        sample_weight: Tensor | None = None,
+        batch: SoftTargets | None = None,
+        own: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """All logits, (N, K); with ``targets`` and a ``criterion``, :meth:`loss`.
+
+        Under DDP, FSDP or other wrappers, which only see calls of the module, call ``wrapped(features, targets,
+        criterion)``.
+        """
+        if targets is not None and criterion is not None:
+            return self.loss(
+                features, targets, criterion, sample_weight=sample_weight, batch=batch, own=own, generator=generator
+            )
+        if targets is not None or criterion is not None:
+            raise ValueError("targets and criterion go together: pass both for the loss, none for the logits")
         _check_features(features, self.weight)
         if self.cosine:
             return F.linear(F.normalize(features, dim=-1), F.normalize(self.weight, dim=-1), self.bias)

@@ -9,12 +9,24 @@ its gradient. Contrastive losses see the targets of all ranks. Ranks with an emp
 
 **Training** means here: the module is in training mode *and* gradients are enabled. Only then do ranks exchange
 anything, and only then does a queue or a running noise take in the batch; so a validation under ``torch.no_grad()`` is
-local, also where nobody called ``loss.eval()``. ``distributed=False`` keeps a rank to itself always.
+local, also where nobody called ``loss.eval()``.
+
+Two options of every loss say how ranks work together:
+
+- ``distributed``: who puts the gradients of the ranks together. ``"mean"``: they are averaged, as DDP, FSDP, Accelerate
+  and Lightning do; the value shown is the mean over all ranks. ``"sum"``: they are added up, or averaged after the loss
+  was multiplied by the number of ranks, as Hugging Face's ``Trainer`` does with a ``compute_loss_func``; the value is
+  this rank's share. ``False``: every rank keeps to itself.
+- ``process_group``: the ranks that exchange, None for all.
+
+With gradient accumulation, pass ``batch`` and ``own`` (see :mod:`softnce.functional`): the losses of the parts add up
+to the batch's. If a framework divides every loss by the number of parts (Accelerate, Lightning), multiply it by that
+number.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +51,12 @@ from softnce.draws import Categorical, Draw
 from softnce.noise import RunningNoise, log_noise
 from softnce.targets import SoftTargets
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Distributed = Literal["mean", "sum", False]
+"""How the gradients of the ranks are put together; False: every rank keeps to itself."""
+
 
 class ClassifierLoss(KeepsPrecision):
     """What all losses on class scores have: a temperature, weights, a reduction, and the model they train."""
@@ -56,7 +74,8 @@ class ClassifierLoss(KeepsPrecision):
         class_weight: Tensor | None = None,
         label_smoothing: float = 0.0,
         ignore_index: int = -100,
-        distributed: bool = True,
+        distributed: Distributed = "mean",
+        process_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
         check_class_weight(class_weight)
@@ -69,7 +88,8 @@ class ClassifierLoss(KeepsPrecision):
         self.reduction: Reduction = check_reduction(reduction)
         self.label_smoothing = check_label_smoothing(label_smoothing)
         self.ignore_index = ignore_index
-        self.distributed = distributed
+        self.distributed: Distributed = _check_distributed(distributed)
+        self.process_group = process_group
 
     def extra_repr(self) -> str:
         return f"temperature={self.temperature}, reduction={self.reduction!r}, label_smoothing={self.label_smoothing:g}"
@@ -90,7 +110,7 @@ class ClassifierLoss(KeepsPrecision):
         of the batch. A queue or a running noise then takes in nothing by itself: call :meth:`ContrastiveLoss.remember`
         once per batch.
         """
-        return self._loss(Logits(logits, self._exchanges()), targets, sample_weight, batch, own, generator)
+        return self._loss(Logits(logits, self._exchange() is not None), targets, sample_weight, batch, own, generator)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """p(k|x) ∝ exp(logit_k/τ), (N, K): what the trained model predicts."""
@@ -118,8 +138,11 @@ class ClassifierLoss(KeepsPrecision):
         """The rule of the module docstring: the same on every rank, whatever its batch holds."""
         return self.training and torch.is_grad_enabled()
 
-    def _exchanges(self) -> bool:
-        return self.distributed and self._trains() and _ranks.is_active()
+    def _exchange(self) -> _ranks.Exchange | None:
+        """How ranks exchange in this call, or None."""
+        if not self.distributed or not self._trains() or not _ranks.is_active(self.process_group):
+            return None
+        return _ranks.Exchange(self.process_group, "sum" if self.distributed == "sum" else "mean")
 
     def _loss(
         self,
@@ -135,7 +158,7 @@ class ClassifierLoss(KeepsPrecision):
             hard_labels_of=type(self).__name__ if self.hard_labels_only else None,
             temperature=self.temperature, reduction=self.reduction, sample_weight=sample_weight,
             class_weight=self.class_weight, label_smoothing=self.label_smoothing, ignore_index=self.ignore_index,
-            batch=batch, own=own, generator=generator, exchange=self._exchanges(),
+            batch=batch, own=own, generator=generator, exchange=self._exchange(),
         )[0]  # fmt: skip
 
 
@@ -145,7 +168,7 @@ class SoftTargetCrossEntropy(ClassifierLoss):
     Args:
         temperature: τ, a positive number or an ``nn.Parameter`` to be learned.
         reduction, class_weight, label_smoothing, ignore_index: as in :mod:`softnce.functional`.
-        distributed: whether ranks exchange means in training.
+        distributed, process_group: as in :mod:`softnce.losses`.
     """
 
 
@@ -161,7 +184,8 @@ class NLL(ClassifierLoss):
         reduction: Reduction = "mean",
         class_weight: Tensor | None = None,
         ignore_index: int = -100,
-        distributed: bool = True,
+        distributed: Distributed = "mean",
+        process_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             temperature=temperature,
@@ -169,6 +193,7 @@ class NLL(ClassifierLoss):
             class_weight=class_weight,
             ignore_index=ignore_index,
             distributed=distributed,
+            process_group=process_group,
         )
 
 
@@ -191,7 +216,8 @@ class ContrastiveLoss(ClassifierLoss):
         class_weight: Tensor | None = None,
         label_smoothing: float = 0.0,
         ignore_index: int = -100,
-        distributed: bool = True,
+        distributed: Distributed = "mean",
+        process_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             temperature=temperature,
@@ -200,6 +226,7 @@ class ContrastiveLoss(ClassifierLoss):
             label_smoothing=label_smoothing,
             ignore_index=ignore_index,
             distributed=distributed,
+            process_group=process_group,
         )
         if candidates is not None and not isinstance(candidates, (Candidates, SoftTargets)):
             raise TypeError(f"candidates must be a softnce.Candidates or SoftTargets, got {type(candidates).__name__}")
@@ -236,7 +263,7 @@ class ContrastiveLoss(ClassifierLoss):
 
         See :func:`softnce.functional.linear_soft_target_info_nce`.
         """
-        source = Table(features, table, bias, sparse, cosine, self._exchanges())
+        source = Table(features, table, bias, sparse, cosine, self._exchange() is not None)
         return self._loss(source, targets, sample_weight, batch, own, generator)
 
     def remember(self, batch: SoftTargets, *, generator: torch.Generator | None = None) -> None:
@@ -247,8 +274,8 @@ class ContrastiveLoss(ClassifierLoss):
         whole = batch.smooth(self.label_smoothing).detach()
         if self.draw is not None:
             whole = self.draw.alpha(whole, generator)
-        if self._exchanges() and self._remembers:
-            whole, _ = _ranks.gather_targets(whole)
+        if (exchange := self._exchange()) is not None and self._remembers:
+            whole, _ = _ranks.gather_targets(whole, exchange.group)
         self._take_in(whole)
 
     @property
@@ -280,7 +307,7 @@ class ContrastiveLoss(ClassifierLoss):
             others=self.others, remove_accidental_hits=self.remove_accidental_hits, chunk_size=self.chunk_size,
             reduction=self.reduction, sample_weight=sample_weight, class_weight=self.class_weight,
             label_smoothing=self.label_smoothing, ignore_index=self.ignore_index, batch=batch, own=own,
-            generator=generator, exchange=self._exchanges(), gather=self.running_noise is not None,
+            generator=generator, exchange=self._exchange(), gather=self.running_noise is not None,
         )  # fmt: skip
         if batch is None and self._trains():
             self._take_in(whole)
@@ -302,7 +329,7 @@ class SoftTargetInfoNCE(ContrastiveLoss):
         chunk_size: rows worked on at a time; by default as many as the cache holds.
         reduction, class_weight, label_smoothing, ignore_index: as in :mod:`softnce.functional`. Smoothing that all
             targets share cancels: ``label_smoothing=ε`` is exactly the temperature τ/(1 − ε) with noise η^(1−ε).
-        distributed: whether ranks exchange targets and means in training.
+        distributed, process_group: as in :mod:`softnce.losses`.
 
     >>> loss = SoftTargetInfoNCE(torch.tensor([0.5, 0.25, 0.25]), label_smoothing=0.1)
     >>> loss(torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), torch.tensor([0, 1]))
@@ -329,7 +356,8 @@ class InfoNCE(ContrastiveLoss):
         reduction: Reduction = "mean",
         class_weight: Tensor | None = None,
         ignore_index: int = -100,
-        distributed: bool = True,
+        distributed: Distributed = "mean",
+        process_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             noise_probs,
@@ -341,6 +369,7 @@ class InfoNCE(ContrastiveLoss):
             class_weight=class_weight,
             ignore_index=ignore_index,
             distributed=distributed,
+            process_group=process_group,
         )
 
 
@@ -363,7 +392,8 @@ class SoftDistributionInfoNCE(ContrastiveLoss):
         class_weight: Tensor | None = None,
         label_smoothing: float = 0.0,
         ignore_index: int = -100,
-        distributed: bool = True,
+        distributed: Distributed = "mean",
+        process_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             noise_probs,
@@ -377,6 +407,7 @@ class SoftDistributionInfoNCE(ContrastiveLoss):
             label_smoothing=label_smoothing,
             ignore_index=ignore_index,
             distributed=distributed,
+            process_group=process_group,
         )
 
 
@@ -400,7 +431,7 @@ class ExpectedInfoNCE(ContrastiveLoss):
         chunk_size: rows worked on at a time; by default as many as the cache holds.
         reduction, class_weight, label_smoothing, ignore_index: as in :mod:`softnce.functional`. Smoothing does not
             cancel here: it smooths, as in cross-entropy.
-        distributed: whether ranks exchange targets and means in training.
+        distributed, process_group: as in :mod:`softnce.losses`.
 
     >>> loss = ExpectedInfoNCE(torch.tensor([0.5, 0.25, 0.25]), label_smoothing=0.1)
     >>> loss(torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), torch.tensor([0, 1]))
@@ -421,7 +452,8 @@ class ExpectedInfoNCE(ContrastiveLoss):
         class_weight: Tensor | None = None,
         label_smoothing: float = 0.0,
         ignore_index: int = -100,
-        distributed: bool = True,
+        distributed: Distributed = "mean",
+        process_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             noise_probs,
@@ -433,8 +465,17 @@ class ExpectedInfoNCE(ContrastiveLoss):
             label_smoothing=label_smoothing,
             ignore_index=ignore_index,
             distributed=distributed,
+            process_group=process_group,
         )
         self.others = check_others(others)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, others={self.others!r}"
+
+
+def _check_distributed(distributed: object) -> Distributed:
+    if distributed is True:
+        return "mean"
+    if distributed not in ("mean", "sum", False):
+        raise ValueError(f"distributed must be 'mean', 'sum' or False, got {distributed!r}")
+    return distributed

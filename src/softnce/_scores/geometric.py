@@ -91,9 +91,9 @@ def _label_losses(
     sharpness = 1 - targets.smoothing
     label, labels = targets.labels, group.labels
     ones = torch.ones_like(labels, dtype=dtype) if group.mask is None else group.mask.to(dtype)
-    counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add_(0, labels, ones)
+    counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add(0, labels, ones)
     # The lowest number instead of −∞ for n = 0, so that gradients stay finite when all classes are empty.
-    log_counts = counts.log_().clamp_(min=torch.finfo(dtype).min)
+    log_counts = counts.log().clamp(min=torch.finfo(dtype).min)
     shift = None if log_noise is None else sharpness * log_noise.to(dtype)
     offset = log_counts if shift is None else log_counts - shift
     if logits.numel() <= SMALL and group.mask is None and chunk_size is None:

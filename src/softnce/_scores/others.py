@@ -33,7 +33,7 @@ class Others:
         """The class counts of all candidates, (K,), in float64. O(M·S + K)."""
         total = torch.zeros(self.num_classes, dtype=torch.float64, device=self.device) + self.noise_mass
         for group in self.groups:
-            total += group.class_mass(torch.float64)
+            total = total + group.class_mass(torch.float64)
         return total
 
 
