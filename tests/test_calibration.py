@@ -3,6 +3,7 @@
 import doctest
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -200,7 +201,7 @@ def test_fit_temperature_is_the_minimum_of_the_likelihood():
 
 
 def test_fit_temperature_stops_at_its_limits():
-    separable = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    separable = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     assert fit_temperature(separable, torch.tensor([0, 1])) == 1e-3
     assert fit_temperature(separable, torch.tensor([1, 0])) == 1e3
 
@@ -231,15 +232,18 @@ def _gathering_rank(rank, store, logits, targets):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p, y: expected_calibration_error(p, y, bins=0), "bins must be at least 1"),
+        (lambda p, y: expected_calibration_error(p, y, bins=0), "bins must be a whole number of at least 1"),
         (lambda p, y: expected_calibration_error(p, y, binning="size"), "'width' or 'mass', got 'size'"),
         (lambda p, y: expected_calibration_error(p[0], y), r"probs must be floating point \(N, K\)"),
         (lambda p, y: expected_calibration_error(p * 2, y), "probs must sum to 1"),
         (lambda p, y: expected_calibration_error(p - 0.5, y), "not logits"),
         (lambda p, y: expected_calibration_error(p[:0], y[:0]), "no row that counts"),
-        (lambda p, y: expected_calibration_error(p, y[:-1]), "targets have 3 rows, probs have 4"),
+        (
+            lambda p, y: expected_calibration_error(p, y[:-1]),
+            r"targets must be labels of shape \(4,\) .* for these probs, got shape \(3,\)",
+        ),
         (lambda p, y: expected_calibration_error(p, y + 9), "holds the label"),
-        (lambda p, y: expected_calibration_error(p, p[:, :2]), r"\(N, 3\) probabilities"),
+        (lambda p, y: expected_calibration_error(p, p[:, :2]), r"probabilities of shape \(4, 3\) for these probs"),
         (lambda p, y: negative_log_likelihood(p * math.nan, y), "NaN in 4 of 4 rows"),
         (lambda p, y: fit_temperature(p.log() - math.inf, y), "finite"),
         (lambda p, y: fit_temperature(p, y, limits=(2.0, 1.0)), "limits must be"),
@@ -256,3 +260,60 @@ def test_misuse_is_named(call, message):
 
 def test_examples_in_the_docstrings():
     assert doctest.testmod(calibration).failed == 0
+
+
+def test_pixels_are_samples_and_ignored_ones_are_left_out():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(3, 5, 4, 2, dtype=torch.double), torch.randint(5, (3, 4, 2))
+    labels[0, 0] = 255
+    rows, flat = logits.movedim(1, -1).reshape(-1, 5), labels.flatten()
+    rows, flat = rows[flat != 255], flat[flat != 255]
+    for measure in (expected_calibration_error, maximum_calibration_error, classwise_calibration_error, brier_score):
+        found = measure(logits.softmax(1), labels, ignore_index=255)
+        torch.testing.assert_close(found, measure(rows.softmax(1), flat))
+    for measure in (negative_log_likelihood, fit_temperature):
+        assert float(measure(logits, labels, ignore_index=255)) == pytest.approx(float(measure(rows, flat)))
+    whole, parts = CalibrationMeter(), CalibrationMeter()
+    whole.update(rows, flat)
+    for image, label in zip(logits, labels, strict=True):
+        parts.update(image[None], label[None], ignore_index=255)
+    assert parts.compute() == pytest.approx(whole.compute())
+    soft = torch.randn(3, 5, 4, 2, dtype=torch.double).softmax(1)
+    torch.testing.assert_close(
+        brier_score(logits.softmax(1), soft),
+        brier_score(logits.movedim(1, -1).reshape(-1, 5).softmax(1), soft.movedim(1, -1).reshape(-1, 5)),
+    )
+
+
+def test_arrays_and_lists_are_read():
+    logits, labels = problem(20, 4, False, 1)
+    probs = logits.softmax(1)
+    assert expected_calibration_error(probs.numpy(), labels.numpy()) == expected_calibration_error(probs, labels)
+    assert brier_score(probs.tolist(), labels.tolist()).item() == pytest.approx(
+        brier_score(probs, labels).item(), abs=1e-6
+    )
+    assert fit_temperature(logits.numpy(), labels.numpy()) == fit_temperature(logits, labels)
+    curve = reliability_curve(np.array([0.2, 0.9]), np.array([0, 1]))
+    assert curve.count.sum() == 2
+
+
+@pytest.mark.parametrize("measure", [negative_log_likelihood, fit_temperature, CalibrationMeter().update])
+def test_probabilities_are_not_taken_for_logits(measure):
+    logits, labels = problem(20, 4, False, 1)
+    for probs in (logits.softmax(1), logits.softmax(1).float(), logits.softmax(1).half()):
+        with pytest.raises(ValueError, match=r"logits must be unnormalised scores, got probabilities: .* logarithm"):
+            measure(probs, labels)
+    measure(logits.log_softmax(1), labels)
+
+
+def test_a_curve_is_drawn():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    logits, labels = problem(200, 4, False, 1)
+    curve = reliability_curve(*top_label(logits.softmax(1), labels), bins=10)
+    ax = curve.plot()
+    bars = [bar for bar in ax.patches if bar.get_height() > 0]
+    assert [bar.get_height() for bar in bars] == [a for a in curve.accuracy.tolist() if a > 0]
+    assert "expected calibration error" in ax.get_title()
+    assert curve.plot(ax) is ax
+    matplotlib.pyplot.close(ax.figure)

@@ -17,6 +17,7 @@ from softnce import (
     heads,
     information,
     losses,
+    mixing,
     noise,
     targets,
     teacher,

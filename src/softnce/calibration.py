@@ -1,25 +1,35 @@
 """Does a probability of 0.8 mean right four times in five? Calibration errors, proper scores, temperature.
 
-Targets are labels (N,), probabilities (N, K), or ``SoftTargets``; ignored rows are left out. With soft
-targets every quantity is its expectation over a label drawn from the target: a prediction counts as correct to
-the degree the target agrees with it. Models trained by contrast give unnormalised scores: take their softmax
-where probabilities are asked for, hand them over as they are where logits are.
+Scores are (N, K), or (N, K, d₁, …) as in segmentation; targets are labels (N,) or (N, d₁, …), probabilities of the
+scores' shape, or ``SoftTargets``. Both may be numpy or pandas arrays or lists. Samples labelled ``ignore_index`` are
+left out. With soft targets every quantity is its expectation over a label drawn from the target: a prediction counts
+as correct to the degree the target agrees with it. Models trained by contrast give unnormalised scores: take their
+softmax where probabilities are asked for, pass them as they are where logits are.
 
 References: Guo et al. 2017 (expected calibration error, temperature scaling); Nixon et al. 2019 (equal-mass
 and class-wise errors); Brier 1950.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from softnce._checks import check_rows_sum_to_one, values_are_checked
-from softnce.targets.soft_targets import SoftTargets, as_soft_targets
+from softnce._checks import (
+    as_number,
+    as_tensor,
+    as_whole,
+    check_choice,
+    check_rows_sum_to_one,
+    values_are_checked,
+)
+from softnce._rows import rows_of_targets
+from softnce.targets import SoftTargets
+from softnce.targets._constructors import ArrayLike
 
-Targets = Tensor | SoftTargets
+Targets = ArrayLike | SoftTargets
 Binning = Literal["width", "mass"]
 
 
@@ -47,9 +57,43 @@ class ReliabilityCurve:
         """The largest gap of a bin that holds anything."""
         return self.gap.max()
 
+    def plot(self, ax: Any = None) -> Any:
+        """A reliability diagram: each bin's accuracy as a bar, its confidence as a mark (needs matplotlib).
+
+        Args:
+            ax: matplotlib axes to draw on; None: a new figure's.
+
+        Returns:
+            the axes.
+        """
+        if ax is None:
+            try:
+                from matplotlib import pyplot
+            except ModuleNotFoundError as error:
+                raise ModuleNotFoundError("ReliabilityCurve.plot needs matplotlib: pip install matplotlib") from error
+            ax = pyplot.subplots()[1]
+        elif not hasattr(ax, "bar"):
+            raise TypeError(f"ax must be matplotlib axes or None, got {type(ax).__name__}")
+        edges, filled = self.edges.tolist(), (self.count > 0).tolist()
+        bins = [
+            (low, high - low, accuracy, confidence)
+            for low, high, accuracy, confidence, is_filled in zip(
+                edges, edges[1:], self.accuracy.tolist(), self.confidence.tolist(), filled, strict=False
+            )
+            if is_filled
+        ]
+        left, width, accuracy, confidence = zip(*bins, strict=True) if bins else ((), (), (), ())
+        ax.bar(left, accuracy, width, align="edge", alpha=0.6, edgecolor="white", label="accuracy")
+        ax.plot(confidence, confidence, "_", color="black", label="confidence")
+        ax.plot([0, 1], [0, 1], ":", color="grey")
+        ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="observed frequency")
+        ax.set_title(f"expected calibration error {100 * float(self.expected_error):.1f} %")
+        ax.legend(loc="upper left")
+        return ax
+
 
 def reliability_curve(
-    confidence: Tensor, outcome: Tensor, *, bins: int = 15, binning: Binning = "width"
+    confidence: ArrayLike, outcome: ArrayLike, *, bins: int = 15, binning: Binning = "width"
 ) -> ReliabilityCurve:
     """Bin predicted probabilities and compare each bin's mean with the frequency of what was predicted.
 
@@ -57,17 +101,20 @@ def reliability_curve(
         confidence: (N,) predicted probabilities.
         outcome: (N,) whether the prediction came true, in [0, 1]; fractions for soft targets.
         bins: number of bins B.
-        binning: ``"width"`` for equal intervals of [0, 1]; ``"mass"`` for equally many samples a bin. Equal
-            confidences never part, so the result does not depend on the order of the samples.
+        binning: ``"width"`` for equal intervals of [0, 1]; ``"mass"`` for equally many samples per bin. Ties
+            share a bin, so the result does not depend on the order of the samples.
 
     Time O(N log B), for equal mass O(N log N); memory O(N).
     """
-    _check_binning(bins, binning)
+    bins = _check_binning(bins, binning)
+    confidence, outcome = as_tensor(confidence, "confidence"), as_tensor(outcome, "outcome")
     if confidence.dim() != 1 or outcome.shape != confidence.shape:
         raise ValueError(
             "confidence and outcome must be vectors of one length, "
             f"got shapes {tuple(confidence.shape)} and {tuple(outcome.shape)}"
         )
+    if not confidence.is_floating_point() or outcome.is_complex():
+        raise TypeError(f"confidence must be floating point probabilities, got {confidence.dtype}")
     if len(confidence) == 0:
         raise ValueError("confidence is empty: calibration needs at least one sample")
     for name, value in (("confidence", confidence), ("outcome", outcome)):
@@ -79,37 +126,59 @@ def reliability_curve(
 
 
 def expected_calibration_error(
-    probs: Tensor, targets: Targets, *, bins: int = 15, binning: Binning = "width"
+    probs: ArrayLike,
+    targets: Targets,
+    *,
+    bins: int = 15,
+    binning: Binning = "width",
+    ignore_index: int = -100,
 ) -> Tensor:
     """Mean |accuracy − confidence| over bins of the predicted class's probability, weighted by their counts.
 
     Args:
-        probs: (N, K) class probabilities.
-        targets: labels (N,), probabilities (N, K) or ``SoftTargets``.
+        probs: (N, K) or (N, K, d₁, …) class probabilities.
+        targets: labels (N,) or (N, d₁, …), probabilities of the same shape as ``probs``, or ``SoftTargets``.
         bins, binning: as in :func:`reliability_curve`.
+        ignore_index: label of samples to leave out.
 
     >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
     >>> round(expected_calibration_error(probs, torch.tensor([0, 1]), bins=10).item(), 4)
     0.35
     """
-    return reliability_curve(*top_label(probs, targets), bins=bins, binning=binning).expected_error
+    return reliability_curve(
+        *top_label(probs, targets, ignore_index=ignore_index), bins=bins, binning=binning
+    ).expected_error
 
 
-def maximum_calibration_error(probs: Tensor, targets: Targets, *, bins: int = 15, binning: Binning = "width") -> Tensor:
+def maximum_calibration_error(
+    probs: ArrayLike,
+    targets: Targets,
+    *,
+    bins: int = 15,
+    binning: Binning = "width",
+    ignore_index: int = -100,
+) -> Tensor:
     """The largest |accuracy − confidence| of a bin; arguments as :func:`expected_calibration_error`."""
-    return reliability_curve(*top_label(probs, targets), bins=bins, binning=binning).maximum_error
+    return reliability_curve(
+        *top_label(probs, targets, ignore_index=ignore_index), bins=bins, binning=binning
+    ).maximum_error
 
 
 def classwise_calibration_error(
-    probs: Tensor, targets: Targets, *, bins: int = 15, binning: Binning = "width"
+    probs: ArrayLike,
+    targets: Targets,
+    *,
+    bins: int = 15,
+    binning: Binning = "width",
+    ignore_index: int = -100,
 ) -> Tensor:
     """Expected calibration error of each class's probability against its frequency, averaged over classes.
 
     Unlike the top-label error it sees the whole distribution. Arguments as
     :func:`expected_calibration_error`. Time O(N·K·log B), for equal mass O(N·K·log N); memory O(N·K).
     """
-    _check_binning(bins, binning)
-    probs, frequency = _probs_and_frequency(probs, targets)
+    bins = _check_binning(bins, binning)
+    probs, frequency = _probs_and_frequency(probs, targets, ignore_index)
     if binning == "width":
         return _classwise(_bin_totals(probs, frequency, _width_edges(probs, bins)))
     totals = [
@@ -118,25 +187,31 @@ def classwise_calibration_error(
     return _classwise(torch.cat(totals))
 
 
-def brier_score(probs: Tensor, targets: Targets) -> Tensor:
+def brier_score(probs: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> Tensor:
     """Mean over samples of Σ_k (p_k − 1[label = k])², in [0, 2].
 
     For a soft target y its expectation is Σ_k (p_k − y_k)² + 1 − Σ_k y_k², smallest at p = y.
     """
-    probs, frequency = _probs_and_frequency(probs, targets)
-    probs = probs.double()
-    return (probs.square().sum(1) - 2 * (probs * frequency).sum(1) + 1).mean()
+    given, frequency = _probs_and_frequency(probs, targets, ignore_index)
+    p = given.double()
+    return (p.square().sum(1) - 2 * (p * frequency).sum(1) + 1).mean()
 
 
-def negative_log_likelihood(logits: Tensor, targets: Targets) -> Tensor:
+def negative_log_likelihood(logits: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> Tensor:
     """Mean of −Σ_k y_k log softmax(logits)_k. For probabilities pass their logarithm."""
-    logits, frequency = _logits_and_frequency(logits, targets)
+    logits, frequency = _logits_and_frequency(logits, targets, ignore_index)
     log_probs = logits.double().log_softmax(1)
     # a class that cannot happen costs nothing, also where its log-probability is −inf
     return -torch.where(frequency > 0, frequency * log_probs, 0.0).sum(1).mean()
 
 
-def fit_temperature(logits: Tensor, targets: Targets, *, limits: tuple[float, float] = (1e-3, 1e3)) -> float:
+def fit_temperature(
+    logits: ArrayLike,
+    targets: Targets,
+    *,
+    limits: tuple[float, float] = (1e-3, 1e3),
+    ignore_index: int = -100,
+) -> float:
     """The temperature T that minimises the negative log-likelihood of softmax(logits / T).
 
     Fit it on held-out data. The likelihood is convex in β = 1/T with slope E[Σ_k (softmax(βz)_k − y_k) z_k];
@@ -144,9 +219,12 @@ def fit_temperature(logits: Tensor, targets: Targets, *, limits: tuple[float, fl
     within ``limits`` the nearer limit is returned: the lowest temperature means that every sample is
     predicted rightly, so that no confidence is too high. Time O(N·K) a step, about ten steps.
     """
-    if not 0 < limits[0] < limits[1]:
+    if not isinstance(limits, (tuple, list)) or len(limits) != 2:
+        raise ValueError(f"limits must be the lowest and the highest temperature, got {limits!r}")
+    lowest, highest = (as_number(limit, "limits", "two positive numbers") for limit in limits)
+    if not 0 < lowest < highest < torch.inf:
         raise ValueError(f"limits must be 0 < lowest < highest temperature, got {limits}")
-    z, frequency = _logits_and_frequency(logits, targets)
+    z, frequency = _logits_and_frequency(logits, targets, ignore_index)
     if not bool(z.isfinite().all()):
         raise ValueError("logits must be finite to fit a temperature")
     z = z.double() - z.double().amax(1, keepdim=True)
@@ -158,11 +236,11 @@ def fit_temperature(logits: Tensor, targets: Targets, *, limits: tuple[float, fl
         curvature = (p * z.square()).sum(1) - mean.square()
         return (mean.mean() - observed).item(), curvature.mean().item()
 
-    low, high = 1 / limits[1], 1 / limits[0]
+    low, high = 1 / highest, 1 / lowest
     if slope_and_curvature(high)[0] <= 0:
-        return limits[0]
+        return lowest
     if slope_and_curvature(low)[0] >= 0:
-        return limits[1]
+        return highest
     beta = min(max(1.0, low), high)
     for _ in range(200):
         slope, curvature = slope_and_curvature(beta)
@@ -188,8 +266,7 @@ class CalibrationMeter:
     """
 
     def __init__(self, bins: int = 15) -> None:
-        _check_binning(bins, "width")
-        self.bins = bins
+        self.bins = _check_binning(bins, "width")
         self.reset()
 
     def reset(self) -> None:
@@ -198,9 +275,10 @@ class CalibrationMeter:
         self.brier = self.nll = 0.0
         self.class_totals: Tensor | None = None  # (K, B, 3)
 
-    def update(self, logits: Tensor, targets: Targets) -> None:
-        """Add a batch: logits (N, K), targets as everywhere here."""
-        logits, frequency = _logits_and_frequency(logits.detach().float(), targets, may_be_empty=True)
+    def update(self, logits: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> None:
+        """Add a batch: logits (N, K) or (N, K, d₁, …), targets as everywhere here."""
+        logits, frequency = _logits_and_frequency(logits, targets, ignore_index, may_be_empty=True)
+        logits = logits.detach().float()
         if len(logits) == 0:
             return
         probs = logits.softmax(1)
@@ -250,9 +328,9 @@ class CalibrationMeter:
         }
 
 
-def top_label(probs: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-    """The predicted class's probability (N,), and how far the target agrees with that class (N,)."""
-    probs, frequency = _probs_and_frequency(probs, targets)
+def top_label(probs: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> tuple[Tensor, Tensor]:
+    """Of each sample that counts, the predicted class's probability and how far the target agrees with that class."""
+    probs, frequency = _probs_and_frequency(probs, targets, ignore_index)
     confidence, predicted = probs.max(1)
     return confidence.clamp(max=1), frequency.gather(1, predicted[:, None])[:, 0].clamp(max=1)
 
@@ -295,34 +373,50 @@ def _mass_edges(probability: Tensor, bins: int) -> Tensor:
     return torch.cat([inner.new_zeros(1), inner, inner.new_ones(1)])
 
 
-def _check_binning(bins: int, binning: str) -> None:
-    if bins < 1:
-        raise ValueError(f"bins must be at least 1, got {bins}")
-    if binning not in ("width", "mass"):
-        raise ValueError(f"binning must be 'width' or 'mass', got {binning!r}")
+def _check_binning(bins: int, binning: str) -> int:
+    check_choice(binning, "binning", ("width", "mass"))
+    return as_whole(bins, "bins")
 
 
-def _probs_and_frequency(probs: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-    probs, frequency = _logits_and_frequency(probs, targets, "probs")
+def _probs_and_frequency(probs: ArrayLike, targets: Targets, ignore_index: int) -> tuple[Tensor, Tensor]:
+    probs, frequency = _rows_and_frequency(probs, targets, ignore_index, "probs")
     if values_are_checked(probs):
         check_rows_sum_to_one(probs, "probs")
     return probs, frequency
 
 
 def _logits_and_frequency(
-    logits: Tensor, targets: Targets, name: str = "logits", may_be_empty: bool = False
+    logits: ArrayLike, targets: Targets, ignore_index: int, may_be_empty: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The rows that count, and how often each class happens in them: (N, K) as given and (N, K) in double."""
-    if logits.dim() != 2 or not logits.is_floating_point():
-        raise ValueError(f"{name} must be floating point (N, K), got {tuple(logits.shape)} of {logits.dtype}")
-    soft = as_soft_targets(targets, logits.shape[1])
-    if len(soft) != len(logits):
-        raise ValueError(f"targets have {len(soft)} rows, {name} have {len(logits)}")
-    frequency = soft.unmasked_dense().double().to(logits.device)
-    if soft.mask is not None:
-        logits, frequency = logits[soft.mask.to(logits.device)], frequency[soft.mask.to(logits.device)]
-    if len(logits) == 0 and not may_be_empty:
-        raise ValueError(f"{name} have no row that counts: calibration needs at least one sample")
-    if values_are_checked(logits) and bool(logits.isnan().any()):
-        raise ValueError(f"{name} hold NaN in {int(logits.isnan().any(1).sum())} of {len(logits)} rows")
+    logits, frequency = _rows_and_frequency(logits, targets, ignore_index, "logits", may_be_empty)
+    if values_are_checked(logits) and logits.numel() and logits.shape[1] > 1 and bool((logits >= 0).all()):
+        slack = 1e-4 if logits.dtype in (torch.float32, torch.float64) else 1e-2
+        if bool(((logits.double().sum(1) - 1).abs() <= slack).all()):
+            raise ValueError(
+                "logits must be unnormalised scores, got probabilities: none is negative and every row sums to 1; "
+                "pass their logarithm"
+            )
     return logits, frequency
+
+
+def _rows_and_frequency(
+    scores: ArrayLike, targets: Targets, ignore_index: int, name: str, may_be_empty: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The samples that count, and how often each class happens in them: (N, K) as given and (N, K) in double."""
+    scores = as_tensor(scores, name)
+    if scores.dim() < 2 or not scores.is_floating_point() or scores.shape[1] == 0:
+        raise ValueError(
+            f"{name} must be floating point (N, K) or (N, K, d1, ...), got {tuple(scores.shape)} of {scores.dtype}"
+        )
+    spread = scores.movedim(1, -1)
+    rows = spread.reshape(-1, scores.shape[1])
+    targets = (targets if isinstance(targets, SoftTargets) else as_tensor(targets, "targets")).to(rows.device)
+    soft = rows_of_targets(targets, rows, rows.shape[1], spread.shape[:-1], name, 0.0, ignore_index)
+    frequency = soft.unmasked_dense().double()
+    if soft.mask is not None:
+        rows, frequency = rows[soft.mask], frequency[soft.mask]
+    if len(rows) == 0 and not may_be_empty:
+        raise ValueError(f"{name} have no row that counts: calibration needs at least one sample")
+    if values_are_checked(rows) and bool(rows.isnan().any()):
+        raise ValueError(f"{name} hold NaN in {int(rows.isnan().any(1).sum())} of {len(rows)} rows")
+    return rows, frequency

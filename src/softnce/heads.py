@@ -55,7 +55,8 @@ class MLPHead(nn.Sequential):
     def forward(self, features: Tensor) -> Tensor:
         """Logits (N, K)."""
         _check_features(features, self[0].weight)  # type: ignore[arg-type]
-        return super().forward(features)
+        scores: Tensor = super().forward(features)  # type: ignore[no-untyped-call]
+        return scores
 
 
 class CosineHead(nn.Module):

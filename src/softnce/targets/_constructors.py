@@ -297,4 +297,5 @@ def _numbered(annotator: ArrayLike, size: int) -> Tensor:
             f"annotator must hold {size} integers or strings, one per annotation, "
             f"got {annotator.dtype} of shape {tuple(annotator.shape)}"
         )
-    return annotator.long()
+    numbers: Tensor = annotator.long()
+    return numbers

@@ -32,6 +32,19 @@ def fits(seeds, *, adam_gap=0.0, sgd_gap=0.0, rise=0.0):
 
 
 @pytest.mark.parametrize(
+    ("seeds", "gap", "verdict"), [(5, 0.003, "beyond"), (5, 0.0, "not reproduced"), (2, 0.003, "undecided")]
+)
+def test_expected_info_nce_beside_nll(seeds, gap, verdict):
+    rows = fits(seeds, sgd_gap=gap)
+    ours = [r for r in rows if (r.config["loss"], r.config["optimiser"]) == ("info-nce", "sgd")]
+    ours = [row(r.config | {"loss": "expected-info-nce"}, r.result) for r in ours]
+    found = studies.load("density").judge([*rows, *ours])
+    assert found["density-expected"].verdict == verdict
+    assert "expected InfoNCE − InfoNCE +0.00 [+0.00, +0.00]" in found["density-expected"].ours
+    assert "density-expected" not in studies.load("density").judge(rows)
+
+
+@pytest.mark.parametrize(
     ("rows", "gap", "trend"),
     [
         (fits(5, adam_gap=0.003, sgd_gap=0.003), "reproduced", "not reproduced"),

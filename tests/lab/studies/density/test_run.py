@@ -93,7 +93,7 @@ def test_a_seed_gives_the_same_numbers_alone_and_in_company(tmp_path, finished):
     ]
     with Progress(disable=True) as progress:
         outcomes = list(density.execute(wanted, progress))
-    assert len(outcomes) == 6
+    assert len(outcomes) == 7
     for outcome in outcomes:
         name = run_id("density", density.VERSION, to_mapping(outcome.run))
         assert outcome.result["kl"] == pytest.approx(together[name]["kl"], rel=1e-3)

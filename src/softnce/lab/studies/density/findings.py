@@ -15,6 +15,7 @@ from softnce.lab.losses import TITLES
 from softnce.lab.studies.density.error import statistical_limit
 
 PAIR = ("nll", "info-nce")
+EXPECTED = "expected-info-nce"
 PROTOCOLS = {"adam": "with Adam, small steps", "sgd": "with SGD, noisy steps"}
 FEWEST_SEEDS = 3  # for a verdict
 
@@ -48,6 +49,7 @@ class Density:
         fits: at that protocol.
         optimum, maps: exact fits, and t-SNE maps.
         noise: measured gradient noise, at any batch size.
+        expected_noise: that of expected InfoNCE beside NLL and InfoNCE, likewise.
         grid: fits at fixed epochs, of the most epochs.
         contrast: fits of soft target InfoNCE, of the most epochs.
         speed: seconds per fit and epoch, batched and one after another; empty if not measured.
@@ -56,6 +58,7 @@ class Density:
     fits: list[Row]
     optimum: list[Row]
     noise: list[Row]
+    expected_noise: list[Row]
     grid: list[Row]
     contrast: list[Row]
     maps: list[Row]
@@ -88,9 +91,9 @@ class Density:
         there = ((_place(row), row.result["kl"]) for row in self.of(loss, optimiser))
         return {seed: kl for (place, seed), kl in there if place == alignment}
 
-    def gap(self, alignment: float, optimiser: str) -> list[float]:
-        """KL of NLL minus that of InfoNCE, paired: the same data and the same batches."""
-        return _paired(*(self.at(alignment, loss, optimiser) for loss in PAIR))
+    def gap(self, alignment: float, optimiser: str, other: str = "info-nce") -> list[float]:
+        """KL of NLL minus that of InfoNCE (or another loss), paired: the same data and the same batches."""
+        return _paired(*(self.at(alignment, loss, optimiser) for loss in ("nll", other)))
 
     def exact(self, value: str) -> ByAlignment:
         return by_alignment(self.optimum, value)
@@ -98,6 +101,18 @@ class Density:
     def noise_over(self, value: Callable[[dict[str, Any]], float]) -> ByAlignment:
         """Of the gradient noise at the protocol's batch size."""
         return by_alignment([r for r in self.noise if r.config["batch_size"] == self.config["batch_size"]], value)
+
+    def noise_places(self) -> list[tuple[float, int]]:
+        """Alignments and batch sizes at which the gradient noise of expected InfoNCE was measured."""
+        return sorted({(_place(row)[0], row.config["batch_size"]) for row in self.expected_noise})
+
+    def relative_noise(self, alignment: float, batch_size: int) -> dict[str, float]:
+        """Variance of the batch gradient over that of NLL, mean over seeds, of the losses measured together."""
+        there = [r for r in self.expected_noise if (_place(r)[0], r.config["batch_size"]) == (alignment, batch_size)]
+        return {
+            loss: sum(row.result[loss]["total"] / row.result["nll"]["total"] for row in there) / len(there)
+            for loss in (there[0].config["losses"] if there else ())
+        }
 
     def cells(self) -> dict[tuple[float, str, str, float, int], Cell]:
         """By alignment, optimiser, loss, learning rate and batch size."""
@@ -155,7 +170,8 @@ def read(rows: Sequence[Row]) -> Density:
     return Density(
         fits=[row for row in fits if _protocol(row) == protocol],
         optimum=of("optimum"),
-        noise=of("noise"),
+        noise=[row for row in of("noise") if "losses" not in row.config],
+        expected_noise=[row for row in of("noise") if "losses" in row.config],
         grid=_longest(row for row in of("fit") if row.config["tail"]),
         contrast=_longest(row for row in of("fit") if row.config["loss"] == "soft-target-info-nce"),
         maps=sorted(of("map"), key=lambda row: _place(row)[0]),
@@ -170,7 +186,24 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
         answers["density-orthogonal"] = _orthogonal(found)
     if found.contrast:
         answers["density-soft-target"] = _soft_target(found)
+    if found.of(EXPECTED, "sgd"):
+        answers["density-expected"] = _expected(found)
     return answers
+
+
+def _expected(found: Density) -> Finding:
+    highest = max(found.alignments)
+    gap, beside = found.gap(highest, "sgd", EXPECTED), _paired(
+        found.at(highest, EXPECTED, "sgd"), found.at(highest, "info-nce", "sgd")
+    )  # fmt: skip
+    ours = f"""NLL − expected InfoNCE at {highest:g} %: {interval(gap)}, expected InfoNCE − InfoNCE {interval(beside)},
+        {PROTOCOLS["sgd"]} (thousandths of a nat)"""
+    verdict: Verdict = "undecided"
+    if len(gap) >= FEWEST_SEEDS:
+        e = estimate(gap)
+        surely = e.low > 0 and e.mean > found.limit / 10
+        verdict = "beyond" if surely else "not reproduced" if e.high < found.limit / 10 else "undecided"
+    return Finding(ours, _on(found, gap), verdict)
 
 
 def _gap(found: Density) -> Finding:

@@ -11,6 +11,7 @@ With scores s = logits + log r, r a weight for each class, and q = softmax(s):
     InfoNCE                     q − onehot(y)       r_k = n_k / (N η_k), n_k the batch's counts (O(N·K), not O(N²))
     ... without −log η          q − onehot(y)       r_k = n_k
     soft distribution InfoNCE   as InfoNCE          labels redrawn from (1−ε)·onehot(y) + ε/K each time
+    expected InfoNCE, labels    q − onehot(y)       r_k = (n_k + m η_k) / ((N + m) η_k), m = K
     soft target cross-entropy   q − p(·|x)          r_k = 1
     soft target InfoNCE         Σ_j w_ij p_j − p_i  r_k = 1/η_k, w_i = softmax over the batch's j of Σ_k p_jk s_ik
 
@@ -35,11 +36,12 @@ Loss = Literal[
     "info-nce",
     "info-nce-without-noise",
     "soft-dist-info-nce",
+    "expected-info-nce",
     "soft-ce",
     "soft-target-info-nce",
 ]
 Optimiser = Literal["adam", "sgd"]
-COUNTED = ("info-nce", "info-nce-without-noise", "soft-dist-info-nce")
+COUNTED = ("info-nce", "info-nce-without-noise", "soft-dist-info-nce", "expected-info-nce")
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,9 @@ class Gradient:
         self.targets = data.conditional.to(dtype).reshape(-1, data.num_classes)  # (D·M, K)
         self.log_noise = torch.stack([log_noise(data, variant) for variant in variants], 1).to(dtype)  # (D, L, K)
         self.counted = torch.tensor([variant.loss in COUNTED for variant in variants])[:, None]
+        # Classes that expected InfoNCE counts beside the batch's: m·η with m = K.
+        more = [data.num_classes * (variant.loss == "expected-info-nce") for variant in variants]
+        self.more = self.log_noise.exp() * torch.tensor(more, dtype=dtype)[:, None]  # (D, L, K)
         self.smoothing = torch.tensor([variant.smoothing for variant in variants])[:, None]
         self.redraws = bool(self.smoothing.any())
 
@@ -186,7 +191,7 @@ class Gradient:
         log_r = -self.log_noise
         if self.counted.any():
             counts = log_r.new_zeros(D, L, K).scatter_add_(2, labels, log_r.new_ones(()).expand(D, L, N))
-            log_r = torch.where(self.counted, log_r + counts.log(), log_r)
+            log_r = torch.where(self.counted, log_r + (counts + self.more).log(), log_r)
         # Classes before samples, (D, L·K, N): the softmax over classes then runs along contiguous memory.
         scores = torch.baddbmm(log_r.view(D, L * K, 1), weights.view(D, L * K, d), x.transpose(1, 2)).view(D, L, K, N)
 
@@ -208,7 +213,7 @@ class Gradient:
     def objective(self, weights: Tensor) -> Tensor:
         """(D, L) loss over all training samples at once, double precision, up to a constant.
 
-        For InfoNCE on all samples n_k = n·η_k exactly, so its objective is NLL's.
+        For InfoNCE on all samples n_k = n·η_k exactly, with or without m·η_k more, so its objective is NLL's.
         """
         data, K = self.data, self.data.num_classes
         share, weight = data.label_share, data.weight
@@ -237,7 +242,7 @@ def log_noise(data: Mixture, variant: Variant) -> Tensor:
     """(D, K) log η of the variant: the class frequencies of the targets it is trained with; 0 if it uses none."""
     frequency = data.label_share.sum(1)
     match variant.loss:
-        case "info-nce":
+        case "info-nce" | "expected-info-nce":
             return _log_frequency(frequency)
         case "soft-dist-info-nce":
             return _log_frequency(

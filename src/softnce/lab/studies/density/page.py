@@ -10,7 +10,17 @@ from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Diagonal, Figure, Heat, Level, Line, Mark, Panel, Points, curve
 from softnce.lab.report.page import Block, Section, Table
 from softnce.lab.report.style import LOSSES
-from softnce.lab.studies.density.findings import PAIR, PROTOCOLS, Cell, Density, by_alignment, interval, milli, read
+from softnce.lab.studies.density.findings import (
+    EXPECTED,
+    PAIR,
+    PROTOCOLS,
+    Cell,
+    Density,
+    by_alignment,
+    interval,
+    milli,
+    read,
+)
 
 ORDER = 0
 ALIGNMENT = "mode alignment (%)"
@@ -32,7 +42,7 @@ def section(rows: Sequence[Row]) -> Section:
         names no optimiser. Fits start at zero, take batches of {c["batch_size"]} without replacement and at most
         {c["epochs"]} epochs, and stop when the training loss has not fallen by {c["tolerance"]:g} nats for
         {c["patience"]} epochs."""
-    blocks: list[Block] = [_kl_figure(found), _kl_text(found), _table(found)]
+    blocks: list[Block] = [_kl_figure(found), _kl_text(found), _table(found), _expected_table(found)]
     if found.noise:
         blocks += [_noise_figure(found), _noise_text(found)]
     blocks += [
@@ -56,6 +66,8 @@ def _kl_figure(found: Density) -> Figure:
             *(Line.of_loss(loss, *curve(found.kl(loss, optimiser))) for loss in PAIR),
             Level(LIMIT, found.limit),
         ]
+        if ours := found.kl(EXPECTED, optimiser):
+            marks.append(Line.of_loss(EXPECTED, *curve(ours), dash="dash"))
         rate = "".join(f", {row.config['lr']:g}" for row in found.of("nll", optimiser)[:1])
         panels.append(Panel(f"{words}{rate}", ALIGNMENT, KL, marks, y_range=(0, top)))
     caption = f"""Error of the fitted conditional; mean and 95 % confidence band over
@@ -93,6 +105,29 @@ def _table(found: Density) -> Table:
     caption = """KL in thousandths of a nat, means over seeds. Differences (NLL − InfoNCE) are paired: the same data,
         the same batches."""
     return Table(["alignment", *parts, "maximum likelihood", "answering 1/K"], rows, caption)
+
+
+def _expected_table(found: Density) -> Table | None:
+    """Expected InfoNCE with m = K on labels: errors with noisy steps, and gradient noise, beside NLL and InfoNCE."""
+    size = found.config["batch_size"]
+    losses = ("nll", "info-nce", EXPECTED)
+    body = []
+    for alignment in found.kl(EXPECTED, "sgd"):
+        errors = [milli(found.at(alignment, loss, "sgd")) for loss in losses]
+        cells = [f"{alignment:g} %, SGD, batch {size}", *errors, interval(found.gap(alignment, "sgd", EXPECTED))]
+        noise = found.relative_noise(alignment, size)
+        body.append([*cells, *(f"{noise[loss]:.2f}" if loss in noise else "–" for loss in losses[1:])])
+    for alignment, batch_size in found.noise_places():
+        if batch_size != size:
+            noise = found.relative_noise(alignment, batch_size)
+            cells = [f"{noise[loss]:.2f}" for loss in losses[1:]]
+            body.append([f"{alignment:g} %, batch {batch_size}", "–", "–", "–", "–", *cells])
+    header = ["alignment", *(f"KL, {LOSSES[loss].name}" for loss in losses), "NLL − expected, 95 %"]
+    header += [f"noise, {LOSSES[loss].name}" for loss in losses[1:]]
+    caption = """Expected InfoNCE of labels, m = K further candidates from η (with m = 0 it is InfoNCE). KL in
+        thousandths of a nat, means over seeds; noise: variance of the batch gradient at the optimum, over that of
+        NLL."""
+    return Table(header, body, caption) if body else None
 
 
 def _noise_figure(found: Density) -> Figure:

@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from softnce.lab.configuration import later
 from softnce.lab.experiment import parallel
 from softnce.lab.studies.density import error, gradient_noise
 from softnce.lab.studies.density.fits import Gradient, Loss, Optimiser, Stopping, Variant, fit
@@ -69,6 +70,7 @@ class Noise:
     epochs: int
     lrs: tuple[float, ...]
     part: str = "noise"
+    losses: tuple[str, ...] = later(("nll", "info-nce", "info-nce-without-noise"), "measured on the same batches")
 
 
 @dataclass(frozen=True)
@@ -171,8 +173,7 @@ def optimum(run: Optimum) -> dict[str, Any]:
 
 def noise(run: Noise) -> dict[str, Any]:
     data = _sample([run.data])
-    losses: tuple[Loss, ...] = ("nll", "info-nce", "info-nce-without-noise")
-    variants = [Variant(loss) for loss in losses]
+    variants = [Variant(cast(Loss, loss)) for loss in run.losses]
     found = gradient_noise.measure(
         data, maximum_likelihood(data), variants, batch_size=run.batch_size, epochs=run.epochs, seed=run.data.seed
     )
@@ -183,7 +184,7 @@ def noise(run: Noise) -> dict[str, Any]:
             "along_mean": found.along_mean[0, j].item(),
             "excess_kl": {f"{lr:g}": found.excess_kl(lr, steps)[0, j].item() for lr in run.lrs},
         }
-        for j, loss in enumerate(losses)
+        for j, loss in enumerate(run.losses)
     }
     return by_loss | {"largest_curvature": found.curvature.max().item()}
 

@@ -39,7 +39,8 @@ def fit_one(
                 loss = F.cross_entropy(scores, targets[index[batch]])
             else:
                 if variant.loss in COUNTED:
-                    scores = scores + torch.bincount(label, minlength=K).to(dtype).log()
+                    more = K * log_eta.exp() if variant.loss == "expected-info-nce" else 0.0
+                    scores = scores + (torch.bincount(label, minlength=K).to(dtype) + more).log()
                 loss = F.cross_entropy(scores, label)
             optimiser.zero_grad()
             loss.backward()

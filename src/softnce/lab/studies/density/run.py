@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 PAIR: tuple[Loss, ...] = ("nll", "info-nce")
+EXPECTED = ("nll", "info-nce", "expected-info-nce")
 OPTIMISERS: tuple[Optimiser, ...] = ("adam", "sgd")
 Run = Fit | Optimum | Noise | Map | Speed
 
@@ -116,12 +117,14 @@ def runs(config: Config) -> list[Run]:
         for loss in PAIR:
             wanted.append(Fit(here, loss, "adam", config.lr, **every))
             wanted.append(Fit(here, loss, "sgd", config.noisy_lr, **every))
+        wanted.append(Fit(here, "expected-info-nce", "sgd", config.noisy_lr, **every))
         wanted.append(Fit(here, "soft-dist-info-nce", "adam", config.lr, smoothing=config.smoothing, **every))
         wanted.append(Fit(here, "soft-ce", "adam", config.lr, **every))
         wanted.append(Optimum(here, config.smoothing))
         if seed < config.noise_seeds:
             wanted.append(Fit(here, "info-nce-without-noise", "adam", config.lr, **every))
             wanted.append(Noise(here, config.batch_size, config.noise_epochs, (config.noisy_lr,)))
+            wanted.append(Noise(here, config.batch_size, config.noise_epochs, (config.noisy_lr,), losses=EXPECTED))
 
     contrast = config.contrast
     for alignment, seed in itertools.product(contrast.alignments, range(contrast.seeds)):
@@ -134,6 +137,7 @@ def runs(config: Config) -> list[Run]:
         here = data(alignment, seed)
         wanted.append(Optimum(here, config.smoothing))
         wanted.append(Noise(here, batch_size, config.noise_epochs, grid.lrs))
+        wanted.append(Noise(here, batch_size, config.noise_epochs, grid.lrs, losses=EXPECTED))
         for loss, optimiser, lr in itertools.product(PAIR, OPTIMISERS, grid.lrs):
             wanted.append(Fit(here, loss, optimiser, lr, batch_size, grid.epochs, tail=tail))
 
