@@ -32,8 +32,6 @@ class Candidates(nn.Module):
 
     uses_batch = False
     """Whether the other ranks' targets are needed."""
-    needs_rows = False
-    """Whether they are needed one by one; if not, their class counts suffice for a contrast that only counts."""
     noise_count: float = 0
     """Number of further candidates from η, in expectation."""
 
@@ -192,7 +190,6 @@ class QueueCandidates(Candidates):
     """
 
     uses_batch = True
-    needs_rows = True
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -242,10 +239,6 @@ class CandidateSum(Candidates):
     @property
     def uses_batch(self) -> bool:  # type: ignore[override]
         return any(term.uses_batch for term in self.terms)
-
-    @property
-    def needs_rows(self) -> bool:  # type: ignore[override]
-        return any(term.needs_rows for term in self.terms)
 
     @property
     def noise_count(self) -> float:  # type: ignore[override]

@@ -36,7 +36,7 @@ def test_networks_honour_the_normalisation(kind):
 
 
 def test_a_network_without_a_head_cannot_take_one():
-    with pytest.raises(ValueError, match="gcn ends in its own scores"):
+    with pytest.raises(ValueError, match="gcn has no separate head"):
         GraphRecipe(model=GraphModel("gcn"), head=Head("linear", output_norm=True))
 
 

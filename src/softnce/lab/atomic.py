@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside, then renamed into place."""
+"""Files that are complete or absent: written to a second file, then renamed."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ def replacing(path: Path, *, shared: bool = False, durable: bool = False) -> Ite
     After an exception ``path`` is as it was and nothing is left beside it.
 
     Args:
-        path: the file; its folder is made where it is missing.
+        path: the file; its folder is created if missing.
         shared: several processes may write this file at the same time.
         durable: force the content to disk first, so that it survives a crash of the machine.
     """

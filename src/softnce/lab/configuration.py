@@ -1,8 +1,8 @@
-"""Typed configuration: a dataclass is the command line, the YAML file and the documentation at once.
+"""Typed configuration: one dataclass defines the command line, the YAML file and the help text.
 
     @dataclass(frozen=True)
     class Optimiser:
-        \"\"\"How the weights move.\"\"\"
+        \"\"\"How the weights are updated.\"\"\"
 
         name: Literal["adam", "sgd"] = option("adam", "update rule")
         lr: float = option(1e-3, "learning rate", above=0)
@@ -14,9 +14,9 @@
 
     config = from_args(Fit, ["--optimiser.lr", "0.1"], prog="softnce fit", description="Fit a model.")
 
-Any field can be set by its dotted name. jsonargparse reads the values; a wrong key is answered with the
-nearest right one, a wrong value with the type or the range wanted, always on one line. Rules between fields belong
-in the dataclass's ``__post_init__``, as a ValueError that names the field.
+Any field can be set by its dotted name. jsonargparse reads the values. The error for an unknown key names the nearest
+known one, the error for a wrong value the type or range needed, always on one line. Rules between fields belong in the
+dataclass's ``__post_init__``, as a ValueError that names the field.
 """
 
 import argparse
@@ -54,10 +54,10 @@ def option(
     For a list, dictionary or path write ``field(default_factory=…, metadata={"help": …})``.
 
     Args:
-        default: value where none is given.
+        default: value if none is given.
         help: one line, without a full stop.
         least, above, most, below: range of the number, or of each number of a list; None is in every range.
-        fewest: values that a list needs.
+        fewest: number of values that a list needs at least.
 
     The range is enforced by :func:`from_args`, :func:`from_mapping` and :func:`check_ranges`.
     """
@@ -67,7 +67,7 @@ def option(
 
 
 def later(default: Config, help: str) -> Config:
-    """An :func:`option` that a dataclass got after runs described by it were saved.
+    """An :func:`option` that was added to a dataclass after runs described by it had been saved.
 
     While it has its default, :func:`to_mapping` leaves it out: those runs keep their configuration, hence their id.
     """
@@ -75,7 +75,7 @@ def later(default: Config, help: str) -> Config:
 
 
 def required(help: str) -> Any:
-    """A dataclass field without default: leaving it out is an error that names it."""
+    """A dataclass field without default; if it is missing, the error names it."""
     return dataclasses.field(metadata={"help": help})
 
 
@@ -113,7 +113,7 @@ def from_args(
                 "--preset",
                 type=Literal[names],
                 default=names[0],
-                help="named set of defaults; beside --help, shows its values",
+                help="named set of defaults; with --help, shows its values",
             )
         given = _options(argv)
         return _checked(config_type, parser, lambda: parser.parse_args(list(argv)), given, dashes="--")
@@ -140,7 +140,7 @@ def from_mapping(
 
 
 def check_ranges(config: Any, prefix: str = "") -> None:
-    """A one-line ValueError that names the field, unless every value of the dataclass lies in its declared range."""
+    """Raise a one-line ValueError that names the field if a value of the dataclass is outside its declared range."""
     for field in dataclasses.fields(config):
         name, value = f"{prefix}{field.name}", getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -236,7 +236,7 @@ def _checked(
     given: Mapping[str, Any],
     dashes: str,
 ) -> Config:
-    """Parse, with every complaint turned into a one-line ValueError."""
+    """Parse; every error becomes a one-line ValueError."""
     leaves = _leaves(config_type)
     known = [action.dest for action in parser._actions]
     for key in given:

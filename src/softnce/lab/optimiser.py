@@ -1,4 +1,4 @@
-"""The optimiser a recipe names, and the groups of parameters it gets."""
+"""The optimiser of a recipe, and its parameter groups."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -29,7 +29,7 @@ def parameter_groups(network: nn.Module, config: Optimiser | GraphOptimiser) -> 
         return decay_groups(network.parameters(), config.weight_decay)
     parts = dict(network.named_children())
     if config.decayed not in parts:
-        raise ValueError(f"optimiser.decayed: got {config.decayed!r}, the network has {', '.join(parts)}")
+        raise ValueError(f"optimiser.decayed: got {config.decayed!r}, but the network has {', '.join(parts)}")
     decayed = set(parts[config.decayed].parameters())
     return _two_groups(network.parameters(), decayed, config.weight_decay)
 

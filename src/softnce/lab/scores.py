@@ -1,4 +1,4 @@
-"""What is reported of a classifier."""
+"""What is reported about a classifier."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ class Scores:
         self.counts = torch.zeros(3, self.num_classes, dtype=torch.double)
 
     def update(self, logits: Tensor, labels: Tensor, inputs: Any = None) -> None:
-        """Add rows: logits (n, K), labels (n,); rows labelled IGNORED are left out. Here ``inputs`` do not matter."""
+        """Add rows: logits (n, K), labels (n,); rows labelled IGNORED are left out. ``inputs`` are not used here."""
         kept = labels != IGNORED
         logits, labels = logits[kept], labels[kept]
         if len(labels) == 0:
@@ -35,7 +35,7 @@ class Scores:
         self.calibration.update(logits, labels)
 
     def gather(self) -> None:
-        """Add up over all processes; each must call it."""
+        """Sum over all processes; every process must call it."""
         self.calibration.gather()
         if dist.is_available() and dist.is_initialized():
             everyone: list[Any] = [None] * dist.get_world_size()

@@ -1,4 +1,4 @@
-"""Random numbers that follow from a key, such as (seed, epoch, sample), whichever process draws them and whenever."""
+"""Random numbers that depend only on a key, such as (seed, epoch, sample), in any process and at any time."""
 
 import random
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def start_generators(*key: int) -> None:
 
 @contextmanager
 def borrowed_generators() -> Iterator[None]:
-    """The global random generators put back as they were when the block ends."""
+    """Restore the global random generators when the block ends."""
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         yield

@@ -26,7 +26,7 @@ def test_evaluate_writes_results_and_a_diagram(run, tmp_path, capsys):
     ("main", "argv", "message"),
     [
         (evaluate.main, ["/no.ckpt"], "no checkpoint /no.ckpt"),
-        (evaluate.main, ["--out", "x"], "a checkpoint is needed first"),
+        (evaluate.main, ["--out", "x"], "the first argument must be a checkpoint"),
         (predict.main, ["/no.ckpt"], "at least one image"),
         (predict.main, ["/no.ckpt", "a.png"], "no checkpoint /no.ckpt"),
     ],

@@ -118,7 +118,7 @@ def test_a_study_that_stumbles_over_its_rows_is_named_and_the_others_shown(resul
 @pytest.mark.parametrize("text", ["", "{broken\n"])
 def test_a_study_without_a_readable_run_is_named(results, capsys, text):
     (results / "two.jsonl").write_text(text)
-    assert "was written without two: two.jsonl holds no run that can be read" in fails([str(results)], capsys)
+    assert "was written without two: two.jsonl has no readable run" in fails([str(results)], capsys)
 
 
 def test_no_study_can_be_shown(results, capsys):

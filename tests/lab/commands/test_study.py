@@ -52,7 +52,7 @@ def test_an_interrupted_study_goes_on_where_it_stopped(tmp_path, toy, capsys):
     with pytest.raises(SystemExit) as exit:
         main(["toy", "--preset", "paper", "--out", str(tmp_path)])
     assert exit.value.code == 130
-    assert "2 runs were finished and kept" in capsys.readouterr().err
+    assert "2 runs were finished and saved" in capsys.readouterr().err
     kept = lines(tmp_path)
     assert len(kept) == 2
     toy.stop_before = None

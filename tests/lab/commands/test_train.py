@@ -15,7 +15,7 @@ from softnce.lab.commands import evaluate, train
         (["laptop/tissues"], "did you mean 'laptop/tissue'"),
         (["celltypegraph/nll", "--data.dir", "/nowhere"], "no CellTypeGraph data in /nowhere"),
         (["celltypegraph/nll", "--optimiser.layers", "3"], "did you mean --model.layers"),
-        (["laptop/cora", "--data.augment", "paper"], "data.augment paper is for cells in space"),
+        (["laptop/cora", "--data.augment", "paper"], "data.augment paper needs cells with positions"),
         (["laptop/tissue", "--loss.name", "nll"], "nll takes hard labels"),
     ],
 )
@@ -30,7 +30,7 @@ def test_commands_end_in_one_line(argv, message, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--out", "x"], "a RECIPE is needed first"),
+        (["--out", "x"], "the first argument must be a RECIPE"),
         (["laptop/digit"], "did you mean 'laptop/digits'"),
         (["--resume", "/nowhere"], "--resume /nowhere: no run there"),
         (["cifar100/nll", "--data.dir", "/nowhere", "--compute.precision", "32"], "data.dir /nowhere is not a folder"),

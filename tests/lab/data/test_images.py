@@ -139,7 +139,7 @@ def test_holdout_is_a_fixed_part_of_every_class():
         ("tiny-imagenet", lambda d: None, "no wnids.txt"),
         ("arrays", lambda d: None, "no train.npz"),
         ("arrays", lambda d: np.savez(d / "train.npz", x=np.zeros(3)), "has no y; x, uint8 images, and y"),
-        ("arrays", lambda d: (d / "train.npz").write_bytes(b""), r"train\.npz is damaged or no \.npz file"),
+        ("arrays", lambda d: (d / "train.npz").write_bytes(b""), r"train\.npz is damaged or not an \.npz file"),
         ("arrays", lambda d: (d / "train.npz").write_bytes(b"PK\x03\x04 cut"), r"train\.npz is damaged"),
         ("arrays", lambda d: (d / "train.npz").write_text("text"), r"train\.npz is damaged"),
         ("arrays", lambda d: np.savez(d / "train.npz", x=GREY, y=np.array(["a", "b"])), "y must hold integer labels"),

@@ -89,7 +89,7 @@ def test_several_splits_and_column_labels():
     masks["train_mask"][2, 3] = True
     graph = one_graph(y=torch.tensor([[0], [1], [2], [0], [1]]), **masks)
     assert node_task([graph], split=3).train[0].y.tolist() == [-100, -100, 2, -100, -100]
-    with pytest.raises(ValueError, match="split: got 4, the dataset holds 4"):
+    with pytest.raises(ValueError, match="split: got 4, but the dataset has 4"):
         node_task([graph], split=4)
 
 
@@ -108,9 +108,9 @@ def test_unsuitable_datasets(graph, message):
 
 
 def test_empty_dataset_and_too_few_names():
-    with pytest.raises(ValueError, match="dataset holds no graph"):
+    with pytest.raises(ValueError, match="dataset has no graphs"):
         node_task([])
-    with pytest.raises(ValueError, match="class_names: got 2, the labels go up to 2"):
+    with pytest.raises(ValueError, match="class_names: got 2, but the labels go up to 2"):
         node_task([one_graph()], class_names=("a", "b"))
 
 

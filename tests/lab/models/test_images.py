@@ -131,9 +131,9 @@ def test_features_are_standardised_once_measured():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Model("vit_bse_patch16_224"), "'vit_bse_patch16_224' is not a model of timm; near it: vit_base_patch16_224"),
+        (Model("vit_bse_patch16_224"), "'vit_bse_patch16_224' is not a model of timm; similar: vit_base_patch16_224"),
         (Model("test_vit", weights="/no/file.pth"), "a file, got '/no/file.pth'"),
-        (Model("resnet10t", weights="packaged"), "packaged are those of tf_efficientnet_lite0"),
+        (Model("resnet10t", weights="packaged"), "packaged is for model.name tf_efficientnet_lite0"),
     ],
 )
 def test_wrong_models_are_named(model, message):

@@ -207,14 +207,14 @@ def test_failed_write_names_the_checkpoint_that_is_left(images, tmp_path, monkey
         save(self, checkpoint, path, storage_options)
 
     monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", fill)
-    with pytest.raises(NotSaved, match=r"last\.ckpt at step 3: .*No space left.*; the one of step 2 is whole"):
+    with pytest.raises(NotSaved, match=r"last\.ckpt at step 3: .*No space left.*; the one of step 2 is intact"):
         train.train(small(images), tmp_path / "run")
     assert load(tmp_path / "run" / "last.ckpt")["global_step"] == 2
 
 
 def test_a_run_is_not_overwritten(uninterrupted, images):
     recipe, out, results = uninterrupted
-    with pytest.raises(ValueError, match="holds a run already: `softnce train --resume"):
+    with pytest.raises(ValueError, match="already holds a run: continue it with `softnce train --resume"):
         train.train(recipe, out)
     other = replace(recipe, optimiser=replace(recipe.optimiser, base_lr=0.5), seed=9)
     with pytest.raises(ValueError, match=r"optimiser.base_lr was 0.01, is 0.5; seed was 3, is 9"):

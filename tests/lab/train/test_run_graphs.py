@@ -31,7 +31,7 @@ def uninterrupted(tissue, tmp_path_factory):
 
 
 def test_unknown_parts_and_folds_are_named(tissue, tmp_path):
-    with pytest.raises(ValueError, match=r"optimiser\.decayed: got 'frist', the network has node_encoder, "):
+    with pytest.raises(ValueError, match=r"optimiser\.decayed: got 'frist', but the network has node_encoder, "):
         train.prepare(small_graphs(tissue, optimiser=GraphOptimiser(decayed="frist")), tmp_path / "a")
     with pytest.raises(ValueError, match="fold: got 7, need 0 to 4"):
         train.prepare(small_graphs(tissue, data=GraphData("tissue", tissue, fold=7)), tmp_path / "b")

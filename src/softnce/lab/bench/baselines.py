@@ -1,7 +1,7 @@
-"""What the losses are measured against and held to, written as their authors write it. Imports torch only.
+"""What the losses are compared with, written as their authors write it. Imports torch only.
 
-The tests hold the library to :func:`published_soft_target_info_nce`; the benchmark times it. One definition, so the two
-cannot drift apart.
+The tests compare the library with :func:`published_soft_target_info_nce`; the benchmark times it. One definition, so
+the two cannot diverge.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Bytes that a rank sends in one step of the loss, counted at the collectives of two processes that really talk."""
+"""Bytes that a rank sends in one step of the loss, counted at the collectives of two real processes."""
 
 import multiprocessing
 import tempfile

@@ -1,4 +1,4 @@
-"""What the losses are held to, as ratios within one run, and what was measured."""
+"""Ratios within one run that the losses should keep, and what was measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def limits(
     exponents: Mapping[Axis, Mapping[str, Mapping[str, Exponent]]],
     sent: Mapping[str, int],
 ) -> list[Limit]:
-    """Those that the sizes measured allow to judge."""
+    """The limits that the measured sizes can decide."""
     measured = {(m.case.name, m.size.rows, m.size.classes): m for m in measurements if m.times}
     return [
         *_published(measured),
@@ -73,7 +73,7 @@ def _cross_entropy(measured: Measured) -> list[Limit]:
 
 
 def _table(measured: Measured) -> list[Limit]:
-    """The step from a label table, its sparse optimiser included; the peers' steps are counted without one."""
+    """The step from a label table, its sparse optimiser included; the others' steps are counted without one."""
     steps = {k: m for (case, _, k), m in measured.items() if case == f"{TABLE}, SparseAdam"}
     found = []
     if 10_000 in steps and 1_000_000 in steps:
@@ -88,7 +88,7 @@ def _table(measured: Measured) -> list[Limit]:
 
 
 def _chunk(measured: Measured) -> list[Limit]:
-    """Of batches of many chunks, whose memory a chunk is there to bound."""
+    """For batches of many chunks, whose memory ``chunk_size`` should limit."""
     found = []
     for (case, n, k), m in measured.items():
         if case == f"{PAIRS}, chunk_size={CHUNK}" and n >= 8 * CHUNK:

@@ -9,7 +9,7 @@ from softnce.lab.bench.timing import Clock, Spread, interleaved, ratios
 
 @dataclass(frozen=True)
 class Measurement:
-    """Seconds a step in each round, bytes at its peak, and the ratio to its family's reference at the same size.
+    """Seconds per step in each round, bytes at its peak, and the ratio to its family's reference at the same size.
 
     Without times where the step was not tried, because it ``needs`` more bytes than allowed.
     """

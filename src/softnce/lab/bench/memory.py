@@ -14,7 +14,7 @@ from softnce.lab.experiment.memory import peak_of
 
 @contextmanager
 def own_process(threads: int) -> Iterator[Callable[[str, Size], int]]:
-    """A second process that does nothing but trace; gives the bytes at the peak of one step of a case."""
+    """A second process that only traces; returns the bytes at the peak of one step of a case."""
     context = multiprocessing.get_context("spawn")  # a forked one would inherit torch's threads half alive
     with ProcessPoolExecutor(1, context, torch.set_num_threads, (threads,)) as pool:
         yield lambda case, size: pool.submit(_peak, case, size).result()

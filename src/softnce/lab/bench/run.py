@@ -36,14 +36,14 @@ class Config:
     table_classes: tuple[int, ...] = option((10_000, 100_000, 1_000_000), "K of the losses on a label table", least=1)
     table_rows: int = option(1024, "N of the losses on a label table", least=1)
     dim: int = option(256, "d, features of the label table", least=1)
-    rounds: int = option(15, "rounds; slow losses take part in the first few", least=1)
-    seconds: float = option(20.0, "time after which a loss takes part in no more rounds", above=0)
+    rounds: int = option(15, "rounds; slow losses run in the first few only", least=1)
+    seconds: float = option(20.0, "time per loss, in seconds, after which it is not run again", above=0)
     clock: Literal["wall", "cpu"] = option(
-        "wall", "cpu: processor time instead, for a machine shared with others; best with one thread"
+        "wall", "wall time, or cpu: processor time, for a shared machine; best with one thread"
     )
-    threads: int | None = option(None, "threads torch may use; its own choice where null", least=1)
-    compiled: bool = option(True, "also through torch.compile (half a minute per loss and size)")
-    max_gb: float = option(9.0, "steps that need more memory than this are not tried", above=0)
+    threads: int | None = option(None, "number of torch threads; null: torch's default", least=1)
+    compiled: bool = option(True, "also measure with torch.compile (half a minute per loss and size)")
+    max_gb: float = option(9.0, "steps that need more memory, in GB, are skipped", above=0)
     sweeps: Sweeps = field(default_factory=Sweeps)
 
     def __post_init__(self) -> None:

@@ -23,14 +23,14 @@ TABLE = ("softnce.linear, pairs",)
 
 @dataclass(frozen=True)
 class Sweeps:
-    """One of N, M and K grows, the others stay. Empty lists leave a sweep out."""
+    """One of N, M and K grows, the others are fixed. An empty list skips a sweep."""
 
     rows: tuple[int, ...] = option((128, 256, 512, 1024, 2048), "N, with as many candidates as the largest")
     candidates: tuple[int, ...] = option((128, 256, 512, 1024, 2048, 4096), "M, with as many rows as the smallest")
     classes: tuple[int, ...] = option((1_000, 3_000, 10_000, 30_000, 100_000), "K, from logits")
     table_classes: tuple[int, ...] = option((10_000, 30_000, 100_000, 300_000, 1_000_000), "K, from a table of labels")
-    batch: int = option(512, "N and M where K grows")
-    fixed_classes: int = option(1_000, "K where N or M grows")
+    batch: int = option(512, "N and M while K grows")
+    fixed_classes: int = option(1_000, "K while N or M grows")
 
     def plans(self) -> dict[Axis, Plan]:
         """What to measure for each axis."""

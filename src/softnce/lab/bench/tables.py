@@ -78,7 +78,7 @@ def kept(limits: Sequence[Limit]) -> Table:
         [limit.what, f"{'≥' if limit.at_least else '≤'} {limit.bound:g}", _three(limit.measured), _verdict(limit)]
         for limit in limits
     ]
-    return Table("What the losses are held to", ["ratio", "limit", "measured", "kept"], rows)
+    return Table("Limits that the losses should keep", ["ratio", "limit", "measured", "kept"], rows)
 
 
 def _verdict(limit: Limit) -> str:

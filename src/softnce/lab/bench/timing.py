@@ -1,6 +1,6 @@
-"""Interleaved timing: in every round each step runs once, in a new order, so that all share the machine's moods.
+"""Interleaved timing: in every round each step runs once, in a new order, so that all see the same load.
 
-Ratios are taken within a round and their median over rounds is reported; a lone time says little on a shared machine.
+Ratios are taken within a round and their median over rounds is reported; a single time says little on a shared machine.
 """
 
 import gc
@@ -52,7 +52,7 @@ def interleaved(
 ) -> dict[Key, list[float]]:
     """Seconds per call of each step, one entry per round.
 
-    A step slower than ``seconds``/``rounds`` takes part in the first rounds only, until it has used up ``seconds``; in
+    A step slower than ``seconds``/``rounds`` runs in the first rounds only, until it has used up ``seconds``; in
     three of them at least, or in one if a call takes longer than ``seconds``. Entry r of every list is from round r.
     The ``clock`` "cpu" counts the processor time of all threads, which other processes change little.
     """

@@ -35,11 +35,11 @@ SIDES = {"imagenet": (500, 375), "tiny-imagenet": (64, 64), "cifar100": (32, 32)
 class Config:
     """What to measure of a recipe's update."""
 
-    samples: int = option(8, "images or graphs that the network sees at once", least=1)
+    samples: int = option(8, "images or graphs per forward pass", least=1)
     cells: int = option(1200, "nodes per graph; mature ovules have about 1900", least=50)
-    rounds: int = option(3, "rounds; the median counts", least=1)
-    clock: Clock = option("wall", "cpu: processor time instead, for a machine shared with others")
-    threads: int | None = option(None, "threads torch may use; its own choice where null", least=1)
+    rounds: int = option(3, "rounds; the median is reported", least=1)
+    clock: Clock = option("wall", "wall time, or cpu: processor time, for a shared machine")
+    threads: int | None = option(None, "number of torch threads; null: torch's default", least=1)
 
 
 @dataclass(frozen=True)

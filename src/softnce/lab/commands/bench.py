@@ -1,4 +1,4 @@
-"""``softnce bench``: time and memory of the losses beside their peers, or of the parts of a recipe's update."""
+"""``softnce bench``: time and memory of the losses compared with others, or of the parts of a recipe's update."""
 
 import sys
 
@@ -10,25 +10,25 @@ from softnce.lab.bench import update
 from softnce.lab.bench.run import PRESETS, Config, run
 from softnce.lab.configuration import from_args
 
-DESCRIPTION = """Time and memory of the losses beside their peers, forward and backward, in one table.
+DESCRIPTION = """Time and memory of the losses compared with others, forward and backward, in one table.
 
 Every loss gets the same batch, after MixUp with label smoothing. In each round every loss runs once, in a new order;
 the table shows the ratio to F.cross_entropy within a round, the time, and the peak memory of a step:
 
   0.56x · 61.2 ms ± 3 % · 45.1 MB      medians over rounds; ± is half the interquartile range
 
-Peak memory is traced at torch's allocator in a second process: gradients and everything temporary, not the inputs. Then
-follow the losses that learn from features and a table of label embeddings, how cost grows with rows N, candidates M and
-classes K, the bytes that ranks send each other, and what the losses are held to.
+Peak memory is traced at torch's allocator in a second process: gradients and everything temporary, not the inputs.
+Further tables: losses from features and a table of label embeddings, how cost grows with rows N, candidates M and
+classes K, the bytes that ranks exchange, and the limits that the losses should keep.
 
-  softnce bench                               a minute; small sizes, to see that all is well
-  softnce bench --preset paper                the README's numbers: twenty minutes, 16 GB of memory, a quiet machine
+  softnce bench                               a minute; small sizes, a first look
+  softnce bench --preset paper                the README's numbers: twenty minutes, 16 GB of memory, an idle machine
   softnce bench --sizes [[256,50000]]         your own N and K
-  softnce bench --threads 1 --clock cpu       one thread, processor time: for a machine that others use too
+  softnce bench --threads 1 --clock cpu       one thread, processor time: for a shared machine
   softnce bench RECIPE                        instead, the parts of an update of a recipe: network, loss, optimiser
 
-Everything is kept in OUT: bench.jsonl (a line for each measurement, never overwritten), bench.md (the tables, to be
-pasted) and figures/*.png.
+Results are written to OUT: bench.jsonl (one line per measurement, never overwritten), bench.md (the tables) and
+figures/*.png.
 """
 
 
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
         _bench_recipe(*argv)
         return
     if {"-h", "--help"} & set(argv):
-        print(DESCRIPTION)  # as it is; the parser would run its lines together
+        print(DESCRIPTION)  # here, because the parser would join its lines
     config = from_args(Config, argv, prog="softnce bench", description="", presets=PRESETS)
     if config.threads is not None:
         torch.set_num_threads(config.threads)

@@ -1,4 +1,4 @@
-"""``softnce evaluate``: score a checkpoint and draw how calibrated it is."""
+"""``softnce evaluate``: measure a checkpoint and draw its reliability diagram."""
 
 import json
 import sys
@@ -17,9 +17,9 @@ from softnce.lab.train.evaluate import evaluate
 
 HELP = """usage: softnce evaluate CKPT [--data.dir DIR] [--out DIR] [...]
 
-Score a checkpoint of `softnce train` (a file, or the folder of a run for its best.ckpt) on its evaluation data: top-1,
-top-5, class average, negative log-likelihood, Brier score and calibration errors, with a reliability diagram.
-Writes evaluation.json and reliability.png, for graphs confusion.png too, to --out, by default the checkpoint's folder.
+Evaluate a checkpoint of `softnce train` (a file, or the folder of a run for its best.ckpt) on its evaluation data:
+top-1, top-5, class average, negative log-likelihood, Brier score and calibration errors, with a reliability diagram.
+Writes evaluation.json and reliability.png, and for graphs confusion.png, to --out (default: the checkpoint's folder).
 """
 
 
@@ -27,7 +27,7 @@ Writes evaluation.json and reliability.png, for graphs confusion.png too, to --o
 class Source:
     """Where the data come from."""
 
-    dir: str = option("", "where the data set lies, if not where it was for training")
+    dir: str = option("", "folder of the data set, if it has moved since training")
     workers: int = option(8, "loader processes (images)", least=0)
 
 
@@ -38,9 +38,9 @@ class Options:
     data: Source = field(default_factory=Source)
 
     split: Literal["validation", "test"] = option(
-        "test", "test: the data set's evaluation split; validation: what chose the best epoch where that is another"
+        "test", "test: the data set's evaluation split; validation: the data that chose the best epoch, if different"
     )
-    batch: int = option(0, "images or graphs at once; 0 for what training used", least=0)
+    batch: int = option(0, "images or graphs per step; 0: as in training", least=0)
     progress: bool = option(True, "show a progress bar")
     out: Path = field(default_factory=lambda: Path("."), metadata={"help": "folder for the results"})
 
@@ -50,11 +50,11 @@ def main(argv: list[str]) -> None:
         print(HELP, end="")
         return
     if argv[0].startswith("-"):
-        sys.exit("softnce evaluate: a checkpoint is needed first")
+        sys.exit("softnce evaluate: the first argument must be a checkpoint")
     checkpoint = Path(argv[0])
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
     options = from_args(
-        Options, argv[1:], prog="softnce evaluate", description=f"Score {checkpoint}.", defaults=Options(out=folder)
+        Options, argv[1:], prog="softnce evaluate", description=f"Evaluate {checkpoint}.", defaults=Options(out=folder)
     )
     try:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -84,4 +84,4 @@ def main(argv: list[str]) -> None:
     for name, value in evaluation.results.items():
         table.add_row(name, f"{value:.4f}")
     Console().print(table)
-    print(f"{options.out / 'reliability.png'} shows the calibration")
+    print(f"reliability diagram: {options.out / 'reliability.png'}")

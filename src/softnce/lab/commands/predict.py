@@ -1,4 +1,4 @@
-"""``softnce predict``: the likeliest classes of images."""
+"""``softnce predict``: the most probable classes of images."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,8 @@ from softnce.lab.train.predict import predict
 
 HELP = """usage: softnce predict CKPT IMAGE [IMAGE ...]
 
-Print the five likeliest classes of each image with their probabilities. CKPT is a checkpoint of `softnce train`, or the
-folder of a run for its best.ckpt.
+Print the five most probable classes of each image with their probabilities. CKPT is a checkpoint of `softnce train`, or
+the folder of a run for its best.ckpt.
 """
 
 

@@ -7,8 +7,8 @@ from softnce.lab.recipes.recipe import GraphRecipe, Recipe
 
 HELP = """usage: softnce recipes [NAME]
 
-Without NAME, list the recipes with the values in which they differ. With NAME, print that recipe as YAML with every
-value filled in; saved to a file and edited, `softnce train FILE.yaml` runs it.
+Without NAME, list the recipes with their most important values. With NAME, print that recipe as YAML with every value
+filled in. Save it to a file, edit it, and run it with `softnce train FILE.yaml`.
 """
 
 COLUMNS = (
@@ -18,7 +18,7 @@ COLUMNS = (
 
 
 def _row(name: str, recipe: Recipe | GraphRecipe) -> list[str]:
-    """The values of the paper's tables, as the run will use them; – where a field has no such thing."""
+    """The values of the paper's tables, as the run will use them; – where a recipe has no such value."""
     o, t, s = recipe.optimiser, recipe.targets, recipe.schedule
     images = isinstance(recipe, Recipe)
     values = (

@@ -18,14 +18,14 @@ from softnce.lab.report import charts, drawing, page
 HELP = f"""\
 usage: softnce report [DIRECTORY]
 
-Build DIRECTORY/index.html from the results that studies left there: the paper's claims with what was found about each,
-and one section per study. The page can be read without network and without other files; its figures are saved as PNG,
-SVG, PDF and CSV in DIRECTORY/figures, where its download links lead. The table of claims is also written as
-DIRECTORY/claims.md.
+Build DIRECTORY/index.html from the results of studies in DIRECTORY: the paper's claims with what was found about each,
+and one section per study. The page works offline and needs no other files. Its download links lead to
+DIRECTORY/figures, which holds each figure as PNG, SVG and PDF and its data as CSV. The table of claims is also written
+to DIRECTORY/claims.md.
 
-A study whose results cannot be shown is left out and named, and the exit status is then 2.
+A study whose results cannot be shown is left out and named; the exit status is then 2.
 
-  DIRECTORY   what was given to softnce study as --out (default: {DEFAULT_OUT})"""
+  DIRECTORY   the --out of softnce study (default: {DEFAULT_OUT})"""
 
 
 def main(argv: list[str]) -> None:
@@ -48,11 +48,10 @@ def main(argv: list[str]) -> None:
 def build_report(directory: Path) -> Path:
     """Write the page and the figures of every study with results in ``directory``; returns the page's path.
 
-    A study whose results cannot be shown does not keep the others from their page: it is left out, and named in a
-    ValueError after the page is written.
+    A study whose results cannot be shown is left out of the page, and named in a ValueError after the page is written.
     """
     if not directory.is_dir():
-        raise ValueError(f"{directory} is not a directory; softnce study density --out {directory} would make it")
+        raise ValueError(f"{directory} is not a directory; create it with: softnce study density --out {directory}")
     parts: list[page.Part] = []
     failures = []
     every = studies.in_order()
@@ -61,7 +60,7 @@ def build_report(directory: Path) -> Path:
     for study in track(there, "drawing", console=console, transient=True, disable=not console.is_terminal):
         rows = study.results(directory).rows()
         if not rows:
-            failures.append(f"{study.name}: {study.name}.jsonl holds no run that can be read")
+            failures.append(f"{study.name}: {study.name}.jsonl has no readable run")
             continue
         try:
             parts.append(_part(study, rows, directory / "figures"))
@@ -76,7 +75,7 @@ def build_report(directory: Path) -> Path:
         if findings := {key: finding for part in parts for key, finding in part.findings.items()}:
             (directory / "claims.md").write_text(claims.as_markdown(papers, findings), encoding="utf-8")
     elif not failures:
-        raise ValueError(f"no results in {directory}; make some with: softnce study density --out {directory}")
+        raise ValueError(f"no results in {directory}; create some with: softnce study density --out {directory}")
     if failures:
         written = f"{path} was written without" if parts else "no page written:"
         raise ValueError(f"{written} {'; '.join(failures)}")
@@ -102,7 +101,7 @@ def _part(study: Study, rows: Sequence[Row], figures: Path) -> page.Part:
 
 
 def _described(error: Exception) -> str:
-    """The error and the line it comes from, which tells a study's own sentence from a slip in it."""
+    """The error and the line that raised it."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
     return f"{kind}{error} ({Path(place.filename).name}, line {place.lineno})"

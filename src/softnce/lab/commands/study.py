@@ -1,4 +1,4 @@
-"""``softnce study``: run one of the experiments, or all of them."""
+"""``softnce study``: run one experiment, or all."""
 
 import sys
 
@@ -13,20 +13,20 @@ def main(argv: list[str]) -> None:
     if not argv or argv[0] in ("list", "-h", "--help"):
         print("usage: softnce study NAME [--preset quick|paper] [--seeds N] [--out DIR] [--option value …]\n\nstudies:")
         print("\n".join(f"  {name:<14}{load(name).description.splitlines()[0]}" for name in names()))
-        print("\nsoftnce study NAME --help explains a study and its options; softnce study all does every one of them.")
+        print("\nsoftnce study NAME --help explains a study and its options; softnce study all runs all studies.")
         return
     name, *options = argv
     if name == "all":
         _run_all(options)
     elif name in names():
-        print(f"softnce report {_run_one(load(name), options)} makes the page")
+        print(f"to build the page: softnce report {_run_one(load(name), options)}")
     else:
         print(f"softnce study: unknown study {name!r}; the studies are {', '.join(names())}", file=sys.stderr)
         raise SystemExit(2)
 
 
 def _run_one(study: Study, options: list[str]) -> str:
-    """Run a study as the command line says; returns where its results are."""
+    """Run a study with the options of the command line; returns the folder of its results."""
     prog, run = f"softnce study {study.name}", study.run
     config = from_args(run.Config, options, prog=prog, description=study.description, presets=run.PRESETS)
     try:
@@ -39,7 +39,7 @@ def _run_one(study: Study, options: list[str]) -> str:
 
 
 def _run_all(options: list[str]) -> None:
-    """Every study in the order of the page, with the options they share; one that cannot run does not stop the rest."""
+    """Every study in the order of the page, with the options they share; if one cannot run, the others still do."""
     missing, out = [], DEFAULT_OUT
     for study in in_order():
         config = from_args(
@@ -53,7 +53,7 @@ def _run_all(options: list[str]) -> None:
             if stop.code != 2:
                 raise
             missing.append(study.name)
-    print(f"softnce report {out} makes the page")
+    print(f"to build the page: softnce report {out}")
     if missing:
         print(f"softnce study all: could not run {', '.join(missing)}; see above", file=sys.stderr)
         raise SystemExit(2)

@@ -1,4 +1,4 @@
-"""``softnce train``: train a classifier from a recipe, or go on with a run."""
+"""``softnce train``: train a classifier from a recipe, or resume a run."""
 
 import signal
 import sys
@@ -25,29 +25,29 @@ Train a classifier from a recipe: a name that `softnce recipes` lists, or a YAML
 set on the command line. `softnce train RECIPE --help` explains all fields and shows the recipe's values.
 
   softnce train laptop/digits                                        half a minute, nothing to download
-  softnce train cifar100/soft-target-info-nce --data.dir ~/cifar     the paper's cell
-  softnce train laptop/tissue                                        nodes of graphs; grown, not downloaded
+  softnce train cifar100/soft-target-info-nce --data.dir ~/cifar     an experiment of the paper
+  softnce train laptop/tissue                                        nodes of graphs; generated, no download
   torchrun --nproc-per-node 8 -m softnce train imagenet/nll --data.dir /imagenet --compute.micro_batch 64
-  softnce train --resume runs/imagenet-nll                           go on exactly where it stopped
+  softnce train --resume runs/imagenet-nll                           continue exactly where it stopped
 
---resume beside a RECIPE goes on if DIR holds a run already and starts it otherwise (for jobs that are queued again).
+With a RECIPE, --resume continues the run in DIR if there is one and starts it otherwise (for requeued jobs).
 """
 
 
 @dataclass(frozen=True)
 class Run(Recipe):
-    """A recipe and where its run is kept."""
+    """A recipe and the folder of its run."""
 
     out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run"})
-    resume: bool = option(False, "go on with the run in that folder, if there is one")
+    resume: bool = option(False, "continue the run in that folder, if there is one")
 
 
 @dataclass(frozen=True)
 class GraphRun(GraphRecipe):
-    """A recipe of graphs and where its run is kept."""
+    """A recipe of graphs and the folder of its run."""
 
     out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run"})
-    resume: bool = option(False, "go on with the run in that folder, if there is one")
+    resume: bool = option(False, "continue the run in that folder, if there is one")
 
 
 def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
@@ -62,13 +62,13 @@ def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
             if not (out / "recipe.yaml").is_file():
                 raise ValueError(f"--resume {out}: no run there (no recipe.yaml)")
             if any(word == "--out" or word.startswith("--out=") for word in words):
-                raise ValueError(f"--resume {out} goes on in {out}: omit --out")
+                raise ValueError(f"--resume {out} continues in {out}: omit --out")
             del words[place : place + 2]
             words = [str(out / "recipe.yaml"), *words, "--out", str(out), "--resume=true"]
         elif bare:
             words[place] = "--resume=true"
     if not words or words[0].startswith("-"):
-        raise ValueError("a RECIPE is needed first: `softnce recipes` lists them")
+        raise ValueError("the first argument must be a RECIPE: `softnce recipes` lists them")
     name, rest = words[0], words[1:]
     recipe = recipes.load(name)
     out = Path("runs") / name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
@@ -102,14 +102,14 @@ def main(argv: list[str]) -> None:
         sys.exit(f"softnce train: {error.words}")
     except Interrupted:
         if is_first_process():
-            print(f"stopped; `softnce train --resume {out}` goes on", file=sys.stderr)
+            print(f"stopped; to continue: softnce train --resume {out}", file=sys.stderr)
         sys.exit(128 + signal.SIGTERM)
     if not is_first_process():
         return
     if results["best"]:
         _show(results, out)
     else:
-        print(f"no epoch was completed, so nothing was measured: softnce evaluate {out / 'last.ckpt'} does that")
+        print(f"no epoch was completed, so nothing was measured; to measure: softnce evaluate {out / 'last.ckpt'}")
 
 
 def _show(results: dict[str, Any], out: Path) -> None:

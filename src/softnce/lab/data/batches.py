@@ -1,11 +1,11 @@
 """Batches whose order, content and augmentation are functions of (seed, epoch, step), on any number of devices.
 
-A training batch is one draw of the epoch's permutation, dealt out in shares: one share for each device and each
-accumulated micro-batch. Since labels are known without reading inputs, every share comes with the labels of the whole
-batch, so each device contrasts its rows with all of them and nothing has to be gathered.
+A training batch is a part of the epoch's permutation, divided into shares: one share per device and accumulated
+micro-batch. Since labels are known without reading inputs, every share comes with the labels of the whole batch, so
+each device contrasts its rows with all of them and nothing has to be gathered.
 
-MixUp and CutMix pair position i with position N − 1 − i. Shares are dealt in such pairs, so that mixing within a share
-is mixing of the whole batch, and one process or many train on the same inputs.
+MixUp and CutMix pair position i with position N − 1 − i. Both rows of a pair are in the same share, so that mixing
+within a share is mixing of the whole batch, and one process or many train on the same inputs.
 """
 
 import os
@@ -26,8 +26,8 @@ class Batch(NamedTuple):
     """What a training or evaluation step gets.
 
     ``whole``, ``own`` and ``step`` are for training on a share of a larger batch, on several devices or by
-    accumulation: ``whole`` are the labels of that batch and ``own`` the places of this share's rows in it. Without them
-    the batch is whole, and under several devices the loss gathers what it needs.
+    accumulation: ``whole`` are the labels of that batch and ``own`` the positions of this share's rows in it. Without
+    them the batch is whole, and under several devices the loss gathers what it needs.
     """
 
     inputs: Any  # what the model takes
@@ -44,7 +44,7 @@ class CorruptImage(RuntimeError):
 
     @property
     def words(self) -> str:
-        """The message alone: from another process it comes behind that one's traceback."""
+        """The message without the traceback that a worker process puts before it."""
         return str(self).strip().splitlines()[-1].rpartition("CorruptImage: ")[2]
 
 
@@ -60,7 +60,7 @@ class Share:
 
 
 def deal(size: int, shares: int, in_pairs: bool) -> list[Tensor]:
-    """Positions 0 … size − 1 in ``shares`` parts as even as can be.
+    """Positions 0 … size − 1 in ``shares`` parts, as even as possible.
 
     In pairs, part by part (j, size − 1 − j), each part in ascending order, so that reversing a part is reversing the
     whole; a middle position is its own partner.
@@ -77,10 +77,10 @@ class TrainingBatches:
     Args:
         size: number of training samples.
         batch: rows per update.
-        micro_batch: rows that a device takes at once; ``batch`` must be a multiple of ``micro_batch·world``.
+        micro_batch: rows per device at a time; ``batch`` must be a multiple of ``micro_batch·world``.
         rank, world: this device and how many there are.
-        in_pairs: deal positions with their mixing partners.
-        drop_last: leave out the rows beyond the last whole batch.
+        in_pairs: keep positions and their mixing partners together.
+        drop_last: leave out the rows after the last whole batch.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class EvaluationBatches:
 
 
 class Loader(DataLoader):
-    """A DataLoader that can be saved in the middle of an epoch and goes on with the very next share.
+    """A DataLoader that can be saved in the middle of an epoch and continues with the next share.
 
     ``rows`` turns a share into a :class:`Batch` by its ``__getitems__``.
     """
@@ -208,7 +208,7 @@ def _start_worker(_: int) -> None:
 
 
 def _end_when_told_by(parent: int) -> None:
-    """SIGTERM for a whole process group is the parent's to heed: it still needs batches to end its update."""
+    """Workers ignore SIGTERM to the process group: the parent still needs batches to finish its update."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)

@@ -2,7 +2,7 @@
 
     specimens = find_specimens(root)                 # [Specimen(stage="2-III", stack="…"), …]
     graph = load_specimen(specimens[0])              # Data, through the cache
-    SoftTargets.from_votes(graph.votes[graph.y >= 0], 9)     # both experts' labels as soft targets
+    SoftTargets.from_votes(graph.votes[graph.y >= 0], num_classes=9)     # both experts' labels as soft targets
 
 A graph holds, for n cells and e shared surfaces:
 
@@ -10,7 +10,7 @@ A graph holds, for n cells and e shared surfaces:
     edge_index  (2, e)          each surface once, as published (``torch_geometric.transforms.ToUndirected`` doubles)
     edge_attr   (e, 11) float   edge features, normalised over all surfaces, those to the background included
     y           (n,)            class 0–8 by the first expert, −100 where unlabelled
-    votes       (n, 9)          how many experts chose each class: one or, with a second expert, up to two a cell
+    votes       (n, 9)          how many experts chose each class: one or, with a second expert, up to two per cell
     pos         (n, 3)          centre in the specimen's reference system, µm
     node_com, edge_com (1, 4)   mean position (3) and joint deviation (1) that normalised ``com_grs``: what a change of
                                 basis after normalisation needs

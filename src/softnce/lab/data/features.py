@@ -1,4 +1,4 @@
-"""Features and labels to train heads on, in three parts: training, held out (to choose by) and test (to report)."""
+"""Features and labels to train heads on, in three parts: training, held out (for choices) and test (to report)."""
 
 import os
 from collections.abc import Iterable
@@ -63,7 +63,7 @@ def load(source: Source) -> Features:
     """The features of a data set; those of images are computed once and kept in the laboratory's cache.
 
     Digits are their 64 pixels. CIFAR-100 and Tiny ImageNet are seen through EfficientNet-Lite0, trained on ImageNet,
-    at 128 px; the images lie in the folder that SOFTNCE_DATA names.
+    at 128 px; the images are in the folder that SOFTNCE_DATA names.
     """
     if source == "digits":
         train, test = (_pixels(digits(part)) for part in ("train", "evaluation"))
@@ -83,15 +83,13 @@ def prepare(sources: Iterable[Source]) -> None:
 
 
 def folder(name: str) -> Path:
-    """Where the data set ``name`` lies."""
+    """The folder of the data set ``name``."""
     root = os.environ.get(FOLDER)
     if root is None:
-        raise ValueError(
-            f"data: {name} is looked for in the folder that the environment variable {FOLDER} names; set it"
-        )
+        raise ValueError(f"data: {name} is read from the folder in the environment variable {FOLDER}, which is not set")
     path = Path(root).expanduser() / name
     if not path.is_dir():
-        raise ValueError(f"data: {name} is not in {FOLDER}={root}; docs/evidence.md says what belongs there")
+        raise ValueError(f"data: {name} is not in {FOLDER}={root}; docs/evidence.md describes the folder")
     return path
 
 

@@ -3,7 +3,7 @@
 The rule: for each stage, the specimens in list order are shuffled with seed 0 and cut into five parts; part i of
 every stage is tested in fold i. The published protocol has no third set: the epoch whose accuracy on the test
 specimens is best is the one reported. :func:`honest_folds` sets a specimen of each stage aside from the training
-specimens to choose the epoch by.
+specimens to choose the epoch.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from softnce.lab.data.celltypegraph import Specimen
 
 @dataclass(frozen=True)
 class Fold:
-    """Specimens to train on, to choose the epoch by and to score."""
+    """Specimens for training, for choosing the epoch and for testing."""
 
     train: tuple[Specimen, ...]
     selection: tuple[Specimen, ...]

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone: computed once, kept on disk, read back whole."""
+"""Features of a frozen backbone: computed once and cached on disk."""
 
 import hashlib
 import json
@@ -17,9 +17,9 @@ from softnce.lab.recipes.recipe import Recipe
 
 
 def features_of(recipe: Recipe, backbone: nn.Module, images: Images) -> Tensor:
-    """Features (N, dim) of the images as evaluation sees them, from the cache if they are there.
+    """Features (N, dim) of the images, prepared as in evaluation; from the cache if they are there.
 
-    The cache knows the model, its weights, the transform and the images (for files, their names and labels).
+    The cache key covers the model, its weights, the transform and the images (for files, their names and labels).
     """
     if isinstance(images, Part):
         return features_of(recipe, backbone, images.whole)[images.indices]
@@ -54,7 +54,7 @@ def cache_path(recipe: Recipe, images: Images) -> Path:
 
 @torch.inference_mode()
 def compute_features(recipe: Recipe, backbone: nn.Module, images: Images) -> Tensor:
-    """Features (N, dim) in float32. Mixed precision and compilation as the recipe says; 100 images per pass."""
+    """Features (N, dim) in float32. Mixed precision and compilation as in the recipe; 100 images per pass."""
     wanted = recipe.compute.accelerator
     device = torch.device("cuda" if wanted in ("auto", "gpu") and torch.cuda.is_available() else "cpu")
     halves = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -1,7 +1,7 @@
 """Training-time augmentations of cell graphs, as PyG transforms.
 
-Each returns a new graph and leaves the given one alone. Random numbers come from torch's global generator. Labels,
-votes and node order are never touched.
+Each returns a new graph and does not change its input. Random numbers come from torch's global generator. Labels,
+votes and node order never change.
 """
 
 import torch

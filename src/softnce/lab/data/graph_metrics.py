@@ -30,7 +30,7 @@ def specimen_confusions(prediction: Tensor, label: Tensor, specimen: Tensor | No
     Args:
         prediction: (n,) predicted classes.
         label: (n,) true classes or −100.
-        specimen: (n,) number of the graph each node is of, PyG's ``batch.batch``; None for a single graph.
+        specimen: (n,) number of the graph of each node, PyG's ``batch.batch``; None for a single graph.
         num_classes: K.
     """
     if prediction.shape != label.shape or prediction.dim() != 1 or prediction.is_floating_point():
@@ -132,7 +132,7 @@ def per_class(confusions: Tensor, class_names: Sequence[str]) -> list[dict[str, 
 
 
 def first_best(accuracy: Tensor) -> int:
-    """The epoch of the highest accuracy, the earliest of equals: later epochs must improve to be chosen."""
+    """The epoch with the highest accuracy; of equals the earliest."""
     if accuracy.dim() != 1 or len(accuracy) == 0 or bool(accuracy.isnan().any()):
         raise ValueError(f"accuracy: got {accuracy}, need one number per epoch")
     return int((accuracy == accuracy.max()).nonzero()[0])

@@ -19,13 +19,15 @@ PLANETOID = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed"}
 
 
 def open_task(data: GraphData) -> NodeTask:
-    """The task a recipe names; a ValueError says what is missing. ``tissue`` is grown where it is not there yet."""
+    """The task a recipe names; a ValueError says what is missing. ``tissue`` is generated if it is missing."""
     folder = data.dir.expanduser()
     transform = paper_augmentations() if data.augment == "paper" else None
     try:
         if data.kind in PLANETOID:
             if transform is not None:
-                raise ValueError(f"data.augment paper is for cells in space, got data.kind {data.kind}: set it to none")
+                raise ValueError(
+                    f"data.augment paper needs cells with positions, got data.kind {data.kind}: set it to none"
+                )
             return planetoid_task(folder, PLANETOID[data.kind])  # type: ignore[arg-type]
         if data.kind == "tissue":
             from softnce.lab.data.tissue import TissueConfig, write_tissue
@@ -68,7 +70,7 @@ class GraphRows(Dataset):
 
 
 def _nodes(graphs: Tensor, sizes: Tensor) -> Tensor:
-    """Places of the nodes of some ``graphs`` among those of all graphs, which have ``sizes``."""
+    """Positions of the nodes of some ``graphs`` among those of all graphs, which have ``sizes``."""
     ends = sizes.cumsum(0)
     places = [torch.arange(int(ends[i] - sizes[i]), int(ends[i])) for i in graphs.tolist()]
     return torch.cat(places) if places else torch.empty(0, dtype=torch.long)
@@ -82,7 +84,7 @@ class NodeData(TrainingData):
         self.task = open_task(recipe.data)
         graphs = self.task.train.graphs
         if recipe.data.votes and graphs[0].get("votes") is None:
-            raise ValueError(f"data.votes: {self.task.name} holds no votes, only labels")
+            raise ValueError(f"data.votes: {self.task.name} has no votes, only labels")
         self.labels = torch.cat([graph.y for graph in graphs])  # IGNORED among them
         self.classes, self.samples = self.task.class_names, len(graphs)
         self.features = self.task.num_node_features, self.task.num_edge_features

@@ -17,8 +17,8 @@ from softnce.lab.seeds import borrowed_generators, start_generators
 class ImageRows(Dataset):
     """Turns a share into tensors.
 
-    An unreadable image fails with its name, or, where ``skip`` is set, is replaced by the next readable one of its
-    class, so that the labels of the batch, which other devices know already, stay true; each is counted and named once.
+    An unreadable image raises an error with its name or, with ``skip``, is replaced by the next readable one of its
+    class, so that the labels of the batch, which other devices already know, stay true; each is counted and named once.
     """
 
     def __init__(self, images: Images, transform: Transform, seed: int = 0, skip: bool = False) -> None:
@@ -45,7 +45,7 @@ class ImageRows(Dataset):
             return error, 0
         if not self.skip:
             raise CorruptImage(
-                f"cannot read {self.images.name(row)}: {error}; trained with --data.corrupt skip, another is taken"
+                f"cannot read {self.images.name(row)}: {error}; with --data.corrupt skip another image is used"
             ) from error
         if row not in self.named:
             self.named.add(row)
@@ -57,7 +57,9 @@ class ImageRows(Dataset):
             if not isinstance(image, Exception):
                 return image, 1
         name = self.images.classes[int(self.labels[row])]
-        raise CorruptImage(f"no image of class {name} can be read, the last was {self.images.name(row)}") from error
+        raise CorruptImage(
+            f"no image of class {name} can be read; the last one tried was {self.images.name(row)}"
+        ) from error
 
     def _attempt(self, row: int) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Image collections: where the images lie, what their labels are, and one way to read them."""
+"""Image collections: where the images are, what their labels are, and one way to read them."""
 
 import csv
 import zipfile
@@ -130,7 +130,7 @@ def _open(data: Data, split: Split) -> Images:
         return digits(split)
     folder = data.dir.expanduser()
     if not folder.is_dir() and not data.download:
-        raise ValueError(f"data.dir {folder} is not a folder; {data.kind} is expected there (see docs/training.md)")
+        raise ValueError(f"data.dir {folder} is not a folder; it should hold {data.kind} (see docs/training.md)")
     if data.kind in ("cifar10", "cifar100") and not (folder / "train.npz").exists():
         return cifar(data.kind, folder, split, data.download)
     if data.kind in ("arrays", "cifar10", "cifar100"):
@@ -153,7 +153,7 @@ def class_folders(folder: Path, split: Split) -> ImageFiles:
         raise ValueError(f"{source} has no folders; one folder per class is needed")
     strangers = sorted({entry.name for entry in root.iterdir() if entry.is_dir()} - set(classes))
     if strangers:
-        raise ValueError(f"{root} has classes that {source} has not: {', '.join(strangers[:5])}")
+        raise ValueError(f"{root} has classes that are not in {source}: {', '.join(strangers[:5])}")
     paths: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
@@ -186,12 +186,12 @@ def tiny_imagenet(folder: Path, split: Split) -> ImageFiles:
     else:
         annotations = folder / "val" / "val_annotations.txt"
         if not annotations.is_file():
-            raise ValueError(f"{annotations} is missing: it says which class each validation image has")
+            raise ValueError(f"{annotations} is missing; it holds the class of each validation image")
         with annotations.open(newline="") as lines:
             rows = [row[:2] for row in csv.reader(lines, delimiter="\t") if row]
         strangers = sorted({wnid for _, wnid in rows} - set(wnids))
         if strangers:
-            raise ValueError(f"{annotations} names classes that wnids.txt has not: {', '.join(strangers[:5])}")
+            raise ValueError(f"{annotations} has classes that are not in wnids.txt: {', '.join(strangers[:5])}")
         paths = [folder / "val" / "images" / name for name, _ in rows]
         labels = [number[wnid] for _, wnid in rows]
     if not paths:
@@ -234,8 +234,8 @@ def _stored(path: Path, *names: str) -> list[np.ndarray | None]:
             return [stored[name] if name in stored.files else None for name in names]
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         if isinstance(error, FileNotFoundError):
-            raise ValueError(f"{path} is missing: it says what the classes are") from None
-        raise ValueError(f"{path} is damaged or no .npz file of plain arrays") from error
+            raise ValueError(f"{path} is missing; it holds the names of the classes") from None
+        raise ValueError(f"{path} is damaged or not an .npz file of plain arrays") from error
 
 
 def cifar(kind: str, folder: Path, split: Split, download: bool) -> ImageArray:
@@ -249,7 +249,7 @@ def cifar(kind: str, folder: Path, split: Split, download: bool) -> ImageArray:
         stored = loader(str(folder), train=split == "train", download=download)
     except RuntimeError as error:
         raise ValueError(
-            f"data.dir {folder} has neither train.npz nor {kind}'s published files; --data.download true fetches them"
+            f"data.dir {folder} has neither train.npz nor {kind}'s published files; --data.download true downloads them"
         ) from error
     return ImageArray(stored.data, np.array(stored.targets), stored.classes, f"{kind} {split}")
 

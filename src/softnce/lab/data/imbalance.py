@@ -1,4 +1,4 @@
-"""Long-tailed training sets, made of balanced ones."""
+"""Long-tailed training sets, made from balanced ones."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ def exponential_counts(counts: Tensor, imbalance: float) -> Tensor:
     """How many samples of each class are left: the first keeps all, the last 1/``imbalance`` of them.
 
     Class k of K keeps the share imbalance^(−k/(K−1)) of its ``counts`` (K,), rounded, and at least one sample. This is
-    the usual exponential profile; the order of the classes is theirs in the data set, which is no order of difficulty.
+    the usual exponential profile; classes are in the order of the data set, which is not an order of difficulty.
     """
     if not imbalance >= 1:
         raise ValueError(f"imbalance: got {imbalance:g}, need at least 1")

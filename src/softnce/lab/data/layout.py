@@ -1,4 +1,4 @@
-"""The published CellTypeGraph layout: which arrays a specimen's file holds and what becomes of them.
+"""The published CellTypeGraph layout: the arrays in a specimen's file and their transforms.
 
 One HDF5 file per specimen, ``<root>/ovules-celltype-dataset/raw/label_grs_surface/<stage>/<stack>.h5``. Every
 transform works on one specimen at a time, so no statistics leak from one specimen to another.
@@ -36,7 +36,7 @@ def unit_sum(values: Array) -> Array:
     """Rows divided by |Σ of their entries|.
 
     The published code calls this a unit vector; its norm is √((Σ v)²), not √(Σ v²), and the published results
-    stand on it. For the orientation of a unit vector the sum lies in [1/2, 2].
+    depend on it. For the orientation of a unit vector the sum lies in [1/2, 2].
     """
     return values / (np.abs(values.sum(axis=1, keepdims=True)) + 1e-16)
 
@@ -95,7 +95,7 @@ EDGE_FEATURES = _features(
 
 
 def columns(features: tuple[Feature, ...]) -> Mapping[str, slice]:
-    """Where each feature lies in the concatenated matrix."""
+    """The columns of each feature in the concatenated matrix."""
     stops = np.cumsum([feature.columns for feature in features])
     return {f.name: slice(int(stop) - f.columns, int(stop)) for f, stop in zip(features, stops, strict=True)}
 

@@ -19,7 +19,7 @@ class Mix(NamedTuple):
 def draw_mix(targets: Targets, shape: tuple[int, ...], seed: int, step: int) -> Mix | None:
     """MixUp or CutMix for a batch of images (n, C, H, W) or vectors (n, d), None for this batch unmixed.
 
-    The same for all shares of update ``step``: whether, which, λ and the box depend on the seed and the step alone.
+    The same for all shares of update ``step``: whether, which, λ and the box depend only on the seed and the step.
     """
     random = np.random.default_rng([seed, step])
     if random.random() >= targets.mix_probability:

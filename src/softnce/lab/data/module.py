@@ -1,4 +1,4 @@
-"""What training asks of a data set, whatever its samples are."""
+"""What training needs from a data set of any kind."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +18,8 @@ class TrainingData(L.LightningDataModule):
     Attributes:
         labels: of all training rows.
         classes: their names.
-        samples: how many there are to train on; a sample may hold many rows.
-        features: numbers of features that the network takes, where the recipe does not say them.
+        samples: number of training samples; a sample may hold many rows.
+        features: numbers of features that the network takes, if the recipe does not set them.
         network: the network that is trained, set once it is built.
     """
 

@@ -1,12 +1,12 @@
-"""One door to every node classification problem: graphs to train on, to choose the epoch by, and to score.
+"""Every node classification problem in one form: graphs for training, for choosing the epoch, and for testing.
 
     task = celltypegraph_task(root, fold=0, protocol="honest", transform=augment.paper_augmentations())
     task = planetoid_task(root, "Cora")
     task = node_task(WikiCS(root), split=3)               # any PyG node dataset with masks
     loader = torch_geometric.loader.DataLoader(task.train, batch_size=8, shuffle=True)
 
-Whether the three sets are different graphs or different nodes of one graph does not show: a node that does not belong
-to a set has label −100 there, the ``ignore_index`` of the losses, so that it is neither learnt from nor counted.
+The three sets may be different graphs or different nodes of one graph: a node that does not belong to a set has label
+−100 there, the ``ignore_index`` of the losses, so that it is neither learnt from nor counted.
 """
 
 import copy
@@ -45,7 +45,7 @@ class Graphs(Dataset[Data]):
 class NodeTask:
     """A node classification problem.
 
-    ``selection`` chooses the epoch and ``test`` is scored; under CellTypeGraph's published protocol they are the same
+    ``selection`` chooses the epoch, ``test`` is reported; under CellTypeGraph's published protocol they are the same
     graphs. ``left_out`` are classes that do not enter the class average.
     """
 
@@ -115,7 +115,7 @@ def planetoid_task(
     """A citation graph on its public split, features scaled to sum 1 per node. Nothing is downloaded.
 
     Features are a sparse matrix: bags of words of which a node has one in a hundred. Linear layers take it as it is,
-    and dropout does not have to draw for the zeros, which would be most of the cost of training a GCN.
+    and dropout need not draw for the zeros, which would be most of the cost of training a GCN.
 
     Args:
         root: holds the raw files ``<name>/raw/ind.<name>.*`` as PyG's ``Planetoid`` keeps them.
@@ -158,7 +158,7 @@ def node_task(
     """
     graphs = list(dataset)
     if not graphs:
-        raise ValueError("dataset holds no graph")
+        raise ValueError("dataset has no graphs")
     sets: dict[str, list[Data]] = {"train": [], "val": [], "test": []}
     for graph in graphs:
         label = _labels(graph)
@@ -168,7 +168,7 @@ def node_task(
                 raise ValueError(f"a graph of the dataset has no {part}_mask: {graph}")
             if mask.dim() == 2:
                 if not 0 <= split < mask.shape[1]:
-                    raise ValueError(f"split: got {split}, the dataset holds {mask.shape[1]}")
+                    raise ValueError(f"split: got {split}, but the dataset has {mask.shape[1]} splits")
                 mask = mask[:, split]
             seen = copy.copy(graph)
             seen.y = label.masked_fill(~mask, layout.UNLABELLED)
@@ -178,7 +178,7 @@ def node_task(
     num_classes = int(max(_labels(graph).max() for graph in graphs)) + 1
     names = tuple(class_names) if class_names is not None else tuple(map(str, range(num_classes)))
     if len(names) < num_classes:
-        raise ValueError(f"class_names: got {len(names)}, the labels go up to {num_classes - 1}")
+        raise ValueError(f"class_names: got {len(names)}, but the labels go up to {num_classes - 1}")
     return NodeTask(
         name=name or type(dataset).__name__,
         train=Graphs(sets["train"], transform),

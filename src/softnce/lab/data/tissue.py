@@ -1,4 +1,4 @@
-"""Tissue-like specimens in the CellTypeGraph layout, for trying and testing everything without the download.
+"""Tissue-like specimens in the CellTypeGraph layout, to try and test everything without a download.
 
     python -m softnce.lab.data.tissue --out data/tissue
 
@@ -9,8 +9,8 @@ are measured on the Voronoi cells, with noise. The types are unbalanced (the emb
 context: an outer cell beyond the edge of the coats belongs to the core. The second expert sees the same tissue and
 takes a cell for one of its neighbours' type more often the more surface it shares with them.
 
-It is no model of an ovule: results on it say that the pipeline works and compare losses with each other, nothing
-about the benchmark's numbers.
+It is not a model of an ovule: results on it show that the pipeline works and compare losses with each other; they say
+nothing about the benchmark's numbers.
 """
 
 import json
@@ -35,17 +35,17 @@ L1, L2, L3, L4, NU, PC, FUNICULUS, ES, AC, L5 = 1, 2, 3, 4, 5, 6, 7, 8, 10, 14  
 
 @dataclass(frozen=True)
 class TissueConfig:
-    """What to grow."""
+    """What to generate."""
 
     out: Path = field(default=Path("data/tissue"), metadata={"help": "root to write the benchmark's folders into"})
-    specimens: int = option(30, "number of specimens, spread evenly over the stages")
+    specimens: int = option(30, "number of specimens, distributed evenly over the stages")
     stages: int = option(6, "number of developmental stages, 1 to 9", least=1, most=9)
     cells: tuple[int, int] = option(
-        (300, 800), "cells per specimen, about: in the first and in the last stage", least=50
+        (300, 800), "approximate cells per specimen in the first and in the last stage", least=50
     )
     noise: float = option(0.15, "relative error of every measured length, area, volume and direction", least=0)
     disagreement: float = option(
-        0.3, "chance that the second expert follows the neighbours, per share of surface", least=0, most=1
+        0.3, "probability that the second expert follows the neighbours, per share of surface", least=0, most=1
     )
     seed: int = option(0, "seed")
 
@@ -56,7 +56,7 @@ class TissueConfig:
 
 
 def write_tissue(config: TissueConfig) -> Path:
-    """Grow the specimens that are not there yet; returns the root. A root grown with other settings is an error.
+    """Generate the missing specimens; returns the root. A root generated with other settings is an error.
 
     About 0.3 s and 0.5 MB for a specimen of 500 cells.
     """
@@ -65,7 +65,9 @@ def write_tissue(config: TissueConfig) -> Path:
     settings = json.loads(json.dumps({k: v for k, v in asdict(config).items() if k != "out"}))
     record = config.out / "tissue.json"
     if record.exists() and json.loads(record.read_text()) != settings:
-        raise ValueError(f"{record} was grown with {record.read_text().strip()}, not {settings}: use another folder")
+        raise ValueError(
+            f"{record} was generated with {record.read_text().strip()}, not {settings}: use another folder"
+        )
     with replacing(record, shared=True) as partial:
         partial.write_text(json.dumps(settings) + "\n")
 
@@ -96,11 +98,11 @@ def grow(
     """One specimen: the arrays of its file.
 
     Args:
-        cells: about how many cells.
+        cells: approximate number of cells.
         maturity: 0 (first stage: two coats that cover a third) to 1 (four coats that cover all).
         rng: source of everything random.
         noise: relative error of the measurements.
-        disagreement: how readily the second expert takes a cell for a neighbour.
+        disagreement: how often the second expert gives a cell the type of a neighbour.
     """
     seeds, label, outside = _seeds(cells, maturity, rng)
     n = len(seeds)

@@ -1,4 +1,4 @@
-"""From an image to the tensor the model sees, by timm, as MAE's fine-tuning does it."""
+"""From an image to the model's input tensor, by timm, as in MAE's fine-tuning."""
 
 from collections.abc import Callable
 

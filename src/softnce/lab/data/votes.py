@@ -31,7 +31,7 @@ class Voted:
 
 @dataclass(frozen=True)
 class Parts:
-    """Half of the images to train on, a tenth to choose by, the others to report; features standardised."""
+    """Half of the images for training, a tenth for choices, the others for the test; features standardised."""
 
     train: Voted
     held_out: Voted
@@ -80,8 +80,8 @@ def majority(votes: Tensor, generator: torch.Generator) -> Tensor:
 def simulated(voters: int = 51, width: float = 10.0, insight: float = 1.5, seed: int = 0) -> Voted:
     """scikit-learn's digits with made-up votes: voters confuse digits whose mean images (standardised) are near.
 
-    A vote is k with probability ∝ exp(−‖image − mean of k‖²/``width`` + ``insight``·[k is the label]). Nobody was
-    asked; this is for demonstrations and tests that need no data.
+    A vote is k with probability ∝ exp(−‖image − mean of k‖²/``width`` + ``insight``·[k is the label]). These
+    are not real votes; they serve demonstrations and tests that need no data.
     """
     digits = data.load("digits")
     x, y = (torch.cat([getattr(part, name) for part in (digits.train, digits.held_out, digits.test)]) for name in "xy")

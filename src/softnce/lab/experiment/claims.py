@@ -6,7 +6,7 @@ A study's claims are data, ``claims.toml`` in its folder; its ``findings.py`` an
         return {"small-batch-drop": Finding("−3.9 ± 0.4 points", "CIFAR-100 features, 20 seeds", "reproduced")}
 
 The page opens with all claims of all studies. A key without a finding is "not yet run"; what the rows cannot decide
-(a short preset, an interval that holds both answers) has the verdict "undecided".
+(a short preset, an interval that contains both answers) has the verdict "undecided".
 """
 
 import difflib
@@ -61,10 +61,10 @@ class Finding:
     """What a study measured about a claim. Texts may be written over several lines.
 
     Attributes:
-        ours: the figure that stands beside the paper's, with its spread: "62.1 ± 0.3", "+0.4 [0.1, 0.7] points".
+        ours: our figure, to compare with the paper's, with its spread: "62.1 ± 0.3", "+0.4 [0.1, 0.7] points".
         on: data, model and number of seeds, in a few words.
         verdict: one of ``Verdict``.
-        command: what does it again, where that is not the study's paper preset.
+        command: what repeats it, if not the study's paper preset.
     """
 
     ours: str

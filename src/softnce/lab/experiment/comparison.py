@@ -27,7 +27,7 @@ def mean(rows: Sequence[Row], value: Value) -> Estimate:
 
 
 def difference(a: Sequence[Row], b: Sequence[Row], value: Value) -> Estimate:
-    """``value`` of a minus that of b, paired: seeds that only one of them has do not count."""
+    """``value`` of a minus that of b, paired by seed; seeds that only one of them has are ignored."""
     ours, theirs = by_seed(a, value), by_seed(b, value)
     return estimate([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
 

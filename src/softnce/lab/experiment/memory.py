@@ -1,9 +1,9 @@
 """Peak memory of one step, from a trace of torch's allocator.
 
 What is counted is the largest sum of live allocations during forward, backward and optimiser step beyond what lived
-before: inputs, parameters and optimiser state are not counted, gradients are. The trace knows every tensor to the byte,
-so the figure is the same on every run, unlike the process's resident memory; what a matrix library allocates for itself
-is not in it.
+before: inputs, parameters and optimiser state are not counted, gradients are. The trace is exact to
+the byte, so the figure is the same in every run, unlike the process's resident memory; what a matrix library allocates
+internally is not included.
 """
 
 import os
@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak_of(step: Callable[[], object]) -> int:
-    """Bytes; the step is run twice, traced the second time, when everything lazy has been done."""
+    """Bytes. The step runs twice and is traced the second time, after all lazy initialisation."""
     step()
     with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         step()

@@ -21,10 +21,10 @@ def cores() -> int:
 
 
 def one_per_core(perform: Callable[[Run], Result], runs: Iterable[Run]) -> Iterator[Result]:
-    """``perform(run)`` for each of ``runs``, as many at a time as there are cores; results as they come.
+    """``perform(run)`` for each of ``runs``, as many at a time as there are cores; yields results as they arrive.
 
-    ``perform`` is a function of a module: the processes are started afresh and import it. Runs start in the order
-    given, so the longest come first. Stopping the iteration, an interrupt or an error cancels what has not begun.
+    ``perform`` must be a function of a module: new processes import it. Runs start in the order
+    given, so the longest come first. Stopping the iteration, an interrupt or an error cancels runs not yet started.
     """
     todo = list(runs)
     if not todo:
@@ -44,7 +44,7 @@ def _start_worker(parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """A killed parent cannot stop its workers; they notice that they have another one."""
+    """A killed parent cannot stop its workers, so a worker ends when its parent changes."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

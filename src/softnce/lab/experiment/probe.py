@@ -1,4 +1,4 @@
-"""One head, trained on fixed features with any loss, and what is measured of it."""
+"""Train one head on fixed features with any loss, and measure it."""
 
 import copy
 import math
@@ -48,7 +48,7 @@ class Probe:
 
 
 def targets_for(loss: str, soft: Targets = MIXED) -> Targets:
-    """What a loss of that name is trained on: ``soft``, unless it can only take labels."""
+    """The targets that a loss of that name is trained on: ``soft``, unless it takes labels only."""
     return HARD if LOSSES[loss].labels_only else soft
 
 
@@ -66,7 +66,7 @@ def train(probe: Probe, candidates: Targets | None = None) -> dict[str, Any]:
 def trained(probe: Probe, data: Features, candidates: Targets | None = None) -> "BestEpoch":
     """The head that ``probe`` describes, trained on ``data``, which may be a part of the data set it names.
 
-    ``candidates`` is how sampled ones are made, where that is not how targets are.
+    ``candidates`` says how sampled candidates are made, if not as the targets are.
     """
     loss = build_loss(probe.loss, candidates or probe.targets, data.train.y, data.num_classes)
     targets = SoftTargets.from_labels(data.train.y, data.num_classes, probe.targets.smoothing)
@@ -101,10 +101,10 @@ def fit(
         loss: of scores and targets.
         x: features, (N, d).
         targets: N rows, before mixing.
-        batch: rows per step. Every batch is whole: rows beyond the last one of an epoch are left out.
+        batch: rows per step. Every batch is whole: rows after the last one of an epoch are left out.
         lr: learning rate of the first step.
         epochs: passes over the rows.
-        seed: determines the order of rows, mixing and draws; a generator's draws are continued.
+        seed: determines the order of rows, mixing and draws; a generator is used as it is.
         mix: MixUp of features and targets; its smoothing has no effect here.
         weight_decay: of matrices; vectors are not decayed.
         cosine: whether the learning rate falls to 0 along a cosine; otherwise it is constant.

@@ -1,9 +1,9 @@
 """Results of a study: one JSON line per run, appended and never rewritten.
 
-A run is named by a hash of its configuration, so a study that was interrupted asks which of its runs are
-missing and does only those. A line is written whole, under a lock, and reaches the disk before ``append``
-returns: several processes can share a directory, and what was finished stays finished. A line that cannot be
-read (a full disk, a hand-edited file) is reported with its file and number, skipped and kept.
+A run is named by a hash of its configuration, so an interrupted study finds the runs that are missing and does only
+those. A complete line is written under a lock and is on disk before ``append`` returns: several processes can share a
+directory, and no finished run is lost. A line that cannot be read (a full disk, a hand-edited file) is reported with
+file and line number, skipped and kept.
 """
 
 import datetime
@@ -34,7 +34,7 @@ class Row:
 
     Attributes:
         id: hash of study, version and configuration.
-        config: everything that determines the result, the seed among it.
+        config: everything that determines the result, including the seed.
         result: what was measured; a number that is not finite is None.
         seconds: wall time of the run; for runs computed together, each one's share.
         time: when it ended, UTC, ISO 8601.
@@ -124,7 +124,7 @@ class Results:
         return self.path.stat().st_size > self._offset
 
     def _read(self) -> None:
-        """Take in the whole lines added since the last reading."""
+        """Read the complete lines added since the last call."""
         with self.path.open("rb") as file:
             file.seek(self._offset)
             for raw in file:
@@ -155,7 +155,7 @@ class Results:
 
 @contextmanager
 def damage_on_stderr() -> Iterator[None]:
-    """For commands: a damaged line is one line on stderr, once."""
+    """For commands: report each damaged line once, as one line on stderr."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         print(f"warning: {message}", file=sys.stderr)
@@ -192,7 +192,7 @@ def _canonical(value: Any) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: None stands for them."""
+    """NaN and infinity, which JSON does not have, as None."""
     if isinstance(value, Mapping):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

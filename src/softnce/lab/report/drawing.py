@@ -1,4 +1,4 @@
-"""Figures drawn by matplotlib: for paper, for the files beside the page, and where there is no JavaScript."""
+"""Figures drawn by matplotlib: for paper, for the files beside the page, and for browsers without JavaScript."""
 
 import io
 from pathlib import Path
@@ -53,7 +53,7 @@ def save(figure: Figure, directory: Path, prefix: str = "") -> list[Path]:
 
 
 def _to_palette(path: Path) -> None:
-    """Rewrite a PNG with 256 colours, which is all a drawing has, in a third of the bytes."""
+    """Rewrite a PNG with 256 colours, enough for a drawing, in a third of the bytes."""
     from PIL import Image
 
     with Image.open(path) as image:

@@ -1,4 +1,4 @@
-"""Pictures of one evaluation: how calibrated a classifier is, and which classes it takes for which."""
+"""Figures of one evaluation: reliability diagram and confusion matrix."""
 
 from collections.abc import Mapping, Sequence
 

@@ -11,7 +11,7 @@ CSS_LINES = {"solid": "solid", "dash": "dashed", "dot": "dotted"}
 
 
 def plotly_json(panel: Panel) -> str:
-    """One panel as plotly JSON. Colours of text and grid are left to the page, which knows light from dark."""
+    """One panel as plotly JSON. The page sets the colours of text and grid, light or dark."""
     import plotly.graph_objects as go
 
     chart = go.Figure()
@@ -73,7 +73,7 @@ def _axis(
 
 
 def _log_ticks(low: float, high: float) -> dict[str, Any]:
-    """Decades, or every other one; 1, 2, 5 as plain numbers where there are hardly two of them."""
+    """Decades, or every other one; 1, 2, 5 as plain numbers if there are fewer than two."""
     if high > 30 * low:
         return {"exponentformat": "power", "dtick": 1 if high < 1e6 * low else 2}
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)

@@ -1,4 +1,4 @@
-"""What pages that compare losses share: cells of tables, points with their intervals, the search's panel."""
+"""Shared by pages that compare losses: cells of tables, points with intervals, the panel of the search."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ def points(estimates: Mapping[str, Estimate]) -> list[Points]:
 
 
 def points_panel(title: str, y_label: str, estimates: Mapping[str, Estimate]) -> Panel:
-    """:func:`points` as a panel, the losses told apart by their looks."""
+    """:func:`points` as a panel, losses distinguished by colour and marker."""
     return Panel(title, "", y_label, points(estimates), hide_x=True, x_range=(-0.6, len(estimates) - 0.4))
 
 

@@ -1,9 +1,8 @@
-"""The HTML page: one file that needs nothing else to be read, with the paper's claims and every study's section.
+"""The HTML page: one self-contained file with the paper's claims and a section per study.
 
-Charts are interactive on a screen (hover for values, switch losses on and off for the whole page), and are the
-drawn figures on paper or without JavaScript; tables are sorted by a click on a header. plotly.js, which is most of
-the page's weight, is inlined once, compressed. Each figure's files, and its data, are offered from ``figures`` beside
-the page.
+Charts are interactive on a screen (hover for values, switch losses on and off for the whole page); on paper or without
+JavaScript the drawn figures are shown. A click on a header sorts a table. plotly.js, most of the page's size, is
+inlined once, compressed. The download links of a figure lead to ``figures`` beside the page.
 """
 
 import base64
@@ -28,7 +27,7 @@ UNFINISHED = "The runs of this study are not finished yet."
 
 @dataclass(frozen=True)
 class Table:
-    """``rows`` of cells under a ``header``; the first column is text, the others are set as numbers."""
+    """``rows`` of cells under a ``header``; the first column is text, the others are numbers."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -45,15 +44,15 @@ Block = str | Figure | Table | None
 
 @dataclass(frozen=True)
 class Section:
-    """What a study says: paragraphs, figures and tables, in the order they are read.
+    """A study's section: paragraphs, figures and tables, in order.
 
-    Texts may be written over several lines, numbers with hyphens for minus signs: both are mended (:func:`prose`).
+    Texts may span several lines and use hyphens as minus signs: :func:`prose` cleans up both.
 
     Attributes:
         title: of the section.
         summary: one or two sentences, shown large.
         blocks: paragraphs, figures and tables; None and empty texts are left out.
-        method: paragraphs shown folded, for those who want to know how.
+        method: paragraphs on how it was done, shown folded.
     """
 
     title: str
@@ -69,7 +68,7 @@ class Section:
         names = Counter(block.name for block in self.blocks if isinstance(block, Figure))
         for name, count in names.items():
             if count > 1:
-                raise ValueError(f"blocks: {count} figures are named {name!r}, and a file can hold only one")
+                raise ValueError(f"blocks: {count} figures are named {name!r}, but names must be unique")
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Part:
 
     Attributes:
         study: its name.
-        section: what it says.
+        section: its section.
         findings: what it found about the paper's claims, by their keys.
         runs, minutes, latest, versions: number of its runs, their time, day of the last and what computed them.
     """
@@ -113,10 +112,10 @@ class Answer:
 
 
 def build(parts: Sequence[Part], claims: Sequence[Claim], path: Path) -> None:
-    """Write the page, atomically; the files of its figures are there already.
+    """Write the page atomically. The files of its figures must exist.
 
     Args:
-        parts: what the studies with results say, in the order of the page.
+        parts: of the studies with results, in the order of the page.
         claims: every claim, answered or not, in the order of the page.
         path: of the HTML file.
     """
@@ -155,7 +154,7 @@ def remarks() -> list[str]:
 
 
 def _compressed(script: str) -> str:
-    """gzip in base64, two fifths of the size; the page unpacks it."""
+    """gzip in base64, two fifths of the size; the page decompresses it."""
     return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
 
 

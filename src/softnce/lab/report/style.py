@@ -1,6 +1,6 @@
 """One look for every figure of the project: a loss has the same colour, marker and name everywhere.
 
-The colours are Okabe and Ito's, told apart by readers with any colour vision and in grey; markers differ too.
+The colours are Okabe and Ito's, which readers with any colour vision can distinguish, also in grey; markers differ too.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 
 @contextmanager
 def matplotlib_style() -> Iterator[None]:
-    """Figures drawn inside look alike: thin axes, light grid, text that can be read on a slide."""
+    """One style for figures drawn inside: thin axes, light grid, text that can be read on a slide."""
     import matplotlib as mpl
 
     settings: dict[Any, Any] = {

@@ -1,4 +1,4 @@
-"""What a recipe describes, built: data, network, loss and the classifier that trains it."""
+"""Build what a recipe describes: data, network, loss and the classifier that trains it."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, and a clean end on SIGTERM."""
+"""Checkpoints that are complete or absent, and a clean stop on SIGTERM."""
 
 import shutil
 import signal
@@ -24,7 +24,7 @@ class NotSaved(RuntimeError):
 
 
 class Unreadable(RuntimeError):
-    """A checkpoint that is there but damaged."""
+    """A damaged checkpoint."""
 
 
 class Interrupted(Exception):
@@ -32,7 +32,7 @@ class Interrupted(Exception):
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Checkpoints that are whole or not there: written beside, forced to disk, then renamed into place."""
+    """Writes a checkpoint to a second file, forces it to disk, then renames it: it is complete or absent."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         with replacing(Path(path), durable=True) as partial, partial.open("wb") as file:
@@ -43,8 +43,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return torch.load(path, map_location="cpu", weights_only=True)
         except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
             raise Unreadable(
-                f"{path} is damaged ({str(error) or 'it ends too early'}): copy best.ckpt over it to go on from the "
-                "best epoch, or delete it to start from the beginning"
+                f"{path} is damaged ({str(error) or 'it ends too early'}): copy best.ckpt over it to continue from "
+                "the best epoch, or delete it to start from the beginning"
             ) from error
 
 
@@ -134,13 +134,13 @@ class Checkpoints(Checkpoint):
         try:
             trainer.save_checkpoint(path, weights_only=False)
         except (OSError, RuntimeError) as error:  # torch reports a failed write as either
-            kept = f"the one of step {self.saved_step} is whole" if self.saved_step >= 0 else "there is none before it"
+            kept = f"the one of step {self.saved_step} is intact" if self.saved_step >= 0 else "there is no earlier one"
             raise NotSaved(f"cannot write {path} at step {trainer.global_step}: {error}; {kept}") from error
         self.saved_step = trainer.global_step
 
 
 def _link(source: Path, target: Path) -> None:
-    """``target`` becomes ``source`` in one step, without copying where the file system can."""
+    """Replace ``target`` by ``source`` atomically, as a hard link if the file system has them."""
     with replacing(target) as partial:
         partial.unlink(missing_ok=True)  # of a run that was killed
         try:

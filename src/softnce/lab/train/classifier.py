@@ -26,7 +26,7 @@ import lightning as L  # isort: skip
 
 
 class Diverged(RuntimeError):
-    """The loss is no longer a number."""
+    """The loss is NaN or infinite."""
 
 
 class Classifier(L.LightningModule):
@@ -37,7 +37,7 @@ class Classifier(L.LightningModule):
         loss: one of :mod:`softnce.losses`, called with scores and soft targets.
         num_classes: K.
         targets: smoothing and mixing.
-        optimiser, schedule: how the weights move.
+        optimiser, schedule: how the weights are updated.
         steps_per_epoch: updates per epoch, for the schedule.
         parameter_groups: what the optimiser gets, with ``lr_scale`` and ``weight_decay`` per group; None: all that is
             trainable, matrices decayed.
@@ -126,11 +126,11 @@ class Classifier(L.LightningModule):
         return self.loss(scores, soft[batch.own], batch=soft, own=batch.own, generator=generator), soft
 
     def _shared_generator(self, step: int, device: torch.device) -> torch.Generator:
-        """Where all shares of a batch draw from, so that they draw alike."""
+        """The generator of all shares of a batch, so that they draw the same."""
         return torch.Generator(device).manual_seed(derived_seed(self.seed, step))
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Once an update: show the loss of the whole batch, and stop if it is no number."""
+        """Once per update: log the loss of the whole batch, and stop if it is NaN or infinite."""
         total = torch.stack(self._pending).sum()
         self._pending.clear()
         if self._whole is not None and isinstance(self.loss, ContrastiveLoss):

@@ -1,4 +1,4 @@
-"""A checkpoint as a network to use, and what can be measured of it: accuracy, likelihood, calibration."""
+"""Load the network of a checkpoint, and measure it: accuracy, likelihood, calibration."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from softnce.lab.train.build import build_network
 
 @dataclass(frozen=True)
 class Trained:
-    """A network as a checkpoint left it, and what it takes to use it."""
+    """The network of a checkpoint, and what is needed to use it."""
 
     recipe: Recipe | GraphRecipe
     classes: list[str]
@@ -79,8 +79,8 @@ def evaluate(
     Args:
         checkpoint: a file, or the folder of a run for its best.ckpt.
         split: the data set's evaluation split, or what chose the best epoch.
-        data_dir: where the data lie, if not where they were for training.
-        batch: images or graphs at once; 0 for what training used.
+        data_dir: folder of the data, if it has moved since training.
+        batch: images or graphs per step; 0: as in training.
         workers: loader processes for images.
         progress: show a progress bar.
     """
@@ -93,7 +93,7 @@ def evaluate(
         loader, classes, scores = _graphs(recipe, folder, split)
     if list(classes) != trained.classes:
         raise ValueError(
-            f"the data in {folder} has {len(classes)} classes, which are not the {len(trained.classes)} the "
+            f"the {len(classes)} classes of the data in {folder} are not the {len(trained.classes)} that the "
             "checkpoint was trained on"
         )
     rows: Iterator[Batch] = iter(track(loader, f"evaluating on {split}", disable=not progress))

@@ -33,7 +33,7 @@ def fit(
     """Train ``classifier`` on ``data`` and return the metrics of the best and the last epoch.
 
     Raises :class:`Interrupted` when a signal stopped the run, and
-    :class:`~softnce.lab.train.classifier.Diverged` when the loss is no number; both after the state is safe in ``out``.
+    :class:`~softnce.lab.train.classifier.Diverged` when the loss is not finite; both after the state is saved.
     """
     machine = machine or Machine.of(compute)
     optimiser, schedule = classifier.optimiser, classifier.schedule
@@ -90,7 +90,7 @@ def _loggers(out: Path, compute: Compute) -> list[Logger]:
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Hide Lightning's advice about what is intended here."""
+    """Hide Lightning's warnings about what is intended here."""
     log = logging.getLogger("lightning.pytorch")
     level = log.level
     log.setLevel(logging.WARNING)

@@ -1,7 +1,7 @@
 """Train a node classifier and watch it: accuracies after every epoch, on what chooses the epoch and on what is scored.
 
 The same classifier, data and random numbers as ``softnce train``, without its checkpoints, logs and Lightning's loop,
-which on a citation graph would take most of the time. It ends in the very weights that ``softnce train`` gives.
+which on a citation graph would take most of the time. It ends with the same weights as ``softnce train``.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from softnce.lab.train.classifier import Classifier
 
 @dataclass(frozen=True)
 class Course:
-    """What was seen of a training.
+    """What was recorded of a training.
 
     Attributes:
         loss: (epochs,) mean training loss.
         selection, test: (epochs, specimens, K, K) confusion matrices after each epoch.
-        left_out: classes without part in the class average.
+        left_out: classes excluded from the class average.
     """
 
     loss: Tensor
@@ -34,9 +34,9 @@ class Course:
     left_out: tuple[int, ...]
 
     def summary(self) -> dict[str, Any]:
-        """Plain numbers: the course, the test accuracy where either rule of choosing the epoch stops, and at the end.
+        """Plain numbers: the course, and the test accuracy at the epoch that each rule chooses and at the last.
 
-        Where the honest rule stops, the confusion matrix of every test specimen too.
+        At the epoch of the honest rule also the confusion matrix of every test specimen.
         """
         scored = top1(self.test).double().mean(1)
         chosen = top1(self.selection).double().mean(1)
@@ -65,9 +65,13 @@ def _rounded(values: Tensor) -> list[float]:
 def follow(recipe: GraphRecipe) -> tuple[Classifier, Course]:
     """Train on one device, batches whole."""
     if recipe.compute.micro_batch:
-        raise ValueError(f"compute.micro_batch: got {recipe.compute.micro_batch}, need 0: whole batches are taken here")
+        raise ValueError(
+            f"compute.micro_batch: got {recipe.compute.micro_batch}, need 0: only whole batches are supported here"
+        )
     if recipe.optimiser.ema:
-        raise ValueError(f"optimiser.ema: got {recipe.optimiser.ema:g}, need 0: the weights themselves are scored here")
+        raise ValueError(
+            f"optimiser.ema: got {recipe.optimiser.ema:g}, need 0: averaged weights are not supported here"
+        )
     classifier, data, _ = build(recipe, world=1)
     assert isinstance(data, NodeData)
     configured = classifier.configure_optimizers()

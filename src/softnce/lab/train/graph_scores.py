@@ -18,7 +18,7 @@ class NodeScores(Scores):
 
     Args:
         num_classes: K.
-        left_out: classes without part in the class average.
+        left_out: classes excluded from the class average.
     """
 
     def __init__(self, num_classes: int, left_out: Sequence[int] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Where a run runs: which devices, and which of the processes this one is."""
+"""The devices of a run, and which of its processes this one is."""
 
 import os
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Machine:
 
     @staticmethod
     def of(compute: Compute) -> "Machine":
-        """Devices and nodes: torchrun's or SLURM's word first, then the recipe's, then all there are."""
+        """Devices and nodes: those of torchrun or SLURM, else the recipe's, else all available."""
         accelerator = compute.accelerator
         if accelerator == "auto":
             accelerator = "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""The likeliest classes of images, by a checkpoint of ``softnce train``."""
+"""The most probable classes of images, from a checkpoint of ``softnce train``."""
 
 from pathlib import Path
 
@@ -11,10 +11,10 @@ from softnce.lab.train.evaluate import load_trained
 
 
 def predict(checkpoint: Path, images: list[Path], top: int = 5) -> list[list[tuple[str, float]]]:
-    """For each image its ``top`` classes and their probabilities, likeliest first."""
+    """For each image its ``top`` classes and their probabilities, most probable first."""
     trained = load_trained(checkpoint)
     if not isinstance(trained.recipe, Recipe):
-        raise ValueError(f"{checkpoint} classifies the nodes of graphs, not images; `softnce evaluate` scores it")
+        raise ValueError(f"{checkpoint} classifies the nodes of graphs, not images; use `softnce evaluate`")
     transform = evaluation_transform(trained.recipe.data, trained.recipe.model)
     answers = []
     for path in images:

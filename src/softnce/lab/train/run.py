@@ -1,7 +1,7 @@
 """A training run in its folder: claimed by one recipe and one process, resumed exactly.
 
 recipe.yaml      every value of the run
-last.ckpt        the latest state; `softnce train --resume FOLDER` goes on from it
+last.ckpt        the latest state; `softnce train --resume FOLDER` continues from it
 best.ckpt        the epoch with the best top-1 on the validation data
 results.json     metrics of the best and of the last epoch, written at the end
 csv/, tensorboard/   logs; a resumed run adds to them
@@ -46,7 +46,7 @@ class Prepared:
     accumulate: int
 
     def run(self) -> dict[str, Any]:
-        """Train; where the best epoch was not chosen on the test split, then measure that once, with its weights."""
+        """Train. If the best epoch was not chosen on the test split, then measure that split once, with its weights."""
         recipe, out = self.recipe, self.out
         with _alone_in(out):
             results: dict[str, Any] = fit(
@@ -67,10 +67,10 @@ class Prepared:
 
 
 def prepare(recipe: Recipe | GraphRecipe, out: Path, *, resume: bool = False) -> Prepared:
-    """Build all a recipe describes and claim ``out`` for it; a ValueError says what is wrong with either."""
+    """Build everything a recipe describes and claim ``out`` for it; a ValueError says what is wrong with either."""
     machine = Machine.of(recipe.compute)
     if recipe.compute.precision == "fp16" and machine.accelerator == "cpu":
-        raise ValueError("compute.precision fp16 needs a GPU; on the CPU take bf16 or 32")
+        raise ValueError("compute.precision fp16 needs a GPU; on the CPU use bf16 or 32")
     if recipe.compute.wandb and find_spec("wandb") is None:
         raise ValueError("compute.wandb needs wandb: pip install 'softnce[wandb]'")
     classifier, data, accumulate = build(recipe, machine.world)
@@ -93,7 +93,7 @@ def _claim(out: Path, recipe: Recipe | GraphRecipe, resume: bool) -> None:
     if kept.is_file():
         if not resume:
             raise ValueError(
-                f"{out} holds a run already: `softnce train --resume {out}` goes on with it, or choose another --out"
+                f"{out} already holds a run: continue it with `softnce train --resume {out}`, or choose another --out"
             )
         before, now = to_mapping(recipes.load(str(kept))), to_mapping(recipe)
         free = {("data", "dir"), ("data", "workers"), ("data", "cache"), ("compute", "progress"), ("compute", "wandb"),
@@ -118,7 +118,7 @@ def _claim(out: Path, recipe: Recipe | GraphRecipe, resume: bool) -> None:
 
 @contextmanager
 def _alone_in(out: Path) -> Iterator[None]:
-    """The folder is this run's: a second one would write its older state over the newer. Ends with the process."""
+    """Lock the folder until the process ends: a second run would overwrite newer states with older ones."""
     if not is_first_process():
         yield
         return
