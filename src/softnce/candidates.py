@@ -96,8 +96,10 @@ class ClassCandidates(Candidates):
 
     def __init__(self, smoothing: float | None = 0.0) -> None:
         super().__init__()
-        if smoothing is not None and not 0 <= smoothing < 1:
-            raise ValueError(f"smoothing must be in [0, 1) or None, got {smoothing}")
+        if smoothing is not None:
+            smoothing = as_number(smoothing, "smoothing", "a number in [0, 1) or None")
+            if not 0 <= smoothing < 1:
+                raise ValueError(f"smoothing must be in [0, 1) or None, got {smoothing}")
         self.smoothing = smoothing
 
     def forward(
@@ -146,6 +148,8 @@ class SampledCandidates(Candidates, KeepsPrecision):
     ) -> None:
         super().__init__()
         self.size = _check_size(size)
+        mix_alpha = as_number(mix_alpha, "mix_alpha", "a number of at least 0")
+        smoothing = as_number(smoothing, "smoothing", "a number in [0, 1]")
         if not 0 <= mix_alpha < torch.inf:
             raise ValueError(f"mix_alpha must be finite and not negative, got {mix_alpha}")
         if not 0 <= smoothing <= 1:
