@@ -20,7 +20,7 @@ from softnce.losses import NLL
 def test_from_command_to_page(made):
     rows = made("accuracy", "--epochs", "1", "--rates", "[0.003]", "--seeds", "2")
     (part,) = findings.parts(rows)
-    assert tuple(part.losses) == PAPER
+    assert tuple(part.losses) == tuple(LOSSES)
     assert findings.claims(rows) == {}  # digits decide nothing
 
 
@@ -41,15 +41,15 @@ def test_the_small_network_is_trained_on_images(tmp_path, monkeypatch):
     assert json.loads(json.dumps(result)) == result
 
 
-def part(title, gains):
+def part(title, gains, names=PAPER):
     """Three seeds of every loss, top-1 of 50 % and what ``gains`` adds."""
 
     def row(loss, seed):
         result = {"test": {"top1": 0.5 + gains.get(loss, 0.0), "top5": 0.9}}
         return Row("", {"seed": seed, "lr": 1e-3, "loss": {"name": loss}}, result, 1.0, "", {})
 
-    losses = {loss: Setting([row(loss, seed) for seed in range(3)]) for loss in PAPER}
-    return findings.Part(title, title, losses, {loss: {3e-4: 1.0, 1e-3: 2.0, 3e-3: 1.0} for loss in PAPER}, True)
+    losses = {loss: Setting([row(loss, seed) for seed in range(3)]) for loss in names}
+    return findings.Part(title, title, losses, {loss: {3e-4: 1.0, 1e-3: 2.0, 3e-3: 1.0} for loss in names}, True)
 
 
 def test_models_that_disagree_decide_nothing(monkeypatch):
@@ -71,13 +71,24 @@ def test_another_loss_is_shown_without_a_change_of_the_page(monkeypatch):
         scores = {"top1": 0.5, "top5": 0.9, "ece": 0.1, "nll": 1.0}
         return Row("", {**config, "lr": 1e-3, "seed": seed}, {"held_out": scores, "test": scores}, 1.0, "", {})
 
-    rows = [row(loss, seed) for loss in ("new", *PAPER) for seed in range(2)]
+    rows = [row(loss, seed) for loss in LOSSES for seed in range(2)]
     section = page.section(rows)
     table, text, figure, _ = section.blocks
     assert [cells[0] for cells in table.rows] == [kind.title for kind in LOSSES.values()]
     assert "a new loss +0.00 [+0.00, +0.00]" in text
-    assert [len(panel.marks) for panel in figure.panels] == [6, 6]
+    assert [len(panel.marks) for panel in figure.panels] == [7, 7]
     assert findings.claims(rows)["accuracy-worst"].ours == "50.00, the next 50.00"
+
+
+def test_expected_info_nce_is_compared_where_it_was_trained(monkeypatch):
+    both, paper = part("a", {"expected-info-nce": 0.02}, LOSSES), part("b", {})
+    monkeypatch.setattr(findings, "parts", lambda rows: [both, paper])
+    found = findings.claims([])["accuracy-expected"]
+    assert found.on == "a"
+    assert found.verdict == "beyond"
+    assert found.ours.startswith("+2.00 [+2.00, +2.00] points to soft target cross-entropy")
+    monkeypatch.setattr(findings, "parts", lambda rows: [paper])
+    assert "accuracy-expected" not in findings.claims([])
 
 
 @pytest.mark.parametrize(("options", "message"), [({"rates": ()}, "rates: got"), ({"batch": 1}, "batch: got 1")])

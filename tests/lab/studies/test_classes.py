@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from softnce import SoftTargetInfoNCE, functional
+from softnce import BatchCandidates, ExpectedInfoNCE, SoftTargetInfoNCE, functional
 from softnce.lab import studies
 from softnce.lab.configuration import from_args
 from softnce.lab.report import drawing
@@ -19,7 +19,7 @@ from softnce.lab.studies.classes.problem import Problem, mixed
 TINY = [
     *("--classes", "[200, 300]", "--steps", "150", "--batch", "64", "--candidates", "128", "--negatives", "64"),
     *("--softmax_classes", "200", "--lrs", "[0.1, 0.3]", "--latent", "8", "--dim", "16", "--hidden", "32"),
-    *("--noise", "0.2", "--tests", "300"),
+    *("--noise", "0.2", "--tests", "300", "--skewed", "[200]", "--skewed_steps", "150", "--expected", "[200, 300]"),
 ]
 
 
@@ -61,6 +61,23 @@ def test_best_possible_accuracy_of_two_classes_is_known():
     assert abs(accuracy - expected) < 4 * math.sqrt(expected * (1 - expected) / count)  # false alarm: 1 in 15,000
 
 
+def test_skewed_classes_are_as_frequent_as_said_and_the_best_guess_knows_it():
+    problem = Problem(50, 3, 0.8, seed=0, zipf=1.0)
+    assert problem.marginal.sum().item() == pytest.approx(1)
+    assert problem.marginal[0] / problem.marginal[9] == pytest.approx(10)
+    _, labels = problem.batch(20_000)
+    share = torch.bincount(labels, minlength=50) / 20_000
+    deviation = (problem.marginal * (1 - problem.marginal) / 20_000).sqrt()
+    assert ((share - problem.marginal).abs() < 5 * deviation).all()
+    skewed, even = problem.test(20_000)[2], Problem(50, 3, 0.8, seed=0).test(20_000)[2]
+    assert skewed > even + 0.02
+    problem.marginal, marginal = None, problem.marginal
+    places = problem.points[labels] + 0.8 * torch.randn(20_000, 3, generator=torch.Generator().manual_seed(0))
+    nearest = torch.cdist(places, problem.points).argmin(1)
+    likeliest = (torch.cdist(places, problem.points).square() / (-2 * 0.64) + marginal.log()).argmax(1)
+    assert (likeliest == labels).float().mean() > (nearest == labels).float().mean()
+
+
 def test_without_noise_everything_can_be_known():
     assert Problem(500, 8, 1e-3, seed=0).test(300)[2] == 1
 
@@ -96,6 +113,10 @@ def test_losses_are_those_that_are_named():
                 expected = F.cross_entropy(logits, targets.dense())
             case "info-nce":
                 expected = SoftTargetInfoNCE()(logits, targets)
+            case "expected-info-nce":
+                torch.manual_seed(1)
+                expected = ExpectedInfoNCE(candidates=BatchCandidates(), others="drawn")(logits, targets)
+                torch.manual_seed(1)
             case _:
                 continue
         loss = training.criterion(replace(run, method=method), model)(z, targets)
@@ -159,7 +180,7 @@ def test_full_softmax_only_where_it_can_be_afforded():
 def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
     study = studies.load("classes")
     rows = study.results(finished).rows()
-    assert len(rows) == len(classes.runs(configuration())) == 2 * (4 + 3)
+    assert len(rows) == len(classes.runs(configuration())) == 2 * (5 + 4 + 4)
     before = (finished / "classes.jsonl").read_bytes()
     study.make(configuration("--out", str(finished)))
     assert (finished / "classes.jsonl").read_bytes() == before
@@ -169,7 +190,9 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
     assert [figure.name for figure in figures] == ["time", "memory"]
     for figure in figures:
         assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
-    (table,) = (block for block in section.blocks if isinstance(block, Table))
+    table, beside, skewed = (block for block in section.blocks if isinstance(block, Table))
+    assert len(beside.rows) == 2 * 4
+    assert len(skewed.rows) == 4
     best = max(
         row.result["accuracy"]
         for row in rows
@@ -182,7 +205,7 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
 def test_runs_of_other_lengths_are_no_further_seeds(finished):
     rows = studies.load("classes").results(finished).rows()
     shorter = [replace(row, config=row.config | {"steps": 10}, result=row.result | {"accuracy": 0.0}) for row in rows]
-    assert page._table(findings.find(rows + shorter)).rows == page._table(findings.find(rows)).rows
+    assert page.section(rows + shorter).blocks[2] == page.section(rows).blocks[2]
 
 
 def test_the_claim_has_the_numbers_at_one_time(finished):
@@ -204,6 +227,28 @@ def test_the_claim_has_the_numbers_at_one_time(finished):
         "softmax 35.0 % (50.0 % at its end after 45 s)"
     )
     assert found.verdict == "beyond"
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "seconds", "verdict"),
+    [([0.35, 0.45, 0.5], [10, 20, 30], "beyond"), ([0.1, 0.2, 0.25], [10, 20, 30], "not reproduced")],
+)
+def test_the_claim_about_expected_info_nce(finished, accuracy, seconds, verdict):
+    rows = studies.load("classes").results(finished).rows()
+
+    def row(method, accuracy, seconds):
+        config = next(r.config for r in rows if (r.config["method"], r.config["classes"]) == (method, 300))
+        course = {"step": [1, 2, 3], "seconds": seconds, "cpu_seconds": seconds, "accuracy": accuracy}
+        result = rows[0].result | {"accuracy": accuracy[-1], "course": course}
+        return replace(rows[0], config=config | {"classes": 100_000}, result=result)
+
+    found = findings.claims([
+        row("info-nce", [0.1, 0.2, 0.3], [5, 10, 15]),
+        row("info-nce-more", [0.1, 0.2, 0.4], [10, 20, 30]),
+        row("expected-info-nce", accuracy, seconds),
+        row("sampled-softmax", [0.11, 0.45, 0.9], [10, 29, 45]),
+    ])["expected-classes"]  # fmt: skip
+    assert found.verdict == verdict
 
 
 def test_a_page_of_what_there_is_while_the_rest_still_runs(finished):

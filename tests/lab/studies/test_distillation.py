@@ -91,7 +91,9 @@ def test_students_see_some_features_and_samples_of_every_class(monkeypatch, taug
     assert soft.dense() == pytest.approx(taught[1][rows].exp(), abs=1e-5)
 
 
-@pytest.mark.parametrize("method", ["info-nce", "soft-dist-info-nce", "soft-target-info-nce", "averaged"])
+@pytest.mark.parametrize(
+    "method", ["info-nce", "soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce", "averaged"]
+)
 def test_every_loss_learns(method, taught):
     student = replace(STUDENT, method=method, k=1 if method == "info-nce" else 0, n=2, epochs=8)
     assert learn(student, taught[1])["test"]["top1"] > 0.5
@@ -126,7 +128,8 @@ def rows_with(top1, data="cifar100"):
     return found
 
 
-TOP1 = dict.fromkeys(("nll", "info-nce", *study.SOFT), (50.0, 55.0)) | {"soft-target-info-nce": (50.0, 52.0)}
+TOP1 = dict.fromkeys(("nll", "info-nce", study.EXPECTED, *study.SOFT), (50.0, 55.0))
+TOP1["soft-target-info-nce"] = (50.0, 52.0)
 
 
 def test_the_page_says_the_numbers_of_the_rows():
@@ -152,6 +155,15 @@ def test_verdict(data, verdict):
     found = studies.load("distillation").judge(rows_with(TOP1, data))["distillation"]
     assert found.verdict == verdict
     assert found.ours.startswith("+2.00 [+2.00, +2.00] points over NLL on labels")
+
+
+@pytest.mark.parametrize(
+    ("top1", "data", "verdict"),
+    [(55.2, "cifar100", "beyond"), (54.0, "cifar100", "not reproduced"), (55.2, "digits", "undecided")],
+)
+def test_verdict_on_expected_info_nce(top1, data, verdict):
+    rows = rows_with(TOP1 | {"expected-info-nce": (50.0, top1)}, data)
+    assert studies.load("distillation").judge(rows)["expected-teacher"].verdict == verdict
 
 
 def test_bad_settings_are_named():

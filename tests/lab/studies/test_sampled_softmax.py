@@ -32,6 +32,16 @@ def test_sampling_every_class_alike_is_full_softmax(problem, copies: int) -> Non
         torch.testing.assert_close(mine, its, rtol=0, atol=1e-13)
 
 
+def test_negatives_from_another_distribution_are_weighed_by_it(problem) -> None:
+    """Every class as often as Q says: the estimate of the normaliser is exact."""
+    features, table, index, weight = problem
+    often = torch.arange(1, K + 1)
+    negatives = torch.arange(K).repeat_interleave(often)
+    sampled = sampled_softmax(features, table, index, weight, negatives, often / often.sum())
+    dense = torch.zeros(N, K, dtype=torch.float64).scatter_add(1, index, weight)
+    torch.testing.assert_close(sampled, F.cross_entropy(features @ table.t(), dense), rtol=0, atol=1e-6)
+
+
 def test_normaliser_is_estimated_without_bias(problem) -> None:
     """The mean over all K² pairs of negatives of exp(−log-likelihood), that is of Z up to a factor, is the true one."""
     features, table, index, _ = problem

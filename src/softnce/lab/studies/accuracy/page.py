@@ -10,7 +10,7 @@ from softnce.lab.report.charts import Figure
 from softnce.lab.report.losses import INTERVAL, Columns, cells, listed, points_panel, search_panel
 from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import LOSSES
-from softnce.lab.studies.accuracy.findings import CE, PAPER, Part, parts
+from softnce.lab.studies.accuracy.findings import CE, EXPECTED, PAPER, Part, parts
 
 ORDER = 30
 COLUMNS: Columns = {
@@ -48,7 +48,12 @@ def _leads(part: Part) -> str:
     if not part.is_complete:
         return "The search for the learning rates is not finished."
     return f"""Soft target InfoNCE minus the others, paired by seed, with 95 % intervals, in points of top-1:
-        {listed(part.leads())}; of ECE: {listed(part.leads(ECE))}."""
+        {listed(part.leads())}; of ECE: {listed(part.leads(ECE))}.{_expected(part)}"""
+
+
+def _expected(part: Part) -> str:
+    leads = part.leads_of(EXPECTED)
+    return f" Expected InfoNCE minus the others, in points of top-1: {listed(leads)}." if leads else ""
 
 
 def _table(part: Part) -> Table:

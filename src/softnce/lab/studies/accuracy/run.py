@@ -16,7 +16,7 @@ from softnce.lab.experiment.probe import Probe, targets_for
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.study import StudyConfig
 from softnce.lab.heads import Head
-from softnce.lab.losses import PAPER, Loss
+from softnce.lab.losses import LOSSES, PAPER, Loss
 from softnce.lab.recipes.recipe import Recipe
 from softnce.lab.targets import Targets
 
@@ -62,7 +62,7 @@ Run = Probe | EndToEnd
 def heads(config: Config) -> list[Probe]:
     head = Head(hidden=config.hidden)
     return [
-        Probe(config.data, Loss(name), targets_for(name), head, config.batch, epochs=config.epochs) for name in PAPER
+        Probe(config.data, Loss(name), targets_for(name), head, config.batch, epochs=config.epochs) for name in LOSSES
     ]
 
 

@@ -10,6 +10,9 @@ from softnce.lab.experiment.comparison import alike
 from softnce.lab.experiment.results import Row
 from softnce.lab.studies.classes.training import METHODS, Method
 
+EXPECTED: Method = "expected-info-nce"
+RIVALS: tuple[Method, ...] = ("info-nce", "info-nce-more", "sampled-softmax")
+OLD: tuple[Method, ...] = (*RIVALS, "softmax")
 VARIED = ("method", "classes", "lr", "seed", "steps", "seconds", "others")
 """What differs between the runs of one protocol."""
 
@@ -45,11 +48,28 @@ class Trained:
         """Number of classes and method."""
         return self.config["classes"], self.config["method"]
 
+    def accuracy_at(self, processor: float) -> float:
+        """Accuracy after that many seconds of the processor, between two measurements on the line, in per cent."""
+        found = []
+        for row in self.rows:
+            time, accuracy = row.result["course"]["cpu_seconds"], row.result["course"]["accuracy"]
+            after = next((i for i, t in enumerate(time) if t >= processor), len(time) - 1)
+            before = max(after - 1, 0)
+            width = time[after] - time[before]
+            share = min((processor - time[before]) / width, 1.0) if width else 1.0
+            found.append(accuracy[before] + share * (accuracy[after] - accuracy[before]))
+        return 100 * fmean(found)
+
     def accuracy_by(self, seconds: float) -> float:
         """The best accuracy that was measured within that time, in per cent; 0 if there was none."""
         courses = [row.result["course"] for row in self.rows]
         within = [[a for a, s in zip(c["accuracy"], c["seconds"], strict=True) if s <= seconds] for c in courses]
         return 100 * fmean(max(found, default=0.0) for found in within)
+
+    @property
+    def processor(self) -> float:
+        """Seconds of the processor."""
+        return fmean(row.result["course"]["cpu_seconds"][-1] for row in self.rows)
 
 
 def means(rows: Sequence[Row]) -> Trained:
@@ -79,22 +99,115 @@ def means(rows: Sequence[Row]) -> Trained:
 Found = dict[tuple[int, Method], Trained]
 
 
+def even(rows: Sequence[Row]) -> list[Row]:
+    """The runs with equally frequent classes; all where there are none."""
+    return [row for row in rows if not row.config.get("zipf")] or list(rows)
+
+
+def skewed(rows: Sequence[Row]) -> Found:
+    """The runs with skewed frequencies, by classes and method."""
+    found = [row for row in rows if row.config.get("zipf")]
+    return find(found) if found else {}
+
+
 def find(rows: Sequence[Row]) -> Found:
-    """By classes and method, the longest runs of the commonest protocol at the learning rate that ended best."""
+    """By classes and method, the longest runs of the commonest protocol at the learning rate that ended best.
+
+    At every number of classes those of the seeds that all methods have.
+    """
     protocols = alike(rows, *(name for name in rows[0].config if name not in VARIED))
-    chosen = max(protocols, key=lambda group: (len(group), max(row.config["classes"] for row in group)))
+    largest = max(protocols, key=lambda group: (len(group), max(row.config["classes"] for row in group)))
+    chosen = [row for group in alike(largest, "classes") for row in _shared_seeds(group)]
     found: Found = {}
-    for trained in map(means, alike(chosen, "classes", "method", "lr", "steps", "seconds")):
+    for trained in map(means, alike(chosen, "classes", "method", "lr", "steps", "seconds", "others")):
         rival = found.get(trained.key, trained)
         found[trained.key] = max(rival, trained, key=lambda one: (one.config["steps"], one.accuracy))
     return {key: found[key] for key in sorted(found, key=lambda key: (key[0], METHODS.index(key[1])))}
 
 
+def _shared_seeds(rows: Sequence[Row]) -> list[Row]:
+    of_method = [{row.config["seed"] for row in group} for group in alike(rows, "method")]
+    shared = set.intersection(*of_method)
+    return [row for row in rows if not shared or row.config["seed"] in shared]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Expected InfoNCE beside the other shortcuts at one number of classes, of the last seed that all of them have.
+
+    Attributes:
+        rivals: the others, by method.
+        ours: expected InfoNCE by the number of candidates drawn beside the batch.
+    """
+
+    classes: int
+    rivals: dict[Method, Trained]
+    ours: dict[int, Trained]
+
+    def gap(self, method: Method) -> float:
+        """Points of accuracy of expected InfoNCE over a method after equal seconds of the processor.
+
+        Of the numbers of candidates the one whose run costs most nearly the same, at the end of the shorter of both.
+        """
+        other = self.rivals[method]
+        ours = min(self.ours.values(), key=lambda trained: abs(trained.processor - other.processor))
+        time = min(ours.processor, other.processor)
+        return ours.accuracy_at(time) - other.accuracy_at(time)
+
+    @property
+    def best(self) -> Trained:
+        return max(self.ours.values(), key=lambda trained: trained.accuracy)
+
+    @property
+    def chance(self) -> float:
+        """Two standard errors of the difference of two accuracies on the test samples, in points."""
+        ours = self.best
+        p = ours.accuracy / 100
+        return 200 * (2 * p * (1 - p) / (ours.config["tests"] * len(ours.rows))) ** 0.5
+
+
+def beside(rows: Sequence[Row]) -> list[Beside]:
+    found = []
+    for group in alike(even(rows), "classes"):
+        seeds = [
+            {row.config["seed"] for row in group if row.config["method"] == method} for method in (*RIVALS, EXPECTED)
+        ]
+        shared = set.intersection(*seeds)
+        if shared:
+            last = [row for row in group if row.config["seed"] == max(shared)]
+            others = find([row for row in last if row.config["method"] in RIVALS])
+            ours = alike([row for row in last if row.config["method"] == EXPECTED], "others")
+            numbers = {rows[0].config["others"]: find(rows)[group[0].config["classes"], EXPECTED] for rows in ours}
+            rivals = {method: trained for (_, method), trained in others.items()}
+            found.append(Beside(group[0].config["classes"], rivals, dict(sorted(numbers.items()))))
+    return sorted(found, key=lambda one: one.classes)
+
+
+def _expected(rows: Sequence[Row]) -> Finding | None:
+    there = beside(rows)
+    if not there:
+        return None
+    words, is_ahead = [], []
+    for one in there:
+        ours, sampled, gap = one.best, one.rivals["sampled-softmax"], one.gap("sampled-softmax")
+        soft = min(one.gap("info-nce"), one.gap("info-nce-more"))
+        words.append(f"""K = {one.classes:,}: {ours.accuracy:.1f} % after {ours.processor:.0f} s of the processor,
+            sampled softmax {sampled.accuracy:.1f} % after {sampled.processor:.0f} s; after equal time {gap:+.1f} points
+            from it, and at least {soft:+.1f} from soft target InfoNCE""")
+        is_ahead.append(soft > 0 and gap > -one.chance)
+    verdict: Verdict = "beyond" if all(is_ahead) else "not reproduced"
+    on = "generated problem, one seed"
+    return Finding("; ".join(words), on, verdict if there[-1].classes >= 100_000 else "undecided")
+
+
 def claims(rows: Sequence[Row]) -> dict[str, Finding]:
-    found = find(rows)
-    complete = [classes for classes, _ in found if {(classes, method) for method in METHODS} <= found.keys()]
+    answers = {}
+    found = find(even(rows))
+    complete = [classes for classes, _ in found if {(classes, method) for method in OLD} <= found.keys()]
+    if expected := _expected(rows):
+        answers["expected-classes"] = expected
     if not complete:
-        return {}
+        return answers
     largest = max(complete)
     ours, sampled = found[largest, "info-nce-more"], found[largest, "sampled-softmax"]
     full = found[largest, "softmax"].accuracy_by(ours.seconds)
@@ -102,4 +215,4 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
         cross-entropy, on its way, has {full:.1f} %, sampled softmax {sampled.accuracy_by(ours.seconds):.1f} %
         ({sampled.accuracy:.1f} % at its end after {sampled.seconds:.0f} s)"""
     verdict: Verdict = "undecided" if largest < 100_000 else "beyond" if ours.accuracy > full else "not reproduced"
-    return {"many-classes": Finding(text, f"generated problem, {largest:,} classes", verdict)}
+    return {"many-classes": Finding(text, f"generated problem, {largest:,} classes", verdict), **answers}

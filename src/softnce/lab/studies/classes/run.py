@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import torch
 
 from softnce.lab.configuration import option
 from softnce.lab.experiment.study import Outcome, StudyConfig, timed
-from softnce.lab.studies.classes.training import METHODS, Run, train
+from softnce.lab.studies.classes.training import METHODS, Method, Run, train
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -26,7 +26,15 @@ class Config(StudyConfig):
     views: int = option(20, "times every class is seen, at least; a million classes then need more steps", least=1)
     batch: int = option(1024, "N, rows of a batch", least=1)
     candidates: int = option(2048, "M of the run with more candidates than its batch has", least=1)
-    negatives: int = option(2048, "classes drawn for sampled softmax", least=1)
+    negatives: int = option(
+        2048, "classes drawn for sampled softmax, and for expected InfoNCE beside the batch", least=1
+    )
+    fewer: bool = option(False, "at the further seed, expected InfoNCE also with as many as soft target InfoNCE has")
+    repeated: tuple[int, ...] = option((100_000,), "K of a further seed of all but the full softmax")
+    expected: tuple[int, ...] = option((100_000,), "K at which expected InfoNCE is run")
+    skewed: tuple[int, ...] = option((), "K of a problem with skewed frequencies, all but the full softmax")
+    skewed_steps: int = option(600, "training steps of that problem", least=1)
+    zipf: float = option(1.0, "exponent of those frequencies, 1/rank^zipf", above=0)
     softmax_classes: int = option(100_000, "K up to which the full softmax is run")
     softmax_seconds: float = option(400.0, "time after which the full softmax stops where it is", above=0)
     lrs: tuple[float, ...] = option((0.3,), "learning rates of the table, each tried", above=0, fewest=1)
@@ -48,19 +56,24 @@ class Config(StudyConfig):
 
 PRESETS = {
     "quick": Config(
-        classes=(2_000, 10_000), steps=300, views=6, batch=256, candidates=1024, negatives=256, softmax_classes=2_000,
-        lrs=(0.3,), tests=500, dim=48,
+        classes=(2_000, 10_000), repeated=(), expected=(2_000, 10_000), skewed=(2_000,), skewed_steps=300, steps=300,
+        views=6, batch=256, candidates=1024, negatives=256, softmax_classes=2_000, lrs=(0.3,), tests=500, dim=48,
     ),
     "paper": Config(),
 }  # fmt: skip
 
 
 def runs(config: Config) -> list[Run]:
-    others = {"info-nce-more": config.candidates - config.batch, "sampled-softmax": config.negatives}
+    others = {
+        "info-nce-more": config.candidates - config.batch,
+        "expected-info-nce": config.negatives,
+        "sampled-softmax": config.negatives,
+    }
     names = ("batch", "network_lr", "mix_alpha", "noise", "latent", "dim", "hidden", "tests")
     shared: dict[str, Any] = {name: getattr(config, name) for name in names}
-    return [
-        Run(
+
+    def run(method: Method, classes: int, lr: float, seed: int) -> Run:
+        return Run(
             method,
             classes,
             lr,
@@ -70,17 +83,29 @@ def runs(config: Config) -> list[Run]:
             others=others.get(method, 0),
             **shared,
         )
+
+    wanted = [
+        run(method, classes, lr, seed)
         for seed in range(config.seeds)
         for classes in config.classes
         for method in METHODS
         for lr in config.lrs
         if method != "softmax" or classes <= config.softmax_classes
+        if method != "expected-info-nce" or classes in config.expected
     ]
+    shortcuts = [(method, lr) for method in METHODS if method != "softmax" for lr in config.lrs]
+    again = [run(method, classes, lr, config.seeds) for classes in config.repeated for method, lr in shortcuts]
+    if config.fewer:
+        ours = [one for one in again if one.method == "expected-info-nce"]
+        again += [replace(one, others=others["info-nce-more"]) for one in ours]
+    even = [run(method, classes, lr, 0) for classes in config.skewed for method, lr in shortcuts]
+    return [*wanted, *again, *(replace(one, zipf=config.zipf, steps=config.skewed_steps) for one in even)]
 
 
 def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:
     for run in todo:
-        task = progress.add_task(f"{run.method}, K={run.classes:,}, lr {run.lr:g}", total=run.steps)
+        title = f"{run.method}, K={run.classes:,}{f', zipf {run.zipf:g}' if run.zipf else ''}, lr {run.lr:g}"
+        task = progress.add_task(title, total=run.steps)
         with torch.random.fork_rng(devices=[]):
             outcome = timed(partial(train, on_step=partial(progress.advance, task)), run)
         progress.remove_task(task)

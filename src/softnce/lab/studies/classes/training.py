@@ -10,13 +10,23 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from softnce import BatchCandidates, SampledCandidates, SoftTargetInfoNCE, SoftTargets, functional
+from softnce import (
+    BatchCandidates,
+    ExpectedInfoNCE,
+    NoiseCandidates,
+    SampledCandidates,
+    SoftTargetInfoNCE,
+    SoftTargets,
+    functional,
+)
 from softnce.heads import LabelEmbeddingHead
+from softnce.lab.configuration import later
 from softnce.lab.experiment.memory import peak_of
 from softnce.lab.studies.classes.problem import Problem, mixed
 from softnce.lab.studies.classes.sampled_softmax import sampled_softmax
+from softnce.losses import ContrastiveLoss
 
-Method = Literal["info-nce", "info-nce-more", "sampled-softmax", "softmax"]
+Method = Literal["info-nce", "info-nce-more", "expected-info-nce", "sampled-softmax", "softmax"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 
@@ -31,7 +41,7 @@ class Run:
     steps: int
     seconds: float | None  # after which it stops where it is
     batch: int
-    others: int  # candidates beside the batch's, or negatives
+    others: int  # candidates beside the batch's, or negatives; of expected InfoNCE, labels drawn from η
     network_lr: float
     mix_alpha: float
     noise: float
@@ -39,6 +49,7 @@ class Run:
     dim: int
     hidden: int
     tests: int
+    zipf: float = later(0.0, "exponent of the classes' frequencies")
 
 
 class Model(nn.Module):
@@ -79,21 +90,28 @@ class Model(nn.Module):
         return sum(value.nbytes for value in [*self.parameters(), *state] if isinstance(value, Tensor))
 
 
-def criterion(run: Run, model: Model) -> Callable[[Tensor, SoftTargets], Tensor]:
-    """The loss of features and soft targets."""
+def criterion(run: Run, model: Model, marginal: Tensor | None = None) -> Callable[[Tensor, SoftTargets], Tensor]:
+    """The loss of features and soft targets; classes are as frequent as ``marginal`` (K,) says, None for equally."""
     if run.method == "softmax":
         return lambda z, targets: functional.soft_target_cross_entropy(model.head(z), targets)
     if run.method == "sampled-softmax":
 
         def sampled(z: Tensor, targets: SoftTargets) -> Tensor:
             assert targets.index is not None
-            negatives = torch.randint(run.classes, (run.others,))
+            if marginal is None:
+                negatives = torch.randint(run.classes, (run.others,))
+            else:
+                negatives = torch.multinomial(marginal, run.others, replacement=True)
             table, weight = model.head.weight, targets.pair_weight()
-            return sampled_softmax(z, table, targets.index, weight, negatives, sparse=True)
+            return sampled_softmax(z, table, targets.index, weight, negatives, marginal, sparse=True)
 
         return sampled
-    candidates = BatchCandidates() + SampledCandidates(run.others, mix_alpha=run.mix_alpha) if run.others else None
-    contrast = SoftTargetInfoNCE(candidates=candidates)
+    contrast: ContrastiveLoss
+    if run.method == "expected-info-nce":
+        contrast = ExpectedInfoNCE(marginal, candidates=BatchCandidates() + NoiseCandidates(run.others))
+    else:
+        more = SampledCandidates(run.others, marginal, mix_alpha=run.mix_alpha) if run.others else None
+        contrast = SoftTargetInfoNCE(marginal, candidates=BatchCandidates() + more if more else None)
     return lambda z, targets: model.head.loss(z, targets, contrast)
 
 
@@ -105,10 +123,10 @@ def evaluation_steps(steps: int) -> list[int]:
 def train(run: Run, on_step: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Accuracy in the course of training; time counts steps with their batches, not evaluations."""
     torch.manual_seed(run.seed)
-    problem = Problem(run.classes, run.latent, run.noise, run.seed)
+    problem = Problem(run.classes, run.latent, run.noise, run.seed, run.zipf)
     x_test, y_test, best = problem.test(run.tests)
     model = Model(run)
-    loss = criterion(run, model)
+    loss = criterion(run, model, problem.marginal)
     looks = set(evaluation_steps(run.steps))
     course: dict[str, list[float]] = defaultdict(list)
     wall = processor = 0.0

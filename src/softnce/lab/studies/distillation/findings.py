@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from softnce.lab.data.features import NAMES
-from softnce.lab.experiment.claims import Finding
+from softnce.lab.experiment.claims import Finding, Verdict, on_par
 from softnce.lab.experiment.comparison import largest, percent
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import TOP1, Setting, by
 from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.experiment.text import counted
-from softnce.lab.studies.distillation.run import CE, OURS, SMOOTHING, students
+from softnce.lab.studies.distillation.run import CE, EXPECTED, OURS, SMOOTHING, students
 from softnce.lab.studies.distillation.training import HARD
 
-PLAIN, DRAWN = "nll", "soft-dist-info-nce"
+PLAIN, DRAWN, BATCH_ALONE = "nll", "soft-dist-info-nce", "expected-info-nce, m = 0"
 HELD_OUT = percent("top1", "held_out")
 Lesson = tuple[int | None, str, float]
 """k (None: labels, 0: all classes), remainder and temperature."""
@@ -88,9 +88,15 @@ def find(rows: Sequence[Row]) -> Lessons | None:
     pupils = students(rows)
     of_images = [row for row in pupils if row.config["teacher"]["data"] != "digits"]
     group = largest(of_images or pupils, "teacher", "features", "share", "batch", "epochs")
-    chosen = by(lambda c: (c["method"], (c["k"], c["remainder"], c["temperature"])), group)
+    chosen = by(lambda c: (method_of(c), (c["k"], c["remainder"], c["temperature"])), group)
     teachers = [row for row in rows if group and row.config == group[0].config["teacher"]]
     return Lessons(teachers[0] if teachers else None, chosen) if chosen else None
+
+
+def method_of(config: dict[str, Any]) -> str:
+    """The method, with m where it is not the default."""
+    m = config.get("noise_count")
+    return config["method"] + ("" if m is None else f", m = {m:g}")
 
 
 def lesson_name(method: str, lesson: Lesson) -> str:
@@ -112,4 +118,21 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     text = f"""{gain} points over NLL on labels, from {lesson_name(OURS, ours)}; soft target cross-entropy {same}, and
         at best {best}, from {lesson_name(CE, ce)}"""
     on = f"{NAMES[data]} features, {counted(found.seeds, 'seed')}"
-    return {"distillation": Finding(text, on, "beyond" if data != "digits" and found.seeds >= 3 else "undecided")}
+    answers = {"distillation": Finding(text, on, "beyond" if data != "digits" and found.seeds >= 3 else "undecided")}
+    if found.has(EXPECTED, lesson=ALL):
+        answers["expected-teacher"] = _expected(found, on)
+    return answers
+
+
+def _expected(found: Lessons, on: str) -> Finding:
+    """Expected InfoNCE minus soft target cross-entropy, from the teacher's whole output at temperature 1."""
+    ours, soft = (found.chosen[method, ALL].minus(found.chosen[CE, ALL], TOP1) for method in (EXPECTED, OURS))
+    lessons = [lesson for lesson in found.lessons(EXPECTED) if found.has(CE, lesson=lesson)]
+    means = [found.chosen[EXPECTED, lesson].minus(found.chosen[CE, lesson], TOP1).mean for lesson in lessons]
+    text = f"""{signed(ours)} points from soft target cross-entropy with the teacher's whole output, where soft target
+        InfoNCE has {signed(soft)}; over {len(lessons)} ways to see the teacher, means from {min(means):+.2f} to
+        {max(means):+.2f}"""
+    verdict: Verdict = "undecided"
+    if found.config["teacher"]["data"] != "digits" and ours.count >= 3:
+        verdict = "beyond" if on_par(ours) == "reproduced" else on_par(ours)
+    return Finding(text, on, verdict)

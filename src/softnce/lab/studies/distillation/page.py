@@ -12,12 +12,22 @@ from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, curve
 from softnce.lab.report.losses import INTERVAL, Columns, cells
 from softnce.lab.report.page import UNFINISHED, Section, Table
 from softnce.lab.report.style import AVERAGED
-from softnce.lab.studies.distillation.findings import ALL, DRAWN, LABELS, PLAIN, Lesson, Lessons, find, lesson_name
-from softnce.lab.studies.distillation.run import CE, OURS
+from softnce.lab.studies.distillation.findings import (
+    ALL,
+    BATCH_ALONE,
+    DRAWN,
+    LABELS,
+    PLAIN,
+    Lesson,
+    Lessons,
+    find,
+    lesson_name,
+)
+from softnce.lab.studies.distillation.run import CE, EXPECTED, OURS
 
 ORDER = 70
 TITLE = "Learning from a teacher"
-SOFT = (CE, DRAWN, "averaged", OURS)
+SOFT = (CE, DRAWN, "averaged", OURS, EXPECTED)
 CLASSES = {"digits": 10, "cifar100": 100, "tiny-imagenet": 200}
 COLUMNS: Columns = {"ECE (%)": (ECE, 1), "NLL (nats)": (nats("nll"), 3)}
 
@@ -37,7 +47,8 @@ def section(rows: Sequence[Row]) -> Section:
 
 def _name(found: Lessons, method: str) -> str:
     if method != "averaged":
-        return TITLES[method]
+        loss, *m = method.split(", ")
+        return ", ".join([TITLES[loss], *m])
     return f"mean of {max(setting.config['n'] for setting in found.chosen.values())} draws"
 
 
@@ -112,7 +123,7 @@ def _marks(found: Lessons, remainder: str, temperature: float) -> list[Mark]:
 
 
 def _table(found: Lessons) -> Table:
-    order = [PLAIN, "info-nce", *SOFT]
+    order = [PLAIN, "info-nce", *SOFT, BATCH_ALONE]
 
     def place(cell: tuple[str, Lesson]) -> tuple[int | bool | float | str, ...]:
         method, (k, remainder, temperature) = cell

@@ -23,6 +23,7 @@ SOFT: tuple[Method, ...] = ("soft-ce", "soft-dist-info-nce", "soft-target-info-n
 SMOOTHING = 0.1
 CE: Method = "soft-ce"
 OURS: Method = "soft-target-info-nce"
+EXPECTED: Method = "expected-info-nce"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ def settings(config: Config) -> list[Student]:
     for temperature in config.temperatures[1:]:  # a control: as soft as the first class spread, but all rows alike
         soft = replace(plain, k=1, remainder="shared", temperature=temperature)
         found += [replace(soft, method=CE), replace(soft, method=OURS)]
-    return found
+    # Expected InfoNCE, with its default m and with 0, where soft target cross-entropy learns labels or whole outputs.
+    whole = [replace(run, method=EXPECTED) for run in found if run.method == CE and run.k in (None, 0)]
+    return [*found, *whole, *(replace(run, noise_count=0.0) for run in whole)]
 
 
 def runs(config: Config) -> list[Run]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from softnce import noise
+from softnce.lab.configuration import later
 from softnce.lab.data.features import Part, Source, load
 from softnce.lab.data.images import stratified
 from softnce.lab.experiment import probe
@@ -21,7 +22,9 @@ from softnce.lab.losses import Loss, loss_with_noise
 from softnce.targets import SoftTargets
 from softnce.teacher import TeacherOutputs
 
-Method = Literal["nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce", "averaged"]
+Method = Literal[
+    "nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce", "averaged"
+]
 HARD: tuple[Method, ...] = ("nll", "info-nce")
 
 
@@ -51,6 +54,7 @@ class Student:
         n: labels in an averaged draw.
         features: how many, the same for every student.
         share: of the training part.
+        noise_count: m of expected InfoNCE; None for its default, as many as classes.
     """
 
     teacher: Teacher
@@ -66,6 +70,7 @@ class Student:
     epochs: int = 15
     lr: float = 3e-3
     seed: int = 0
+    noise_count: float | None = later(None, "m of expected InfoNCE")
 
 
 @cache  # the second stage of a study has the same teacher
@@ -124,7 +129,8 @@ def learn(student: Student, files: Files) -> dict[str, Any]:
         soft = targets(outputs, student)[rows]
     if student.method in HARD and not soft.is_hard:
         soft = SoftTargets.from_labels(soft.dense().argmax(1), data.num_classes)
-    loss = loss_with_noise(student.method, noise.from_counts(soft.class_mass(), floor=1), student.n)
+    eta = noise.from_counts(soft.class_mass(), floor=1)
+    loss = loss_with_noise(student.method, eta, student.n, student.noise_count)
     head = build_head(Head("linear"), data.dim, data.num_classes, student.seed)
     watch = BestEpoch(head, data.held_out)
     fit(

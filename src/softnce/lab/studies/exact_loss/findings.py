@@ -193,7 +193,8 @@ def _expected(near: Close) -> Finding | None:
 def _expected_noise(near: Close) -> Finding | None:
     """Gradient noise of expected InfoNCE minus that of soft target cross-entropy where labels are smoothed."""
     words, gaps, seeds = [], [], 0
-    for problem, classes in (("labels", CLASSES), ("digits", 10)):
+    smoothed: dict[Problem, int] = {"labels": CLASSES, "digits": 10}
+    for problem, classes in smoothed.items():
         mine, theirs = (near.noise_of(problem, method) for method in (EXPECTED, CE))
         gap = excess(mine, 1.0, theirs)
         if gap is None:

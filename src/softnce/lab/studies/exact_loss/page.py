@@ -192,10 +192,10 @@ def _errors_table(trained: Trainings) -> Table:
     one = Method("continuous", 1.0)
     lines: dict[str, tuple[str, Callable[[Problem], Method | None]]] = {
         **{TITLES[kind]: ("", partial(trained.best, kind=kind)) for kind in PLAIN},
-        **{_name(m): ("", lambda problem, m=m: m if m in trained.rows[problem] else None) for m in EXPECTED_LOSSES},
+        **{_name(method): ("", partial(_if_there, trained, method)) for method in EXPECTED_LOSSES},
         "mean of labels, the best n": ("n", partial(trained.best, kind="averaged")),
         "exact, the best κ": ("κ", partial(trained.best, kind="continuous")),
-        "exact, κ = 1, as derived": ("", lambda problem: one if one in trained.rows[problem] else None),
+        "exact, κ = 1, as derived": ("", partial(_if_there, trained, one)),
     }
     body = []
     for title, (symbol, find) in lines.items():
@@ -231,6 +231,10 @@ def _close_table(near: Close) -> Table | None:
 
 def _spread(values: dict[int, float], digits: int) -> str:
     return estimate(list(values.values())).spread(digits) if values else "–"
+
+
+def _if_there(trained: Trainings, method: Method, problem: Problem) -> Method | None:
+    return method if method in trained.rows[problem] else None
 
 
 def _astray(trained: Trainings) -> str | None:

@@ -9,7 +9,7 @@ from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import estimate
 from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, curve
-from softnce.lab.report.page import Section, Table
+from softnce.lab.report.page import Block, Section, Table
 from softnce.lab.report.style import OTHER
 from softnce.lab.studies.information.findings import DRAWN, ERRORS, EXPECTED, SOFT, Information, excess, read
 from softnce.lab.studies.information.run import GROUPS, NEGATIVE_SETS
@@ -30,7 +30,7 @@ def section(rows: Sequence[Row]) -> Section:
         share their M − 1 negatives; the learning rate falls to 0 on a cosine. A bound is log M − ℓ, the loss averaged
         exactly over the table and over {NEGATIVE_SETS} fresh sets of negatives. For soft target InfoNCE the learning
         rate is divided by 1 − ε, by which its scores are multiplied."""
-    blocks = [_figure(found), _few_candidates(found), _expected_table(found)]
+    blocks: list[Block] = [_figure(found), _few_candidates(found), _expected_table(found)]
     return Section("What the losses bound", summary, blocks, [method])
 
 
