@@ -251,7 +251,7 @@ def test_a_perfect_batch_has_no_gradient_left():
         ),
         (
             lambda: dynamics.cosine_response(torch.full((1, 2), 1.5), torch.ones(1, 2) / 2, torch.zeros(1).long()),
-            r"cosines must lie in \[-1, 1\], got up to 1.5",
+            r"cosines must be floating point in \[-1, 1\], got torch.float32 up to 1.5",
         ),
     ],
 )
@@ -272,7 +272,7 @@ LABELS, OWN, Z, Y = torch.eye(3), torch.tensor([0, 1]), torch.ones(2, 4), torch.
         (lambda: dynamics.cosine_gradients(0 * Z, Y, LABELS, OWN), "z must have no zero rows"),
         (lambda: dynamics.dot_gradients(Z, Y, LABELS, OWN, noise_probs=torch.tensor([1.0, 0.0, 0.0])), "noise_probs"),
         (lambda: dynamics.dot_gradients(Z, Y, LABELS, OWN, noise_probs=torch.ones(2)), "noise_probs"),
-        (lambda: dynamics.exponent_coefficients(LABELS, LABELS), r"target must have shape \(K,\)"),
+        (lambda: dynamics.exponent_coefficients(LABELS, LABELS), r"target must be floating point \(K,\)"),
     ],
 )
 def test_wrong_arguments_are_named(call, message):

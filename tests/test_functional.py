@@ -233,6 +233,14 @@ def test_draws_of_parts_need_a_generator() -> None:
         functional.soft_distribution_info_nce(torch.randn(2, K), targets[:2], batch=targets, own=torch.tensor([0, 1]))
 
 
+def test_drawn_others_of_parts_need_a_generator() -> None:
+    targets, own = make_targets("mixed", N, K, seeded()), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="others='drawn' with batch needs a generator"):
+        functional.expected_info_nce(torch.randn(2, K), targets[:2], batch=targets, own=own, others="drawn")
+    labels = SoftTargets.from_labels(torch.arange(N) % K, K)  # nothing to draw
+    functional.expected_info_nce(torch.randn(2, K), labels[:2], batch=labels, own=own, others="drawn")
+
+
 @pytest.mark.parametrize("form", ["labels", "mixed", "dense", "spread"])
 def test_a_wrong_own_is_named_in_every_form(form: str) -> None:
     targets = make_targets(form, N, K, seeded(9))

@@ -246,7 +246,7 @@ def test_the_meter_gathers_over_processes(tmp_path):
         (lambda: info.contrastive_information(torch.zeros(3, 4)), "positive is needed"),
         (lambda: info.contrastive_information(torch.zeros(3, 4), torch.zeros(2, dtype=torch.long)), "positive"),
         (lambda: info.contrastive_information(torch.zeros(3)), "scores"),
-        (lambda: info.contrastive_information(torch.zeros(1, 1)), "num_negatives"),
+        (lambda: info.contrastive_information(torch.zeros(1, 1)), "at least 2 candidates"),
         (lambda: info.classifier_information(torch.zeros(3, 4), torch.ones(3, 2), torch.ones(4) / 4), "targets"),
         (lambda: info.classifier_information(torch.zeros(3, 4), torch.ones(2).long(), torch.ones(4) / 4), "targets"),
     ],
@@ -280,5 +280,5 @@ def test_smoothing_noise_must_be_a_distribution():
     ],
 )
 def test_wrong_arguments_are_named(call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call()

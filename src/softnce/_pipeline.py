@@ -140,6 +140,10 @@ def compute(
             eta = _smoothed_noise(score_noise, label_smoothing)
             rest = in_the_mean(groups, place, alpha, count, eta)
             if form == "drawn":
+                if batch is not None and generator is None and not all(group.is_hard for group in groups):
+                    raise ValueError(
+                        "others='drawn' with batch needs a generator, in the same state for every micro-batch"
+                    )
                 rest = drawn(groups, place, alpha, count, eta, generator)
             losses = source.expected(score_temperature, eta, alpha, rest, chunk_size)
         elif count:

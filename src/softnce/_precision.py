@@ -12,9 +12,14 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def autocast_is_on(device: torch.device) -> bool:
+    """Whether autocast is on for this device; tensors without data (``meta``) have none."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Autocast switched off, where it is on."""
-    is_on = torch.is_autocast_enabled(device.type)
+    is_on = autocast_is_on(device)
     return torch.autocast(device.type, enabled=False) if is_on else nullcontext()
 
 

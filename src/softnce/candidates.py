@@ -32,8 +32,6 @@ class Candidates(nn.Module):
 
     uses_batch = False
     """Whether the other ranks' targets are needed."""
-    needs_rows = False
-    """Whether they are needed one by one; if not, their class counts suffice for a contrast that only counts."""
     noise_count: float = 0
     """Number of further candidates from η, in expectation."""
 
@@ -98,8 +96,10 @@ class ClassCandidates(Candidates):
 
     def __init__(self, smoothing: float | None = 0.0) -> None:
         super().__init__()
-        if smoothing is not None and not 0 <= smoothing < 1:
-            raise ValueError(f"smoothing must be in [0, 1) or None, got {smoothing}")
+        if smoothing is not None:
+            smoothing = as_number(smoothing, "smoothing", "a number in [0, 1) or None")
+            if not 0 <= smoothing < 1:
+                raise ValueError(f"smoothing must be in [0, 1) or None, got {smoothing}")
         self.smoothing = smoothing
 
     def forward(
@@ -148,6 +148,8 @@ class SampledCandidates(Candidates, KeepsPrecision):
     ) -> None:
         super().__init__()
         self.size = _check_size(size)
+        mix_alpha = as_number(mix_alpha, "mix_alpha", "a number of at least 0")
+        smoothing = as_number(smoothing, "smoothing", "a number in [0, 1]")
         if not 0 <= mix_alpha < torch.inf:
             raise ValueError(f"mix_alpha must be finite and not negative, got {mix_alpha}")
         if not 0 <= smoothing <= 1:
@@ -188,7 +190,6 @@ class QueueCandidates(Candidates):
     """
 
     uses_batch = True
-    needs_rows = True
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -238,10 +239,6 @@ class CandidateSum(Candidates):
     @property
     def uses_batch(self) -> bool:  # type: ignore[override]
         return any(term.uses_batch for term in self.terms)
-
-    @property
-    def needs_rows(self) -> bool:  # type: ignore[override]
-        return any(term.needs_rows for term in self.terms)
 
     @property
     def noise_count(self) -> float:  # type: ignore[override]

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from softnce import distributions
-from softnce._checks import values_are_checked
+from softnce._checks import check_generator, values_are_checked
 from softnce.targets._background import is_zero
 from softnce.targets._sampling import sample_labels
 from softnce.targets.soft_targets import DENSE, SoftTargets
@@ -75,6 +75,7 @@ class Categorical(Draw):
     """One label drawn from each soft target, against the batch's drawn labels: soft distribution InfoNCE."""
 
     def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
+        _check_targets(targets)
         labels = targets.sample(generator)
         return SoftTargets(targets.num_classes, labels[:, None], None, mask=targets.mask)
 
@@ -100,6 +101,8 @@ class Averaged(Draw):
         self.scale = float(n)
 
     def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
+        _check_targets(targets)
+        check_generator(generator)
         shares = targets.pair_weight()
         if not is_zero(targets.smoothing):  # the background is one more pair, of a class yet to be drawn
             shares = torch.cat([shares, targets.background_mass(shares.dtype)[:, None]], 1)
@@ -165,6 +168,8 @@ class ContinuousCategorical(Draw):
         self.candidates = None if candidates is None else _positive_whole("candidates", candidates)
 
     def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
+        _check_targets(targets)
+        check_generator(generator)
         probs = targets.unmasked_dense()
         if values_are_checked(probs):
             counted = probs if targets.mask is None else probs[targets.mask]
@@ -191,6 +196,11 @@ class ContinuousCategorical(Draw):
             logits=logits, concentration=self.concentration, validate_args=False
         )
         return SoftTargets(num_classes, None, around.sample((size,), generator=generator))
+
+
+def _check_targets(targets: object) -> None:
+    if not isinstance(targets, SoftTargets):
+        raise TypeError(f"targets must be SoftTargets, got {type(targets).__name__}")
 
 
 def _positive_whole(name: str, value: int) -> int:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from softnce import functional
 from softnce._checks import as_number, as_whole, check_flag
+from softnce._precision import autocast_is_on
 from softnce._rows import check_table
 from softnce.losses import ContrastiveLoss
 from softnce.targets import SoftTargets
@@ -276,5 +277,5 @@ def _check_features(features: Tensor, weight: Tensor) -> None:
         raise TypeError(f"features must be a floating point tensor, got {got}")
     if features.dim() == 0 or features.shape[-1] != weight.shape[1]:
         raise ValueError(f"features must have {weight.shape[1]} columns, got shape {tuple(features.shape)}")
-    if features.dtype != weight.dtype and not torch.is_autocast_enabled(features.device.type):
+    if features.dtype != weight.dtype and not autocast_is_on(features.device):
         raise TypeError(f"features must be {weight.dtype} as the head is, got {features.dtype}")

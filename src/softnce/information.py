@@ -24,7 +24,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from softnce._checks import check_places, check_rows_sum_to_one, values_are_checked
+from softnce._checks import (
+    as_number,
+    as_whole,
+    check_places,
+    check_rows_sum_to_one,
+    check_tensor,
+    values_are_checked,
+)
 
 __all__ = [
     "InformationMeter",
@@ -68,8 +75,11 @@ def smoothed_joint(joint: Tensor, epsilon: float, noise_probs: Tensor | None = N
             labels changes, and the paper's H(Y) − H_ε(Y|Z) is no longer an information: it can be negative.
     """
     _check_joint(joint)
+    epsilon = as_number(epsilon, "epsilon", "a number in [0, 1]")
     if not 0 <= epsilon <= 1:
         raise ValueError(f"epsilon must lie in [0, 1], got {epsilon}")
+    if noise_probs is not None:
+        check_tensor(noise_probs, "noise_probs")
     if noise_probs is not None and noise_probs.shape != joint.shape[-1:]:
         raise ValueError(f"noise_probs must have shape {tuple(joint.shape[-1:])}, got {tuple(noise_probs.shape)}")
     if noise_probs is not None:
@@ -85,12 +95,14 @@ def information_bound(loss: Tensor, num_negatives: int) -> Tensor:
         loss: contrastive losses, of any shape; their mean gives the bound, each one a sample of it.
         num_negatives: N, the number of negatives per positive; M − 1 for a batch of M that contrasts itself.
     """
-    return math.log(_at_least_one(num_negatives) + 1) - loss
+    _check_loss(loss)
+    return math.log(as_whole(num_negatives, "num_negatives") + 1) - loss
 
 
 def paper_information_bound(loss: Tensor, num_negatives: int) -> Tensor:
     """log N − ℓ (``eq:softMIbound``): valid too, and lower than ``information_bound`` by log(1 + 1/N)."""
-    return math.log(_at_least_one(num_negatives)) - loss
+    _check_loss(loss)
+    return math.log(as_whole(num_negatives, "num_negatives")) - loss
 
 
 def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> Tensor:
@@ -102,11 +114,14 @@ def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> T
 
     The candidates that are not positive must be drawn from the marginal, independently of the sample.
     """
+    check_tensor(scores, "scores")
     if scores.dim() != 2 or not scores.is_floating_point():
         raise ValueError(
             f"scores must be a floating-point tensor of shape (N, M), got {scores.dtype}, {tuple(scores.shape)}"
         )
     rows, candidates = scores.shape
+    if candidates < 2:
+        raise ValueError(f"scores must have at least 2 candidates per row, got shape {tuple(scores.shape)}")
     if positive is None:
         if rows != candidates:
             raise ValueError(f"positive is needed unless scores is square, got scores of shape {tuple(scores.shape)}")
@@ -128,6 +143,10 @@ def classifier_information(logits: Tensor, targets: Tensor, class_probs: Tensor)
         targets: labels (N,), or the distribution of each row's label (N, K), over which the sample is averaged.
         class_probs: p, (K,), the marginal of those labels; after smoothing, the smoothed marginal.
     """
+    for name, given in (("logits", logits), ("targets", targets), ("class_probs", class_probs)):
+        check_tensor(given, name)
+    if not logits.is_floating_point():
+        raise TypeError(f"logits must be floating point, got {logits.dtype}")
     if class_probs.shape != logits.shape[-1:]:
         raise ValueError(f"class_probs must have shape {tuple(logits.shape[-1:])}, got {tuple(class_probs.shape)}")
     _check_probs(class_probs, "class_probs")
@@ -166,6 +185,7 @@ class InformationMeter:
 
     def update(self, samples: Tensor) -> None:
         """Add samples of a bound, of any shape: what the functions above return."""
+        check_tensor(samples, "samples")
         samples = samples.detach().double()
         if samples.numel():
             mean = samples.mean()
@@ -198,20 +218,22 @@ class InformationMeter:
         return {"information": float(self.mean), "standard_error": error}
 
 
-def _at_least_one(num_negatives: int) -> int:
-    if not isinstance(num_negatives, int) or num_negatives < 1:
-        raise ValueError(f"num_negatives must be a whole number of at least 1, got {num_negatives!r}")
-    return num_negatives
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, float) and not (isinstance(loss, Tensor) and loss.is_floating_point()):
+        got = loss.dtype if isinstance(loss, Tensor) else type(loss).__name__
+        raise TypeError(f"loss must be floating point, got {got}")
 
 
 def _check_probs(probs: Tensor, name: str) -> None:
-    if not probs.is_floating_point():
-        raise ValueError(f"{name} must hold probabilities, got {probs.dtype}")
+    check_tensor(probs, name)
+    if probs.dim() == 0 or not probs.is_floating_point():
+        raise ValueError(f"{name} must hold probabilities (..., K), got {probs.dtype} of shape {tuple(probs.shape)}")
     if values_are_checked(probs):
         check_rows_sum_to_one(probs, name)
 
 
 def _check_joint(joint: Tensor) -> None:
+    check_tensor(joint, "joint")
     if joint.dim() < 2 or not joint.is_floating_point():
         raise ValueError(
             f"joint must be a floating-point table of shape (..., Z, Y), got {joint.dtype}, {tuple(joint.shape)}"

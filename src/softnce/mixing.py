@@ -123,7 +123,7 @@ def _checked(
         raise ValueError(f"num_classes is {num_classes}, but targets have {found} classes")
     soft = as_soft_targets(targets, found, ignore_index=as_whole(ignore_index, "ignore_index", None))
     if len(soft) != len(inputs):
-        raise ValueError(f"targets must have one row per input, {len(inputs)}, got {len(soft)}")
+        raise ValueError(f"targets must have one row per row of inputs, {len(inputs)}, got {len(soft)}")
     return soft
 
 

@@ -6,15 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softnce._checks import check_distribution, check_labels, check_tensor, values_are_checked
+from softnce._checks import as_number, as_tensor, as_whole, check_distribution, check_labels, values_are_checked
 from softnce._precision import KeepsPrecision
 from softnce.targets import SoftTargets
 
 
 def uniform(num_classes: int) -> Tensor:
     """η_k = 1/K."""
-    if num_classes < 1:
-        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+    num_classes = as_whole(num_classes, "num_classes")
     return torch.full((num_classes,), 1 / num_classes)
 
 
@@ -24,21 +23,22 @@ def from_counts(counts: Tensor, floor: float | None = None) -> Tensor:
     A class that never occurs has no finite log η. It is an error, unless ``floor`` is given: every class then has at
     least that many counts (1 is a common choice).
     """
-    check_tensor(counts, "counts")
-    if counts.dim() != 1 or len(counts) == 0:
-        raise ValueError(f"counts must have shape (K,), got {tuple(counts.shape)}")
+    counts = as_tensor(counts, "counts")
+    if counts.dim() != 1 or len(counts) == 0 or counts.dtype == torch.bool or counts.is_complex():
+        raise ValueError(f"counts must be numbers of shape (K,), got {counts.dtype} of shape {tuple(counts.shape)}")
     counts = counts.double()
     if not bool(counts.isfinite().all()) or bool((counts < 0).any()):
         raise ValueError("counts must be finite and not negative")
     if floor is not None:
-        if not floor > 0:
-            raise ValueError(f"floor must be positive, got {floor}")
+        floor = as_number(floor, "floor", "a positive number or None")
+        if not 0 < floor < torch.inf:
+            raise ValueError(f"floor must be positive and finite, got {floor}")
         counts = counts.clamp(min=floor)
     empty = (counts == 0).nonzero()[:, 0].tolist()
     if empty:
         named = ", ".join(map(str, empty[:5])) + (", …" if len(empty) > 5 else "")
         raise ValueError(
-            f"{len(empty)} of {len(counts)} classes have no count ({named}), so −log η is infinite; "
+            f"counts: {len(empty)} of {len(counts)} classes have no count ({named}), so −log η is infinite; "
             "pass floor=1 to give every class at least one count"
         )
     return (counts / counts.sum()).to(torch.get_default_dtype())
@@ -46,7 +46,8 @@ def from_counts(counts: Tensor, floor: float | None = None) -> Tensor:
 
 def from_labels(labels: Tensor, num_classes: int, floor: float | None = None, ignore_index: int = -100) -> Tensor:
     """η from the training labels, of any shape. See :func:`from_counts` for ``floor``."""
-    labels = torch.as_tensor(labels).flatten()
+    labels, num_classes = as_tensor(labels, "labels").flatten(), as_whole(num_classes, "num_classes")
+    ignore_index = as_whole(ignore_index, "ignore_index", None)
     check_labels(labels, num_classes, "labels", ignore_index)
     return from_counts(torch.bincount(labels[labels != ignore_index].long(), minlength=num_classes), floor)
 
@@ -58,16 +59,25 @@ def from_loader(
 
     If you have the labels, :func:`from_labels` is faster.
     """
-    counts = torch.zeros(num_classes, dtype=torch.float64)
+    num_classes, ignore_index = as_whole(num_classes, "num_classes"), as_whole(ignore_index, "ignore_index", None)
+    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+        raise TypeError(f"loader must give batches, got {type(loader).__name__}")
+    counts, seen = torch.zeros(num_classes, dtype=torch.float64), False
     for batch in loader:
+        seen = True
         targets = batch[-1] if isinstance(batch, (tuple, list)) else batch
-        if isinstance(targets, Tensor) and targets.is_floating_point():
-            targets = SoftTargets.from_dense(targets)
-        elif isinstance(targets, Tensor):
-            targets = SoftTargets.from_labels(targets.flatten(), num_classes, ignore_index=ignore_index)
+        try:
+            if isinstance(targets, Tensor) and targets.is_floating_point():
+                targets = SoftTargets.from_dense(targets)
+            elif isinstance(targets, Tensor):
+                targets = SoftTargets.from_labels(targets.flatten(), num_classes, ignore_index=ignore_index)
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"a batch of loader must end in targets of {num_classes} classes: {error}") from None
         if not isinstance(targets, SoftTargets) or targets.num_classes != num_classes:
             raise ValueError(f"a batch of loader must end in targets of {num_classes} classes, got {targets!r}")
         counts += targets.class_mass().double().cpu()
+    if not seen:
+        raise ValueError("loader gave no batch")
     return from_counts(counts, floor)
 
 
@@ -92,12 +102,12 @@ class RunningNoise(KeepsPrecision):
 
     def __init__(self, num_classes: int, decay: float = 0.999, prior: float = 1.0) -> None:
         super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+        num_classes, decay = as_whole(num_classes, "num_classes"), as_number(decay, "decay", "a number in (0, 1]")
+        prior = as_number(prior, "prior", "a positive number")
         if not 0 < decay <= 1:
             raise ValueError(f"decay must be in (0, 1], got {decay}")
-        if not prior > 0:
-            raise ValueError(f"prior must be positive, got {prior}")
+        if not 0 < prior < torch.inf:
+            raise ValueError(f"prior must be positive and finite, got {prior}")
         self.decay = decay
         self.prior = prior
         self.register_buffer("mass", torch.zeros(num_classes))
@@ -105,6 +115,9 @@ class RunningNoise(KeepsPrecision):
     @torch.no_grad()
     def update(self, targets: SoftTargets) -> None:
         """Take in a batch of targets. O(N·S + K)."""
+        if not isinstance(targets, SoftTargets) or targets.num_classes != len(self.mass):
+            got = f"{targets.num_classes} classes" if isinstance(targets, SoftTargets) else type(targets).__name__
+            raise ValueError(f"targets must be SoftTargets of {len(self.mass)} classes, got {got}")
         # Out of place: the last loss may still need the old values in its backward.
         self.mass = self.mass * self.decay + targets.class_mass().to(self.mass.dtype)
 

@@ -33,6 +33,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from softnce._checks import as_tensor, as_whole
 from softnce.targets import SoftTargets
 
 FORMAT = "softnce teacher outputs"
@@ -58,7 +59,9 @@ class TeacherOutputs:
     @classmethod
     def from_logits(cls, logits: Tensor, k: int, temperature: float = 1.0) -> "TeacherOutputs":
         """The best k classes of logits (N, K), softened by ``temperature``."""
-        soft = SoftTargets.from_topk(logits.detach(), k, temperature, "spread")  # checks its arguments
+        soft = SoftTargets.from_topk(
+            as_tensor(logits, "logits").detach(), k, temperature, "spread"
+        )  # checks its arguments
         assert soft.index is not None
         assert soft.weight is not None
         return cls(soft.index, soft.weight.float(), soft.num_classes, float(temperature))
@@ -66,6 +69,8 @@ class TeacherOutputs:
     @staticmethod
     def cat(parts: "Sequence[TeacherOutputs]") -> "TeacherOutputs":
         """The outputs of several batches, one after the other."""
+        if not isinstance(parts, (list, tuple)) or not all(isinstance(part, TeacherOutputs) for part in parts):
+            raise TypeError(f"parts must be a list of TeacherOutputs, got {type(parts).__name__}")
         if not parts:
             raise ValueError("parts is empty: at least one TeacherOutputs is needed")
         first = parts[0]
@@ -88,7 +93,7 @@ class TeacherOutputs:
         classes ("spread"). If k is a quarter of the classes or more, rows are stored dense, which is then faster.
         """
         kept = self.index.shape[1]
-        k = kept if k is None else k
+        k = kept if k is None else as_whole(k, "k")
         if not 1 <= k <= kept:
             raise ValueError(f"k must be in [1, {kept}], the number of classes kept per sample, got {k}")
         if remainder not in ("renormalise", "spread"):

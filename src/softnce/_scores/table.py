@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from softnce._checks import check_flag
 from softnce._precision import at_least_float32, full_precision
 from softnce._rows import blank_ignored, check_table, rows_of_targets
 from softnce._scores.arithmetic import expected, log_counts
@@ -43,7 +44,8 @@ class Table:
     ) -> None:
         check_table(features, table, bias, allow_empty)
         self.rows, self.shape = features, features.shape[:1]
-        self.table, self.bias, self.sparse, self.cosine = table, bias, sparse, cosine
+        self.table, self.bias = table, bias
+        self.sparse, self.cosine = check_flag(sparse, "sparse"), check_flag(cosine, "cosine")
         self.num_classes = len(table)
 
     def accept(self, targets: Tensor | SoftTargets, label_smoothing: float, ignore_index: int) -> SoftTargets:

@@ -6,7 +6,8 @@ from torch.distributions import Binomial, Distribution, constraints, register_kl
 from torch.distributions.utils import lazy_property
 from torch.types import _size
 
-from softnce.distributions.class_weights import checked_parameter, log_weights, zero_safe_log
+from softnce._checks import check_generator
+from softnce.distributions.class_weights import checked_parameter, checked_shape, log_weights, zero_safe_log
 
 __all__ = ["AveragedCategorical"]
 
@@ -61,7 +62,7 @@ class AveragedCategorical(Distribution):
         logits: Tensor | None = None,
         validate_args: bool | None = None,
     ):
-        if not isinstance(total_count, int) or total_count < 1:
+        if isinstance(total_count, bool) or not isinstance(total_count, int) or total_count < 1:
             raise ValueError(f"total_count must be an integer of at least 1, got {total_count!r}")
         self.total_count = total_count
         given = checked_parameter(probs, logits)
@@ -116,7 +117,8 @@ class AveragedCategorical(Distribution):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The labels before averaging, int64, shape (*sample_shape, *batch_shape, n)."""
-        sample_shape = torch.Size(sample_shape)
+        check_generator(generator)
+        sample_shape = checked_shape(sample_shape)
         with torch.no_grad():
             # fp64: the running sums torch searches would otherwise distort the small probabilities of large K.
             rows = self.probs.double().reshape(-1, self.event_shape[0])
@@ -134,7 +136,7 @@ class AveragedCategorical(Distribution):
     ) -> Tensor:
         labels = self.sample_labels(sample_shape, generator)
         with torch.no_grad():
-            counts = self.probs.new_zeros(self._extended_shape(torch.Size(sample_shape)))
+            counts = self.probs.new_zeros(self._extended_shape(checked_shape(sample_shape)))
             return counts.scatter_add_(-1, labels, counts.new_ones(()).expand_as(labels)).div_(self.total_count)
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-__all__ = ["checked_parameter", "log_weights", "zero_safe_log"]
+__all__ = ["checked_parameter", "checked_shape", "finite_positive", "log_weights", "zero_safe_log"]
 
 
 class _LogWeights(constraints.Constraint):
@@ -17,7 +17,27 @@ class _LogWeights(constraints.Constraint):
         return "no +inf, no NaN, at least one class above -inf"
 
 
+class _FinitePositive(constraints.Constraint):
+    def check(self, value: Tensor) -> Tensor:
+        return (value > 0) & (value < torch.inf)
+
+    def __repr__(self) -> str:
+        return "positive and finite"
+
+
 log_weights = _LogWeights()
+finite_positive = _FinitePositive()
+
+
+def checked_shape(sample_shape: object) -> torch.Size:
+    """What a ``sample`` method was given, as a shape."""
+    try:
+        shape = torch.Size(sample_shape)  # type: ignore[arg-type]
+    except TypeError:
+        shape = None
+    if shape is None or any(size < 0 for size in shape):
+        raise ValueError(f"sample_shape must hold sizes of at least 0, such as (5,), got {sample_shape!r}")
+    return shape
 
 
 def checked_parameter(probs: Tensor | None, logits: Tensor | None) -> Tensor:

@@ -8,7 +8,14 @@ from torch.distributions.utils import lazy_property
 from torch.nn.functional import one_hot
 from torch.types import _size
 
-from softnce.distributions.class_weights import checked_parameter, log_weights, zero_safe_log
+from softnce._checks import as_number, check_generator
+from softnce.distributions.class_weights import (
+    checked_parameter,
+    checked_shape,
+    finite_positive,
+    log_weights,
+    zero_safe_log,
+)
 from softnce.distributions.simplex_integral import SimplexIntegral
 from softnce.distributions.simplex_sampler import Proposal, best_proposal, draw
 
@@ -51,7 +58,7 @@ class ContinuousCategorical(ExponentialFamily):
     arg_constraints = {  # noqa: RUF012
         "probs": constraints.simplex,
         "logits": log_weights,
-        "concentration": constraints.positive,
+        "concentration": finite_positive,
     }
     support = constraints.simplex
     has_rsample = False
@@ -65,6 +72,8 @@ class ContinuousCategorical(ExponentialFamily):
         validate_args: bool | None = None,
     ):
         given = checked_parameter(probs, logits)
+        if not isinstance(concentration, Tensor):
+            concentration = as_number(concentration, "concentration", "a positive number or a tensor")
         concentration = torch.as_tensor(concentration, dtype=given.dtype, device=given.device)
         try:
             batch_shape = torch.broadcast_shapes(given.shape[:-1], concentration.shape)
@@ -165,7 +174,8 @@ class ContinuousCategorical(ExponentialFamily):
         sample_shape: _size = torch.Size(),  # noqa: B008
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        sample_shape, dtype = torch.Size(sample_shape), self.concentration.dtype
+        check_generator(generator)
+        sample_shape, dtype = checked_shape(sample_shape), self.concentration.dtype
         with torch.no_grad():
             proposed = torch.promote_types(dtype, torch.float32)
             draws = draw(self._proposal, sample_shape.numel(), proposed, generator)

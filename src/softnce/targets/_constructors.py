@@ -222,12 +222,14 @@ class Constructors:
         if len(sample) == 0:
             raise ValueError("sample is empty: at least one annotation is needed")
         check_labels(label, num_classes, "label")
-        most = torch.iinfo(torch.int64).max if num_samples is None else as_whole(num_samples, "num_samples")
-        check_labels(sample, most, "sample")
+        check_labels(sample, torch.iinfo(torch.int64).max, "sample")
+        size = int(sample.max()) + 1
+        if num_samples is not None and size > as_whole(num_samples, "num_samples"):
+            raise ValueError(f"num_samples must be above every sample, at least {size}, got {num_samples}")
+        size = size if num_samples is None else int(num_samples)
         dist = None if smoothing_dist is None else as_tensor(smoothing_dist, "smoothing_dist")
         smoothing = check_smoothing(smoothing, dist, num_classes)
         sample, label = sample.long(), label.long().to(sample.device)
-        size = int(sample.max()) + 1 if num_samples is None else most
 
         vote = torch.ones(len(sample), dtype=torch.float64, device=sample.device)
         if annotator is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, SupportsFloat, SupportsIndex
 
 import torch
@@ -528,7 +528,7 @@ class SoftTargets(Constructors):
     @staticmethod
     def cat(parts: Sequence[SoftTargets]) -> SoftTargets:
         """All rows one after the other. Shorter pairs are filled up; pairs beside dense rows become dense."""
-        if isinstance(parts, (SoftTargets, Tensor)):
+        if isinstance(parts, (SoftTargets, Tensor)) or not isinstance(parts, Iterable):
             raise TypeError(f"parts must be a list of SoftTargets, got {type(parts).__name__}")
         parts = list(parts)
         if not parts:
