@@ -9,7 +9,18 @@ from softnce.lab.studies.noise_samples.run import Config
 
 OPTIONS = (
     *("--batches", "[16, 64, 256]", "--tested_batch", "16", "--tested_seeds", "3", "--numbers", "[8]"),
-    *("--confirming_seeds", "2", "--expected_batches", "[64, 256]", "--rates", "[0.003]", "--seeds", "2"),
+    *(
+        "--confirming_seeds",
+        "2",
+        "--expected_batches",
+        "[64, 256]",
+        "--expected_seeds",
+        "[2, 2]",
+        "--rates",
+        "[0.003]",
+        "--seeds",
+        "2",
+    ),
 )
 
 
@@ -47,7 +58,12 @@ def test_equivalence_is_two_one_sided_tests():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"batches": (1,)}, "batches: got"), ({"tested_batch": 5}, "tested_batch: got 5")]
+    ("options", "message"),
+    [
+        ({"batches": (1,)}, "batches: got"),
+        ({"tested_batch": 5}, "tested_batch: got 5"),
+        ({"expected_seeds": (3,)}, "expected_seeds: got"),
+    ],
 )
 def test_bad_settings_are_named(options, message):
     with pytest.raises(ValueError, match=message):

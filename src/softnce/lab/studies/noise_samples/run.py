@@ -47,8 +47,9 @@ class Config(StudyConfig):
     tested: tuple[Method, ...] = option(("soft-ce", "batch", "sampled"), "what gets so many seeds")
     confirming_seeds: int = option(20, "further seeds there, on which the test is made again", least=0)
     expected_batches: tuple[int, ...] = option(
-        (8, 256), "those at which expected InfoNCE is trained and tested, on as many further seeds", least=2
+        (8, 256), "those at which expected InfoNCE is trained and tested", least=2
     )
+    expected_seeds: tuple[int, ...] = option((18, 20), "further seeds of that test, in their order", least=0)
     numbers: tuple[int, ...] = option((32, 512, 16384), "other M tried there, sampled", least=1)
     sharper: float = option(
         0.2, "MixUp parameter of M sampled candidates nearer to the classes, tried there too", above=0
@@ -64,6 +65,9 @@ class Config(StudyConfig):
         super().__post_init__()
         if self.tested_batch not in self.batches:
             raise ValueError(f"tested_batch: got {self.tested_batch}, need one of the batches {list(self.batches)}")
+        if len(self.expected_seeds) != len(self.expected_batches):
+            got, wanted = list(self.expected_seeds), list(self.expected_batches)
+            raise ValueError(f"expected_seeds: got {got}, need one number for each of the expected_batches {wanted}")
 
 
 PRESETS = {
@@ -74,6 +78,8 @@ PRESETS = {
         num_candidates=128,
         tested_seeds=3,
         confirming_seeds=0,
+        expected_batches=(8, 64),
+        expected_seeds=(0, 0),
         numbers=(32,),
         hidden=64,
         rates=(1e-3, 3e-3),
@@ -143,12 +149,12 @@ def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
     wanted = [(probe, config.seeds) for probe in settings(config)] + [(probe, config.tested_seeds) for probe in tested]
     todo = [run for probe, seeds in wanted for run in search.tuned([probe], rows, rates(config, probe.batch), seeds)]
     confirmed = [*(setting(config, method, config.tested_batch) for method in CONFIRMED), sharper(config)]
-    confirmed += [setting(config, method, batch) for batch in config.batches for method in tested_at(config, batch)]
-    again = [
-        run
-        for probe in confirmed
-        for run in search.tuned([probe], rows, rates(config, probe.batch), config.confirming_seeds)
+    further = [(probe, config.confirming_seeds) for probe in confirmed] + [
+        (setting(config, method, batch), seeds)
+        for batch, seeds in zip(config.expected_batches, config.expected_seeds, strict=True)
+        for method in tested_at(config, batch)
     ]
+    again = [run for probe, seeds in further for run in search.tuned([probe], rows, rates(config, probe.batch), seeds)]
     return [*todo, *(replace(run, seed=FURTHER + run.seed) for run in again)]
 
 
