@@ -4,7 +4,9 @@ Soft target InfoNCE contrasts a target with the other targets of its batch, so a
 and the paper reports a drop. Candidates need not come from the batch. Here a head on fixed features is trained at batch
 sizes 4 to 1024 with soft target cross-entropy, and with soft target InfoNCE whose candidates are (1) the batch; (2) M
 sampled soft targets, mixed and smoothed like the training targets; (3) the batch and the M targets remembered from
-before it; (4) the batch and the K plain labels ("vertices"; those alone are cross-entropy).
+before it; (4) the batch and the K plain labels ("vertices"; those alone are cross-entropy). Expected InfoNCE is trained
+beside it, with its default of m = K further candidates from η in expectation and with none (m = 0), and tested for
+equivalence on seeds that had no part in deciding anything.
 
 The learning rate of each is searched at every batch size on held-out data. One batch size gets many seeds and a test of
 equivalence (two one-sided tests); there the number of sampled candidates is varied, and how strongly they are mixed.

@@ -78,7 +78,10 @@ def find(rows: Sequence[Row]) -> Found:
 def _key(setting: Setting) -> Key:
     loss = setting.config["loss"]
     method = SHARPER if "candidate_mixup" in setting.config else loss["candidates"]
-    method = "soft-ce" if loss["name"] == "soft-ce" else method
+    if loss["name"] == "soft-ce":
+        method = "soft-ce"
+    elif loss["name"] == "expected-info-nce":
+        method = "expected-0" if loss.get("noise_count") == 0 else "expected"
     return method, setting.config["batch"], loss["num_candidates"] if method in COUNTED else 0
 
 
@@ -92,6 +95,18 @@ def equivalence(gap: Estimate, margin: float = MARGIN) -> float:
     if error == 0:
         return float(abs(gap.mean) >= margin)
     return float(t.sf((margin - abs(gap.mean)) / error, gap.count - 1))
+
+
+def expected_gaps(found: Found) -> str:
+    """Gaps of expected InfoNCE to soft target cross-entropy on further seeds, with the test of equivalence."""
+    said = []
+    for batch in found.batches:
+        for method, name in (("expected", ""), ("expected-0", ", m = 0")):
+            gap = found.gap(method, batch, further=True)
+            if gap and gap.count > 1:
+                seeds = counted(gap.count, "seed")
+                said.append(f"batch {batch}{name}: {signed(gap)} points ({seeds}, p = {equivalence(gap):.2g})")
+    return "; ".join(said)
 
 
 def claims(rows: Sequence[Row]) -> dict[str, Finding]:
@@ -119,4 +134,8 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
         ]
         ours = f"{'; '.join(said)}; p of a gap of {MARGIN:g} or more"
         answers["small-batch-mended"] = Finding(ours, on(batch), "beyond")
+    if gaps := expected_gaps(found):
+        answers["small-batch-expected"] = Finding(
+            f"{gaps}; p of a gap of {MARGIN:g} or more", f"{found.name} features", "beyond"
+        )
     return answers

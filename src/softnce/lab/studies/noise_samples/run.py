@@ -16,16 +16,20 @@ from softnce.lab.losses import Loss
 
 VERSION = 1
 prepare = training.prepare
-Method = Literal["soft-ce", "batch", "sampled", "queue", "batch+classes"]
+Method = Literal["soft-ce", "batch", "sampled", "queue", "batch+classes", "expected", "expected-0"]
 METHODS: dict[Method, str] = {
     "soft-ce": "soft target cross-entropy",
     "batch": "batch",
     "sampled": "sampled",
     "queue": "batch and remembered",
     "batch+classes": "batch and vertices",
+    "expected": "expected InfoNCE",
+    "expected-0": "expected InfoNCE, m = 0",
 }
 CONFIRMED: tuple[Method, ...] = ("soft-ce", "sampled")
 """What is trained with further seeds, besides the sharper candidates."""
+EXPECTED: tuple[Method, ...] = ("soft-ce", "expected", "expected-0")
+"""What is trained with further seeds to test expected InfoNCE."""
 FURTHER = 1000
 """Where further seeds begin: those below had a part in deciding what to train."""
 LARGE = 256
@@ -42,6 +46,10 @@ class Config(StudyConfig):
     tested_seeds: int = option(20, "number of seeds there", least=1)
     tested: tuple[Method, ...] = option(("soft-ce", "batch", "sampled"), "what gets so many seeds")
     confirming_seeds: int = option(20, "further seeds there, on which the test is made again", least=0)
+    expected_batches: tuple[int, ...] = option(
+        (8, 256), "those at which expected InfoNCE is trained and tested", least=2
+    )
+    expected_seeds: tuple[int, ...] = option((18, 20), "further seeds of that test, in their order", least=0)
     numbers: tuple[int, ...] = option((32, 512, 16384), "other M tried there, sampled", least=1)
     sharper: float = option(
         0.2, "MixUp parameter of M sampled candidates nearer to the classes, tried there too", above=0
@@ -57,6 +65,9 @@ class Config(StudyConfig):
         super().__post_init__()
         if self.tested_batch not in self.batches:
             raise ValueError(f"tested_batch: got {self.tested_batch}, need one of the batches {list(self.batches)}")
+        if len(self.expected_seeds) != len(self.expected_batches):
+            got, wanted = list(self.expected_seeds), list(self.expected_batches)
+            raise ValueError(f"expected_seeds: got {got}, need one number for each of the expected_batches {wanted}")
 
 
 PRESETS = {
@@ -67,6 +78,8 @@ PRESETS = {
         num_candidates=128,
         tested_seeds=3,
         confirming_seeds=0,
+        expected_batches=(8, 64),
+        expected_seeds=(0, 0),
         numbers=(32,),
         hidden=64,
         rates=(1e-3, 3e-3),
@@ -83,8 +96,13 @@ class Sharper(Probe):
 
 
 def loss(method: Method, num_candidates: int) -> Loss:
-    if method == "soft-ce":
-        return Loss("soft-ce")
+    match method:
+        case "soft-ce":
+            return Loss("soft-ce")
+        case "expected":
+            return Loss("expected-info-nce")
+        case "expected-0":
+            return Loss("expected-info-nce", noise_count=0)
     kept = num_candidates if method in ("sampled", "queue") else Loss().num_candidates
     return Loss("soft-target-info-nce", candidates=method, num_candidates=kept)
 
@@ -99,9 +117,21 @@ def sharper(config: Config) -> Sharper:
     return Sharper(**{f.name: getattr(probe, f.name) for f in fields(probe)}, candidate_mixup=config.sharper)
 
 
+def tested_at(config: Config, batch: int) -> tuple[Method, ...]:
+    """What is trained to test expected InfoNCE at a batch size; without further candidates at large batches only."""
+    if batch not in config.expected_batches:
+        return ()
+    return EXPECTED if batch >= LARGE else EXPECTED[:2]
+
+
 def settings(config: Config) -> list[Probe]:
     """Every method at every batch size, the smallest first, which takes longest; then what is tried at one of them."""
-    crossed = [setting(config, method, batch) for batch in sorted(config.batches) for method in METHODS]
+    crossed = [
+        setting(config, method, batch)
+        for batch in sorted(config.batches)
+        for method in METHODS
+        if method not in EXPECTED[1:] or method in tested_at(config, batch)
+    ]
     numbers = [setting(config, "sampled", config.tested_batch, number) for number in config.numbers]
     return [*crossed, *numbers, sharper(config)]
 
@@ -119,7 +149,12 @@ def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
     wanted = [(probe, config.seeds) for probe in settings(config)] + [(probe, config.tested_seeds) for probe in tested]
     todo = [run for probe, seeds in wanted for run in search.tuned([probe], rows, rates(config, probe.batch), seeds)]
     confirmed = [*(setting(config, method, config.tested_batch) for method in CONFIRMED), sharper(config)]
-    again = search.tuned(confirmed, rows, rates(config, config.tested_batch), config.confirming_seeds)
+    further = [(probe, config.confirming_seeds) for probe in confirmed] + [
+        (setting(config, method, batch), seeds)
+        for batch, seeds in zip(config.expected_batches, config.expected_seeds, strict=True)
+        for method in tested_at(config, batch)
+    ]
+    again = [run for probe, seeds in further for run in search.tuned([probe], rows, rates(config, probe.batch), seeds)]
     return [*todo, *(replace(run, seed=FURTHER + run.seed) for run in again)]
 
 
