@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from softnce import _ranks
+from softnce._checks import check_flag, check_generator
 from softnce._rows import (
     OthersForm,
     Reduction,
@@ -74,6 +75,10 @@ def compute(
     """
     check_reduction(reduction)
     check_others(others)
+    check_flag(remove_accidental_hits, "remove_accidental_hits")
+    check_generator(generator)
+    if draw is not None and not isinstance(draw, Draw):
+        raise TypeError(f"draw must be one of softnce.draws or None, got {type(draw).__name__}")
     label_smoothing = check_label_smoothing(label_smoothing)
     if hard_labels_of is not None:
         check_hard(targets, hard_labels_of)

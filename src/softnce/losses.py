@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from softnce import _ranks, functional
+from softnce._checks import as_whole
 from softnce._pipeline import Contrast, compute
 from softnce._precision import KeepsPrecision
 from softnce._rows import (
@@ -87,7 +88,7 @@ class ClassifierLoss(KeepsPrecision):
         self.register_buffer("class_weight", class_weight)
         self.reduction: Reduction = check_reduction(reduction)
         self.label_smoothing = check_label_smoothing(label_smoothing)
-        self.ignore_index = ignore_index
+        self.ignore_index = as_whole(ignore_index, "ignore_index", None)
         self.distributed: Distributed = _check_distributed(distributed)
         self.process_group = process_group
 
@@ -271,6 +272,8 @@ class ContrastiveLoss(ClassifierLoss):
 
         With ``draw``, pass a generator in the state that the parts got. Does nothing without queue and running noise.
         """
+        if not isinstance(batch, SoftTargets):
+            raise TypeError(f"batch must be SoftTargets, got {type(batch).__name__}")
         whole = batch.smooth(self.label_smoothing).detach()
         if self.draw is not None:
             whole = self.draw.alpha(whole, generator)

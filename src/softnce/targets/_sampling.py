@@ -39,4 +39,5 @@ def sample_beta(alpha: float, n: int, device: torch.device, generator: torch.Gen
     # or 1 but for rounding.
     gamma = torch._standard_gamma(torch.full((n, 2), alpha, dtype=torch.float64, device=device), generator)
     known = gamma.amax(1, keepdim=True) > torch.finfo(torch.float64).tiny
-    return torch.where(known, gamma / gamma.sum(1, keepdim=True), 1 - torch.arange(2, dtype=gamma.dtype, device=gamma.device))
+    one_and_zero = 1 - torch.arange(2, dtype=gamma.dtype, device=device)
+    return torch.where(known, gamma / gamma.sum(1, keepdim=True), one_and_zero)
