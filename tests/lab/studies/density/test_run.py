@@ -70,7 +70,7 @@ def test_section_has_every_figure_and_the_measured_numbers(finished):
     assert [figure.name for figure in figures] == ["kl", "noise", "grid", "soft", "maps"]
     for figure in figures:
         assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
-    (table,) = (block for block in section.blocks if isinstance(block, Table))
+    table, *_ = (block for block in section.blocks if isinstance(block, Table))
     measured = [
         row.result["kl"]
         for row in rows
