@@ -15,7 +15,7 @@ if not (find_spec("torch_geometric") and find_spec("h5py")):
 from softnce.lab import studies
 from softnce.lab.configuration import to_mapping
 from softnce.lab.experiment.results import Row
-from softnce.lab.losses import PAPER
+from softnce.lab.losses import LOSSES, PAPER
 from softnce.lab.recipes.recipe import GraphRecipe
 from softnce.lab.report import charts, drawing
 from softnce.lab.report.page import Table
@@ -40,7 +40,7 @@ def test_paper_preset_is_the_whole_table(planetoid):
     runs = nodes.runs(nodes.PRESETS["paper"])
     tissue = [run for run in runs if isinstance(run, nodes.Tissue)]
     assert len(tissue) == 5 * 5
-    assert {(run.loss, run.fold) for run in tissue} == {(loss, fold) for loss in PAPER for fold in range(5)}
+    assert {(run.loss, run.fold) for run in tissue} == {(loss, fold) for loss in LOSSES for fold in range(5)}
     assert {(r.specimens, r.cells, r.layers, r.hidden, r.epochs) for r in tissue} == {(30, (300, 800), 8, 64, 30)}
     gcn = [run for run in runs if isinstance(run, nodes.Citation) and run.model == "gcn"]
     assert len(gcn) == 2 * 5 * 10
