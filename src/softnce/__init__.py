@@ -40,6 +40,7 @@ from softnce.losses import (
     SoftDistributionInfoNCE,
     SoftTargetCrossEntropy,
     SoftTargetInfoNCE,
+    join,
 )
 from softnce.noise import RunningNoise
 from softnce.targets import SoftTargets
@@ -71,6 +72,7 @@ __all__ = [
     "functional",
     "heads",
     "information",
+    "join",
     "losses",
     "mixing",
     "noise",
