@@ -165,9 +165,9 @@ class ClassifierLoss(KeepsPrecision):
         if event == Event.MEMORY:
             self._remember(none, generator)
             return
-        part = (none, none.labels) if event == Event.PART else (None, None)
+        batch, own = (none, none.labels) if event == Event.PART else (None, None)
         logits = torch.zeros(0, num_classes, device=device, requires_grad=True)
-        value = self._loss(Logits(logits, True), none, None, *part, generator)
+        value = self._loss(Logits(logits, True), none, None, batch, own, generator)
         torch.autograd.grad(value, [logits, *self.parameters()])  # a learned temperature's gradient is exchanged too
 
     def _remember(self, batch: SoftTargets, generator: torch.Generator | None) -> None:
