@@ -111,8 +111,3 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture) -> None:
     assert all(f"  {name}" in text for name in COMMANDS)
     main(["--version"])
     assert capsys.readouterr().out.strip() == softnce.__version__
-
-
-def test_an_unknown_command_is_named() -> None:
-    with pytest.raises(SystemExit, match="unknown command 'stdy'; the commands are study, report"):
-        main(["stdy"])
