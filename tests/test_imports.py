@@ -37,8 +37,9 @@ LAYERS = {
     "configuration": "",
     "seeds": "",
     "atomic": "",
+    "stored": "",
 }
-GROUND = "configuration targets scores seeds atomic"
+GROUND = "configuration targets scores seeds atomic stored"
 
 
 @cache

@@ -32,6 +32,7 @@ def test_the_library_imports_torch_only() -> None:
     assert "softnce.lab" not in loaded.split()
 
 
+@pytest.mark.slow
 def test_the_library_works_without_numpy() -> None:
     """Everything but ``SoftTargets.numpy`` and ``LabelIndex`` (faiss): with numpy hidden from Python and from torch."""
     code = """

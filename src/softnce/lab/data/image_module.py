@@ -1,9 +1,11 @@
 """The images of a recipe, and batches of them for the classifier."""
 
+from typing import Any
+
 from torch import Tensor
 
 from softnce.lab.data.batches import EvaluationBatches, Loader
-from softnce.lab.data.frozen import features_of
+from softnce.lab.data.frozen import features_of, weights_digest
 from softnce.lab.data.image_loader import FeatureRows, ImageRows, worker_count
 from softnce.lab.data.images import Images, open_images
 from softnce.lab.data.module import TrainingData
@@ -23,6 +25,7 @@ class ImageData(TrainingData):
         self.frozen = recipe.model.freeze == "backbone"
         self.train_features: Tensor | None = None
         self.evaluation_features: Tensor | None = None
+        self.backbone = ""  # digest of the weights that the features are computed with
 
     def prepare_data(self) -> None:
         if self.frozen:  # on one process of a node, so that the others find them in the cache
@@ -34,6 +37,18 @@ class ImageData(TrainingData):
             self.train_features = features_of(self.recipe, self.network.backbone, self.train_images)
             self.evaluation_features = features_of(self.recipe, self.network.backbone, self.evaluation_images)
             self.network.scale.measure(self.train_features)
+            self.backbone = weights_digest(self.network.backbone).hex()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"backbone": self.backbone} if self.frozen else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Refuse to train a head on the features of another backbone than the checkpoint holds."""
+        if self.frozen and state["backbone"] != self.backbone:
+            raise ValueError(
+                f"model.weights {self.recipe.model.weights} gives other weights than the backbone of this run had, so "
+                "it cannot be resumed"
+            )
 
     def train_dataloader(self) -> Loader:
         batches = self.batches(self.rank)
