@@ -13,7 +13,8 @@ from softnce.lab import recipes
 from softnce.lab.configuration import from_args, option
 from softnce.lab.data.batches import CorruptImage
 from softnce.lab.recipes.recipe import GraphRecipe, Recipe
-from softnce.lab.train.checkpoints import Interrupted, NotSaved, Unreadable
+from softnce.lab.stored import Unreadable
+from softnce.lab.train.checkpoints import Interrupted, NotSaved
 from softnce.lab.train.classifier import Diverged
 from softnce.lab.train.machine import is_first_process
 from softnce.lab.train.run import Occupied, prepare
@@ -92,11 +93,11 @@ def main(argv: list[str]) -> None:
     try:
         recipe, out, resume = parse(argv)
         prepared = prepare(recipe, out, resume=resume)
-    except ValueError as error:
+    except (ValueError, Occupied) as error:
         sys.exit(f"softnce train: {error}")
     try:
         results = prepared.run()
-    except (Diverged, NotSaved, Unreadable, Occupied) as error:
+    except (Diverged, NotSaved, Unreadable) as error:
         sys.exit(f"softnce train: {error}")
     except CorruptImage as error:
         sys.exit(f"softnce train: {error.words}")

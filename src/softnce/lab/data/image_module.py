@@ -11,6 +11,7 @@ from softnce.lab.data.images import Images, open_images
 from softnce.lab.data.module import TrainingData
 from softnce.lab.data.transforms import evaluation_transform, training_transform
 from softnce.lab.recipes.recipe import Recipe
+from softnce.lab.stored import Unreadable
 
 
 class ImageData(TrainingData):
@@ -45,7 +46,7 @@ class ImageData(TrainingData):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Refuse to train a head on the features of another backbone than the checkpoint holds."""
         if self.frozen and state["backbone"] != self.backbone:
-            raise ValueError(
+            raise Unreadable(
                 f"model.weights {self.recipe.model.weights} gives other weights than the backbone of this run had, so "
                 "it cannot be resumed"
             )
