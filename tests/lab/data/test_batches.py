@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import torch
 
@@ -138,3 +140,18 @@ def test_loader_goes_on_after_the_same_updates_on_other_devices():
     for finished, other in ((first, loader(2, 0, 2)), (others[0], loader(12))):
         other.load_state_dict(finished.state_dict())
         assert (other.batches.epoch, other.batches.start) == (1, 0)
+
+
+class Whereabouts(FeatureRows):
+    """Each input is the process that made it."""
+
+    def __getitems__(self, share):
+        return super().__getitems__(share)._replace(inputs=torch.tensor([os.getpid()]))
+
+
+def test_workers_live_through_all_epochs():
+    loader = Loader(Whereabouts(torch.zeros(8, 1), torch.zeros(8)), EvaluationBatches(8, 2), workers=2)
+    first, second = ({batch.inputs.item() for batch in loader} for _ in range(2))
+    assert first == second
+    assert len(first) == 2
+    assert os.getpid() not in first

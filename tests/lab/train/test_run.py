@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -96,14 +97,11 @@ def test_killed_runs_end_in_the_same_bits(uninterrupted, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 3, 4])
-def test_every_checkpoint_resumes_exactly(uninterrupted, images, tmp_path, step, monkeypatch):
+def test_every_checkpoint_resumes_exactly(uninterrupted, tmp_path, step):
     """In the middle of an epoch, at its end, at the start of the next: stop there, resume, compare."""
     recipe, whole, results = uninterrupted
-    seen = Checkpoints._asked_to_stop
-    monkeypatch.setattr(Checkpoints, "_asked_to_stop", lambda self, trainer: trainer.global_step == step)
-    with pytest.raises(Interrupted):
+    with stopping_at(step), pytest.raises(Interrupted):
         train.train(recipe, tmp_path / "run")
-    monkeypatch.setattr(Checkpoints, "_asked_to_stop", seen)
     assert load(tmp_path / "run" / "last.ckpt")["global_step"] == step
     assert train.train(recipe, tmp_path / "run", resume=True) == results
     a, b = load(whole / "last.ckpt"), load(tmp_path / "run" / "last.ckpt")
@@ -174,14 +172,17 @@ def test_two_processes_learn_what_one_does(images, tmp_path, loss, targets):
     assert measured[0] == pytest.approx(measured[1], abs=1e-5)
 
 
-def stopping_at(step, monkeypatch):
+@contextmanager
+def stopping_at(step):
     """As if a signal came in that update."""
-    monkeypatch.setattr(Checkpoints, "_asked_to_stop", lambda self, trainer: trainer.global_step == step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "_asked_to_stop", lambda self, trainer: trainer.global_step == step)
+        yield
 
 
 @pytest.mark.slow
-def test_a_run_moves_between_numbers_of_processes_and_micro_batches(images, tmp_path, monkeypatch):
-    """One process, two, one again with other micro-batches, twice in the middle of an epoch: 21 updates all the same."""
+def test_a_run_moves_between_numbers_of_processes_and_micro_batches(images, tmp_path):
+    """One process, two, one again with other micro-batches, stopped within and between epochs: always 21 updates."""
     recipe = plain(
         images,
         schedule=Schedule(epochs=7, warmup_epochs=1.0),
@@ -189,14 +190,12 @@ def test_a_run_moves_between_numbers_of_processes_and_micro_batches(images, tmp_
     )
     train.train(recipe, tmp_path / "whole")
     out = tmp_path / "moved"
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stopping_at(5, patch)
+    with stopping_at(5), pytest.raises(Interrupted):
         train.train(recipe, out)
     done = two_processes("--resume", str(out), "--schedule.max_steps", "10")
     assert done.returncode == 0, done.stderr
     assert load(out / "last.ckpt")["global_step"] == 10
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        stopping_at(15, patch)  # the end of an epoch, whose last batch has 18 rows
+    with stopping_at(15), pytest.raises(Interrupted):  # the end of an epoch, whose last batch has 18 rows
         train.train(replace(recipe, compute=replace(recipe.compute, micro_batch=12)), out, resume=True)
     train.train(replace(recipe, compute=replace(recipe.compute, micro_batch=0)), out, resume=True)
     a, b = load(tmp_path / "whole" / "last.ckpt"), load(out / "last.ckpt")

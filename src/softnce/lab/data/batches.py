@@ -174,6 +174,7 @@ class Loader(DataLoader):
             collate_fn=_as_it_is,  # type: ignore[arg-type]
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=_start_worker if workers else None,
+            persistent_workers=workers > 0,
         )
         self.batches = batches
         self.taken = 0

@@ -119,7 +119,7 @@ def planetoid_task(
     and dropout need not draw for the zeros, which would be most of the cost of training a GCN.
 
     Args:
-        root: holds the raw files ``<name>/raw/ind.<name>.*`` as PyG's ``Planetoid`` keeps them; read without unpickling.
+        root: holds the raw files ``<name>/raw/ind.<name>.*`` as PyG's ``Planetoid`` keeps them; not unpickled.
         name: ``Cora``, ``CiteSeer`` or ``PubMed``.
         transform: applied to the training graph only.
     """
