@@ -9,8 +9,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import TypeVar
 
-import torch
-
 from softnce.lab.cores import cores
 
 Run = TypeVar("Run")
@@ -35,6 +33,8 @@ def one_per_core(perform: Callable[[Run], Result], runs: Iterable[Run]) -> Itera
 
 
 def _start_worker(parent: int) -> None:
+    import torch
+
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the work
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
