@@ -9,13 +9,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import TypeVar
 
+from softnce.lab.cores import cores
+
 Run = TypeVar("Run")
 Result = TypeVar("Result")
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def one_per_core(perform: Callable[[Run], Result], runs: Iterable[Run]) -> Iterator[Result]:
