@@ -8,7 +8,8 @@ import time
 import pytest
 import torch
 
-from softnce.lab.experiment.parallel import Killed, cores, gpu_shares, one_per_core
+from softnce.lab.cores import cores
+from softnce.lab.experiment.parallel import Killed, gpu_shares, one_per_core
 
 
 def threads_and_square(number: int) -> tuple[int, int]:

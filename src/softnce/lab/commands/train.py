@@ -88,14 +88,14 @@ def main(argv: list[str]) -> None:
         refuse(f"softnce train: {error}")
     # only now, so that a typo is answered at once
     from softnce.lab.data.batches import CorruptImage
-    from softnce.lab.train.checkpoints import Interrupted, NotSaved, Unreadable
+    from softnce.lab.train.checkpoints import Interrupted, NotSaved
     from softnce.lab.train.classifier import Diverged
     from softnce.lab.train.machine import is_first_process
     from softnce.lab.train.run import Occupied, prepare
 
     try:
         results = prepare(recipe, out, resume=resume).run()
-    except (ValueError, Occupied, Unreadable) as error:
+    except (ValueError, Occupied) as error:
         refuse(f"softnce train: {error}")
     except CorruptImage as error:
         refuse(f"softnce train: {error.words}")

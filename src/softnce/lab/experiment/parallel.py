@@ -11,6 +11,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
+from softnce.lab.cores import cores
+
 Run = TypeVar("Run")
 Result = TypeVar("Result")
 
@@ -23,11 +25,6 @@ class Killed(RuntimeError):
 
     def __init__(self, run: object) -> None:
         super().__init__(f"its process was killed {ATTEMPTS} times, perhaps for want of memory: {run}")
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def one_per_core(
