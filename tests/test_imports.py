@@ -37,8 +37,10 @@ LAYERS = {
     "configuration": "",
     "seeds": "",
     "atomic": "",
+    "stored": "",
+    "cores": "",
 }
-GROUND = "configuration targets scores seeds atomic"
+GROUND = "configuration targets scores seeds atomic stored cores"
 
 
 @cache
