@@ -318,10 +318,9 @@ class ContrastiveLoss(ClassifierLoss):
 
 
 class SoftTargetInfoNCE(ContrastiveLoss):
-    r"""Pick each row's soft target out of the candidates; by default the batch's soft targets.
+    """Pick each row's soft target out of the candidates; by default the batch's soft targets.
 
-    .. math:: \ell = -\log \frac{e^{\sigma(\alpha)}}{\sum_{c \in C} e^{\sigma(c)}}, \qquad
-              \sigma(c) = \sum_k c_k \left(\text{logit}_k / \tau - \log \eta_k\right)
+        ℓ = −σ(α) + log Σ_{c ∈ C} exp σ(c),   σ(c) = Σ_k c_k s_k,   s_k = logit_k/τ − log η_k
 
     Args:
         noise_probs: η, class probabilities (K,), None for uniform, or a :class:`~softnce.RunningNoise`.
@@ -415,10 +414,9 @@ class SoftDistributionInfoNCE(ContrastiveLoss):
 
 
 class ExpectedInfoNCE(ContrastiveLoss):
-    r"""InfoNCE summed over the label that each soft target could draw, instead of drawing it.
+    """InfoNCE summed over the label that each soft target could draw, instead of drawing it.
 
-    .. math:: \ell = \sum_k \alpha_k \log\left(1 + R / e^{s_k}\right), \qquad
-              R = \sum_{c \in C,\, c \neq \text{own}} \sum_j c_j e^{s_j}
+        ℓ = Σ_k α_k log(1 + R/exp(s_k)),   R = Σ_{c ∈ C, c ≠ own} Σ_j c_j exp(s_j)
 
     The loss to use when soft targets meet many classes, or differ from sample to sample (a teacher, votes); see
     :func:`softnce.functional.expected_info_nce`.
