@@ -178,6 +178,11 @@ def to_mapping(config: Any) -> dict[str, Any]:
     return result
 
 
+def field_types(config_type: type) -> dict[str, Any]:
+    """Types of all fields by their dotted names."""
+    return {name: leaf.type for name, leaf in _leaves(config_type).items()}
+
+
 @dataclasses.dataclass(frozen=True)
 class _Leaf:
     """A field that holds a value, at its dotted place."""
