@@ -169,8 +169,6 @@ def _train_all(command: Command) -> None:
     try:
         engine = many.engine(options.engine, options.address, command.trainings)
         for number, trained in enumerate(many.train_all(command.trainings, options.out, engine), 1):
-            if trained.refused:
-                refuse(f"softnce train: {trained.run.out.name}: {trained.error}")
             failures += [f"{trained.run.out.name}: {trained.error}"] if trained.error else []
             print(f"{number}: {trained.run.out.name}{' failed' if trained.error else ''}", flush=True)
     except ValueError as error:

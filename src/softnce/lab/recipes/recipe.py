@@ -116,9 +116,12 @@ class Compute:
     precision: Literal["32", "bf16", "fp16"] = option("32", "bf16 and fp16 are mixed precision")
     compile: bool = option(False, "compile the model")
     deterministic: bool = option(False, "allow deterministic kernels only")
-    sync_batchnorm: bool = option(False, "BatchNorm over all devices (GPUs only)")
+    sync_batchnorm: bool = option(True, "BatchNorm over all devices, if they are several GPUs")
     eval_batch: int = option(256, "rows per device and evaluation step", least=1)
-    checkpoint_steps: int = option(500, "updates between checkpoints; one is also written after each epoch", least=1)
+    checkpoint_minutes: float = option(
+        10.0, "minutes between checkpoints; one is also written after each epoch", above=0
+    )
+    checkpoint_steps: int = option(0, "also updates between checkpoints, 0 for by time only", least=0)
     progress: bool = option(True, "show progress bars")
     wandb: str = option("", "also log to this Weights & Biases project")
 

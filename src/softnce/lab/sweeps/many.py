@@ -39,7 +39,7 @@ def perform(run: Training) -> Trained:
 
     recipe = replace(run.recipe, compute=replace(run.recipe.compute, progress=False))  # type: ignore[type-var]
     try:
-        return Trained(run, train(recipe, run.out, resume=True))
+        return Trained(run, train(recipe, run.out, resume=(run.out / "recipe.yaml").is_file()))
     except (ValueError, Occupied) as error:
         return Trained(run, {}, str(error), refused=True)
     except CorruptImage as error:
@@ -65,11 +65,15 @@ def engine(name: Literal["processes", "ray"], address: str, runs: list[Training]
 def train_all(runs: list[Training], out: Path, execute: Engine) -> Iterator[Trained]:
     """Do the trainings that have no results yet, and yield what became of each as it ends.
 
-    Several processes can do this with one ``out``: they share the trainings.
+    Several processes can do this with one ``out``: they share the trainings. Raises ValueError where a recipe or its
+    data are refused.
     """
     for run in runs:
         _failure(run).unlink(missing_ok=True)
-    yield from shared(runs, execute, folder=out / ".running", name=lambda run: run.out.name, finished=_ended)
+    for trained in shared(runs, execute, folder=out / ".running", name=lambda run: run.out.name, finished=_ended):
+        if trained.refused:
+            raise ValueError(f"{trained.run.out.name}: {trained.error}")
+        yield trained
 
 
 def results_of(run: Training) -> dict[str, Any] | None:

@@ -4,20 +4,20 @@ import csv
 import io
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from softnce.lab import recipes
-from softnce.lab.configuration import to_mapping
+from softnce.lab.configuration import dotted, to_mapping
 from softnce.lab.experiment.statistics import estimate
 from softnce.lab.experiment.table import Table
 
 AVERAGED = ("seed", "data.fold")
 """Runs that differ in these only are one row."""
 NOT_SHOWN = ("data.dir", "data.cache", "data.workers", "data.download")
-METRICS = {"top1": 4, "class_average": 4, "nll": 4, "ece": 4}
+METRICS = {"top1": 4, "nll": 4, "ece": 4}
 """Columns, and their digits after the point."""
 
 
@@ -56,7 +56,7 @@ def read_runs(folder: Path) -> list[FinishedRun]:
             about = json.loads(facts.read_text(encoding="utf-8")) if facts.is_file() else {}
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from None
-        settings = _flat(to_mapping(recipes.load(str(kept))))
+        settings = dotted(to_mapping(recipes.load(str(kept))))
         found.append(FinishedRun(str(path.parent.relative_to(folder)), settings, results, about))
     return found
 
@@ -99,13 +99,6 @@ def as_csv(runs: Sequence[FinishedRun]) -> str:
     writer.writeheader()
     writer.writerows(lines)
     return text.getvalue()
-
-
-def _flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in mapping.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _key(value: Any) -> str:
