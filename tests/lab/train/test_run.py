@@ -179,7 +179,7 @@ def test_two_processes_learn_what_one_does(images, tmp_path, loss, targets):
 def stopping_at(step):
     """As if a signal came in that update."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Checkpoints, "_asked_to_stop", lambda self, trainer: trainer.global_step == step)
+        patch.setattr(Checkpoints, "_asked", lambda self, trainer: (trainer.global_step == step, False))
         yield
 
 

@@ -68,7 +68,7 @@ def test_every_checkpoint_resumes_exactly(uninterrupted, tmp_path, step, monkeyp
     """In the middle of an epoch, at its end, at the start of the next: stop there, resume, compare bit by bit."""
     recipe, whole, results = uninterrupted
     asked = Checkpoints._asked_to_stop
-    monkeypatch.setattr(Checkpoints, "_asked_to_stop", lambda self, trainer: trainer.global_step == step)
+    monkeypatch.setattr(Checkpoints, "_asked", lambda self, trainer: (trainer.global_step == step, False))
     with pytest.raises(Interrupted):
         train.train(recipe, tmp_path / "run")
     monkeypatch.setattr(Checkpoints, "_asked_to_stop", asked)
