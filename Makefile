@@ -24,7 +24,7 @@ lint: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[vision,graph,faiss,dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[vision,text,graph,faiss,dev]"
 	touch $@
 
 clean:

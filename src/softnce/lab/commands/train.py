@@ -12,7 +12,7 @@ from rich.table import Table
 from softnce.lab import recipes
 from softnce.lab.configuration import from_args, option
 from softnce.lab.data.batches import CorruptImage
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe
 from softnce.lab.train.checkpoints import Interrupted, NotSaved, Unreadable
 from softnce.lab.train.classifier import Diverged
 from softnce.lab.train.machine import is_first_process
@@ -26,6 +26,7 @@ set on the command line. `softnce train RECIPE --help` explains all fields and s
 
   softnce train laptop/digits                                        half a minute, nothing to download
   softnce train cifar100/soft-target-info-nce --data.dir ~/cifar     an experiment of the paper
+  softnce train laptop/banking77 --data.dir ~/intents                MiniLM fine-tuned on customer questions
   softnce train laptop/tissue                                        nodes of graphs; generated, no download
   torchrun --nproc-per-node 8 -m softnce train imagenet/nll --data.dir /imagenet --compute.micro_batch 64
   softnce train --resume runs/imagenet-nll                           continue exactly where it stopped
@@ -43,6 +44,14 @@ class Run(Recipe):
 
 
 @dataclass(frozen=True)
+class TextRun(TextRecipe):
+    """A recipe of text and the folder of its run."""
+
+    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run"})
+    resume: bool = option(False, "continue the run in that folder, if there is one")
+
+
+@dataclass(frozen=True)
 class GraphRun(GraphRecipe):
     """A recipe of graphs and the folder of its run."""
 
@@ -50,7 +59,7 @@ class GraphRun(GraphRecipe):
     resume: bool = option(False, "continue the run in that folder, if there is one")
 
 
-def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
+def parse(argv: list[str]) -> tuple[AnyRecipe, Path, bool]:
     """Recipe, folder, and whether to resume."""
     words = list(argv)
     if "--resume" in words:
@@ -72,7 +81,8 @@ def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
     name, rest = words[0], words[1:]
     recipe = recipes.load(name)
     out = Path("runs") / name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
-    kind, run_type = (Recipe, Run) if isinstance(recipe, Recipe) else (GraphRecipe, GraphRun)
+    kind = type(recipe)
+    run_type = {Recipe: Run, TextRecipe: TextRun, GraphRecipe: GraphRun}[kind]
     values = {item.name: getattr(recipe, item.name) for item in fields(kind)}
     run: Any = from_args(
         run_type,

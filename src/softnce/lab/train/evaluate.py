@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from softnce.calibration import ReliabilityCurve, fit_temperature
 from softnce.lab import recipes
 from softnce.lab.data.batches import Batch, EvaluationBatches, Loader
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe
 from softnce.lab.scores import Scores
 from softnce.lab.targets import IGNORED
 from softnce.lab.train.build import build_network
@@ -23,7 +23,7 @@ from softnce.lab.train.build import build_network
 class Trained:
     """The network of a checkpoint, and what is needed to use it."""
 
-    recipe: Recipe | GraphRecipe
+    recipe: AnyRecipe
     classes: list[str]
     network: nn.Module
     device: torch.device
@@ -39,6 +39,7 @@ class Evaluation:
     results: dict[str, float]
     curve: ReliabilityCurve
     classes: Sequence[str]
+    right: Tensor  # (N,) whether the highest score is that of the label, of all rows that count, in order
     confusion: Tensor | None = None  # (K, K) nodes by true and predicted class, of graphs
 
 
@@ -57,8 +58,8 @@ def load_trained(path: Path) -> Trained:
         reason = f"{type(error).__name__}: {str(error).partition('. ')[0]}".removesuffix(": ")
         raise ValueError(f"{path} is not a checkpoint of softnce train: {' '.join(reason.split())}") from error
     weights = {k.removeprefix("model."): v for k, v in stored["state_dict"].items() if k.startswith("model.")}
-    if isinstance(recipe, Recipe):
-        recipe = replace(recipe, model=replace(recipe.model, weights="none"))
+    if not isinstance(recipe, GraphRecipe):
+        recipe = replace(recipe, model=replace(recipe.model, weights="none"))  # type: ignore[arg-type]
     network = build_network(recipe, len(classes), about["features"])
     network.load_state_dict(weights)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -89,6 +90,8 @@ def evaluate(
     recipe = replace(recipe, compute=replace(recipe.compute, eval_batch=batch or recipe.compute.eval_batch))
     if isinstance(recipe, Recipe):
         loader, classes, scores = _images(recipe, folder, split, workers)
+    elif isinstance(recipe, TextRecipe):
+        loader, classes, scores = _sentences(recipe, folder, split)
     else:
         loader, classes, scores = _graphs(recipe, folder, split)
     if list(classes) != trained.classes:
@@ -105,12 +108,11 @@ def evaluate(
         kept.append((logits[counted], part.labels[counted]))
     results = scores.compute()
     # what one number could still mend; fitted on the very data it is measured on, so a diagnosis, not a result
-    results["best_temperature"] = fit_temperature(
-        torch.cat([logits for logits, _ in kept]), torch.cat([labels for _, labels in kept])
-    )
+    logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
+    results["best_temperature"] = fit_temperature(logits, labels)
     confusions = getattr(scores, "confusions", None)
     confusion = None if confusions is None else confusions.sum(0)
-    return Evaluation(results, scores.calibration.curve(), classes, confusion)
+    return Evaluation(results, scores.calibration.curve(), classes, logits.argmax(1) == labels, confusion)
 
 
 Part = tuple[Loader, Sequence[str], Scores]
@@ -127,6 +129,13 @@ def _images(recipe: Recipe, folder: Path, split: str, workers: int) -> Part:
     images = open_images(data, "evaluation")
     batches = EvaluationBatches(len(images.labels), recipe.compute.eval_batch)
     return evaluation_loader(replace(recipe, data=data), images, batches), images.classes, Scores(len(images.classes))
+
+
+def _sentences(recipe: TextRecipe, folder: Path, split: Literal["validation", "test"]) -> Part:
+    from softnce.lab.data.text_module import SentenceData
+
+    data = SentenceData(replace(recipe, data=replace(recipe.data, dir=folder)))
+    return data.evaluation_loader(split), data.classes, Scores(len(data.classes))
 
 
 def _graphs(recipe: GraphRecipe, folder: Path, split: str) -> Part:
