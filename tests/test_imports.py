@@ -38,8 +38,9 @@ LAYERS = {
     "seeds": "",
     "atomic": "",
     "stored": "",
+    "cores": "",
 }
-GROUND = "configuration targets scores seeds atomic stored"
+GROUND = "configuration targets scores seeds atomic stored cores"
 
 
 @cache

@@ -77,7 +77,7 @@ def test_another_loss_is_shown_without_a_change_of_the_page(monkeypatch):
     assert [cells[0] for cells in table.rows] == [kind.title for kind in LOSSES.values()]
     assert "a new loss +0.00 [+0.00, +0.00]" in text
     assert [len(panel.marks) for panel in figure.panels] == [7, 7]
-    assert findings.claims(rows)["accuracy-worst"].ours == "50.00, the next 50.00"
+    assert findings.claims(rows)["accuracy-worst"].ours == "50.00, the next lowest 50.00"
 
 
 def test_expected_info_nce_is_compared_where_it_was_trained(monkeypatch):
@@ -86,7 +86,7 @@ def test_expected_info_nce_is_compared_where_it_was_trained(monkeypatch):
     found = findings.claims([])["accuracy-expected"]
     assert found.on == "a"
     assert found.verdict == "beyond"
-    assert found.ours.startswith("+2.00 [+2.00, +2.00] points to soft target cross-entropy")
+    assert found.ours.startswith("+2.00 [+2.00, +2.00] points against soft target cross-entropy")
     monkeypatch.setattr(findings, "parts", lambda rows: [paper])
     assert "accuracy-expected" not in findings.claims([])
 

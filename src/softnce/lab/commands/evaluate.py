@@ -1,19 +1,12 @@
 """``softnce evaluate``: measure a checkpoint and draw its reliability diagram."""
 
 import json
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-from rich.table import Table
-
+from softnce.cli import refuse
 from softnce.lab.configuration import from_args, option
-from softnce.lab.data.batches import CorruptImage
-from softnce.lab.report import drawing
-from softnce.lab.report.evaluation import confusion, reliability
-from softnce.lab.train.evaluate import evaluate
 
 HELP = """usage: softnce evaluate CKPT [--data.dir DIR] [--out DIR] [...]
 
@@ -50,16 +43,26 @@ def main(argv: list[str]) -> None:
         print(HELP, end="")
         return
     if argv[0].startswith("-"):
-        sys.exit("softnce evaluate: the first argument must be a checkpoint")
+        refuse("softnce evaluate: the first argument must be a checkpoint")
     checkpoint = Path(argv[0])
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
     options = from_args(
         Options, argv[1:], prog="softnce evaluate", description=f"Evaluate {checkpoint}.", defaults=Options(out=folder)
     )
+    if not checkpoint.exists():
+        refuse(f"softnce evaluate: no checkpoint {checkpoint}")
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        sys.exit(f"softnce evaluate: out: cannot write in {options.out}: {error.strerror}")
+        refuse(f"softnce evaluate: out: cannot write in {options.out}: {error.strerror}")
+    from rich.console import Console
+    from rich.table import Table
+
+    from softnce.lab.data.batches import CorruptImage
+    from softnce.lab.report import drawing
+    from softnce.lab.report.evaluation import confusion, reliability
+    from softnce.lab.train.evaluate import evaluate
+
     try:
         evaluation = evaluate(
             checkpoint,
@@ -70,9 +73,9 @@ def main(argv: list[str]) -> None:
             progress=options.progress,
         )
     except ValueError as error:
-        sys.exit(f"softnce evaluate: {error}")
+        refuse(f"softnce evaluate: {error}")
     except CorruptImage as error:
-        sys.exit(f"softnce evaluate: {error.words}")
+        refuse(f"softnce evaluate: {error.words}")
     described: dict[str, Any] = {"checkpoint": str(checkpoint), "split": options.split, **evaluation.results}
     (options.out / "evaluation.json").write_text(json.dumps(described, indent=2))
     pictures = [reliability(evaluation.curve, evaluation.results, folder.name)]

@@ -1,7 +1,6 @@
 """``softnce recipes``: list the recipes, or show one with every value filled in."""
 
-import sys
-
+from softnce.cli import refuse
 from softnce.lab import recipes
 from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe
 
@@ -39,14 +38,14 @@ def main(argv: list[str]) -> None:
         print(HELP, end="")
         return
     if len(argv) > 1:
-        sys.exit(f"softnce recipes: at most one NAME, got {len(argv)}\n\n{HELP}")
+        refuse(f"softnce recipes: got {' '.join(argv)!r}, need at most one NAME")
     try:
         if argv:
             print(recipes.to_yaml(recipes.load(argv[0])), end="")
             return
         rows = [_row(name, recipes.load(name)) for name in recipes.names()]
     except ValueError as error:
-        sys.exit(f"softnce recipes: {error}")
+        refuse(f"softnce recipes: {error}")
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
     for cells in (COLUMNS, *rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())

@@ -1,6 +1,5 @@
 """``softnce report``: the page and the figures of a directory of results."""
 
-import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from softnce.cli import refuse
 from softnce.lab import studies
 from softnce.lab.experiment import claims
 from softnce.lab.experiment.results import Row, damage_on_stderr
@@ -34,14 +34,14 @@ def main(argv: list[str]) -> None:
         print(HELP)
         return
     if len(argv) > 1 or (argv and argv[0].startswith("-")):
-        _exit(f"got {' '.join(argv)!r}, need one directory")
+        refuse(f"softnce report: got {' '.join(argv)!r}, need one directory")
     try:
         with damage_on_stderr():
             path = build_report(Path(argv[0] if argv else DEFAULT_OUT))
     except ValueError as error:
-        _exit(str(error))
+        refuse(f"softnce report: {error}")
     except OSError as error:
-        _exit(f"cannot write {error.filename}: {error.strerror}")
+        refuse(f"softnce report: cannot write {error.filename}: {error.strerror}")
     print(f"{path}")
 
 
@@ -105,8 +105,3 @@ def _described(error: Exception) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1]
     kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
     return f"{kind}{error} ({Path(place.filename).name}, line {place.lineno})"
-
-
-def _exit(message: str) -> None:
-    print(f"softnce report: {message}", file=sys.stderr)
-    raise SystemExit(2)

@@ -6,17 +6,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from softnce.cli import refuse
 from softnce.lab import recipes
 from softnce.lab.configuration import from_args, option
-from softnce.lab.data.batches import CorruptImage
 from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe
-from softnce.lab.train.checkpoints import Interrupted, NotSaved, Unreadable
-from softnce.lab.train.classifier import Diverged
-from softnce.lab.train.machine import is_first_process
-from softnce.lab.train.run import Occupied, prepare
 
 HELP = """usage: softnce train RECIPE [--out DIR] [--resume] [--any.field value ...]
        softnce train --resume DIR
@@ -101,15 +94,23 @@ def main(argv: list[str]) -> None:
         return
     try:
         recipe, out, resume = parse(argv)
-        prepared = prepare(recipe, out, resume=resume)
     except ValueError as error:
-        sys.exit(f"softnce train: {error}")
+        refuse(f"softnce train: {error}")
+    # only now, so that a typo is answered at once
+    from softnce.lab.data.batches import CorruptImage
+    from softnce.lab.train.checkpoints import Interrupted, NotSaved
+    from softnce.lab.train.classifier import Diverged
+    from softnce.lab.train.machine import is_first_process
+    from softnce.lab.train.run import Occupied, prepare
+
     try:
-        results = prepared.run()
-    except (Diverged, NotSaved, Unreadable, Occupied) as error:
-        sys.exit(f"softnce train: {error}")
+        results = prepare(recipe, out, resume=resume).run()
+    except (ValueError, Occupied) as error:
+        refuse(f"softnce train: {error}")
     except CorruptImage as error:
-        sys.exit(f"softnce train: {error.words}")
+        refuse(f"softnce train: {error.words}")
+    except (Diverged, NotSaved) as error:
+        sys.exit(f"softnce train: {error}")
     except Interrupted:
         if is_first_process():
             print(f"stopped; to continue: softnce train --resume {out}", file=sys.stderr)
@@ -123,6 +124,9 @@ def main(argv: list[str]) -> None:
 
 
 def _show(results: dict[str, Any], out: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(str(out), *results)
     for metric in next(iter(results.values())):
         values = [columns.get(metric) for columns in results.values()]

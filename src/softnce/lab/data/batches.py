@@ -161,7 +161,7 @@ class EvaluationBatches:
 
 
 class Loader(DataLoader):
-    """A DataLoader that can be saved in the middle of an epoch and continues with the next share.
+    """A DataLoader that can be saved between updates in the middle of an epoch and continues with the next share.
 
     ``rows`` turns a share into a :class:`Batch` by its ``__getitems__``.
     """
@@ -174,6 +174,7 @@ class Loader(DataLoader):
             collate_fn=_as_it_is,  # type: ignore[arg-type]
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=_start_worker if workers else None,
+            persistent_workers=workers > 0,
         )
         self.batches = batches
         self.taken = 0
@@ -187,13 +188,16 @@ class Loader(DataLoader):
             self.batches.start = 0
 
     def state_dict(self) -> dict[str, int]:
-        return {"epoch": getattr(self.batches, "epoch", 0), "taken": self.taken}
+        """In updates, which every number of devices and micro-batches agrees on."""
+        if not isinstance(self.batches, TrainingBatches):
+            return {}
+        return {"epoch": self.batches.epoch, "updates": -(-self.taken // self.batches.accumulate)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         if isinstance(self.batches, TrainingBatches):
-            finished = state["taken"] >= len(self.batches)
+            finished = state["updates"] >= self.batches.steps
             self.batches.epoch = state["epoch"] + finished
-            self.batches.start = 0 if finished else state["taken"]
+            self.batches.start = 0 if finished else state["updates"] * self.batches.accumulate
 
 
 def _as_it_is(batch: Batch) -> Batch:

@@ -1,6 +1,5 @@
 """Shares of a batch as tensors: images read and augmented, or rows of features."""
 
-import os
 import warnings
 from typing import Any
 
@@ -87,8 +86,3 @@ def _batch(inputs: Tensor, labels: Tensor, share: Share, skipped: int) -> Batch:
     assert share.own is not None
     own = share.own
     return Batch(inputs, labels[share.batch[own]], labels[share.batch], own, share.step, skipped)
-
-
-def worker_count(wanted: int, devices: int) -> int:
-    """No more processes than there are cores for each device."""
-    return min(wanted, max(0, (os.cpu_count() or 1) // max(1, devices)))

@@ -4,13 +4,15 @@ from typing import Any
 
 from torch import Tensor
 
+from softnce.lab.cores import cores_per_device
 from softnce.lab.data.batches import EvaluationBatches, Loader
 from softnce.lab.data.frozen import features_of, weights_digest
-from softnce.lab.data.image_loader import FeatureRows, ImageRows, worker_count
+from softnce.lab.data.image_loader import FeatureRows, ImageRows
 from softnce.lab.data.images import Images, open_images
 from softnce.lab.data.module import TrainingData
 from softnce.lab.data.transforms import evaluation_transform, training_transform
 from softnce.lab.recipes.recipe import Recipe
+from softnce.lab.stored import Unreadable
 
 
 class ImageData(TrainingData):
@@ -45,7 +47,7 @@ class ImageData(TrainingData):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Refuse to train a head on the features of another backbone than the checkpoint holds."""
         if self.frozen and state["backbone"] != self.backbone:
-            raise ValueError(
+            raise Unreadable(
                 f"model.weights {self.recipe.model.weights} gives other weights than the backbone of this run had, so "
                 "it cannot be resumed"
             )
@@ -57,16 +59,16 @@ class ImageData(TrainingData):
         data = self.recipe.data
         transform = training_transform(data, self.recipe.model)
         rows = ImageRows(self.train_images, transform, self.recipe.seed, data.corrupt == "skip")
-        return Loader(rows, batches, worker_count(data.workers, self.world))
+        return Loader(rows, batches, min(data.workers, cores_per_device(self.devices)))
 
     def val_dataloader(self) -> Loader:
         size, batch = len(self.evaluation_images.labels), self.recipe.compute.eval_batch
         batches = EvaluationBatches(size, batch, self.rank, self.world)
         if self.evaluation_features is not None:
             return Loader(FeatureRows(self.evaluation_features, self.evaluation_images.labels), batches)
-        return evaluation_loader(self.recipe, self.evaluation_images, batches, self.world)
+        return evaluation_loader(self.recipe, self.evaluation_images, batches, self.devices)
 
 
-def evaluation_loader(recipe: Recipe, images: Images, batches: EvaluationBatches, world: int = 1) -> Loader:
+def evaluation_loader(recipe: Recipe, images: Images, batches: EvaluationBatches, devices: int = 1) -> Loader:
     rows = ImageRows(images, evaluation_transform(recipe.data, recipe.model), skip=recipe.data.corrupt == "skip")
-    return Loader(rows, batches, worker_count(recipe.data.workers, world))
+    return Loader(rows, batches, min(recipe.data.workers, cores_per_device(devices)))

@@ -39,6 +39,11 @@ class TrainingData(L.LightningDataModule):
     def rank(self) -> int:
         return 0 if self.trainer is None else self.trainer.global_rank
 
+    @property
+    def devices(self) -> int:
+        """Devices of this machine, which share its cores."""
+        return 1 if self.trainer is None else self.trainer.num_devices
+
     def batches(self, rank: int) -> TrainingBatches:
         batch = self.recipe.optimiser.batch
         return TrainingBatches(

@@ -10,6 +10,7 @@ from softnce.lab.models.images import PACKAGED_MEAN, PACKAGED_STD
 from softnce.lab.recipes.recipe import Data, Model
 
 from timm.data import auto_augment, create_transform  # isort: skip
+from timm.models import get_pretrained_cfg  # isort: skip
 
 Transform = Callable[[Image.Image], Tensor]
 
@@ -34,10 +35,15 @@ STATISTICS = {
 
 
 def statistics(data: Data, model: Model) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Channel means and deviations: as given, as the weights were trained with, or the data set's (or ImageNet's)."""
+    """Channel means and deviations: as given, as the weights were trained with, or the data set's (or ImageNet's).
+
+    MAE's weights and those of files get the data set's, as in the paper.
+    """
     mean, deviation = STATISTICS.get(data.kind, STATISTICS["imagenet"])
     if model.weights == "packaged":
         mean, deviation = PACKAGED_MEAN, PACKAGED_STD
+    elif model.weights == "hub" and (theirs := get_pretrained_cfg(model.name)):
+        mean, deviation = theirs.mean, theirs.std
     return tuple(data.mean or mean), tuple(data.std or deviation)
 
 

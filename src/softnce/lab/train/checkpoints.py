@@ -4,13 +4,13 @@ import shutil
 import signal
 import threading
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from softnce.lab.atomic import replacing
+from softnce.lab import stored
+from softnce.lab.atomic import replacing, why
 from softnce.lab.data.batches import Batch
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
 
@@ -21,10 +21,6 @@ from lightning.pytorch.callbacks import Checkpoint  # isort: skip
 
 class NotSaved(RuntimeError):
     """A checkpoint could not be written."""
-
-
-class Unreadable(RuntimeError):
-    """A damaged checkpoint."""
 
 
 class Interrupted(Exception):
@@ -40,11 +36,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
-            raise Unreadable(
-                f"{path} is damaged ({str(error) or 'it ends too early'}): copy best.ckpt over it to continue from "
-                "the best epoch, or delete it to start from the beginning"
+            return stored.load(Path(path))
+        except stored.Unreadable as error:
+            raise stored.Unreadable(
+                f"{path} is damaged ({error}): copy best.ckpt over it to continue from the best epoch, or delete it to "
+                "start from the beginning"
             ) from error
 
 
@@ -69,6 +65,18 @@ class Checkpoints(Checkpoint):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.last = state["best"], state["last"]
+
+    def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["accumulate"] = trainer.accumulate_grad_batches
+
+    def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Lightning counts the shares of an epoch: count them anew if devices or micro-batches have changed."""
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        shares = progress["current"]["ready"]
+        more = -(-shares // checkpoint["accumulate"]) * trainer.accumulate_grad_batches - shares
+        for counts in (progress["total"], progress["current"]):
+            for name in counts:
+                counts[name] += more
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._updates = trainer.global_step
@@ -135,7 +143,7 @@ class Checkpoints(Checkpoint):
             trainer.save_checkpoint(path, weights_only=False)
         except (OSError, RuntimeError) as error:  # torch reports a failed write as either
             kept = f"the one of step {self.saved_step} is intact" if self.saved_step >= 0 else "there is no earlier one"
-            raise NotSaved(f"cannot write {path} at step {trainer.global_step}: {error}; {kept}") from error
+            raise NotSaved(f"cannot write {path} at step {trainer.global_step}: {why(error)}; {kept}") from error
         self.saved_step = trainer.global_step
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
@@ -11,7 +10,7 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from softnce.calibration import ReliabilityCurve, fit_temperature
-from softnce.lab import recipes
+from softnce.lab import recipes, stored
 from softnce.lab.data.batches import Batch, EvaluationBatches, Loader
 from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe
 from softnce.lab.scores import Scores
@@ -50,18 +49,23 @@ def load_trained(path: Path) -> Trained:
         last = path.with_name("last.ckpt")
         raise ValueError(f"no checkpoint {path}" + (f"; there is {last}" if last.is_file() else ""))
     try:
-        stored = torch.load(path, map_location="cpu", weights_only=True)
-        about = stored["about"]
-        classes = about["classes"]
+        kept = stored.load(path)
+        about, state = kept["about"], kept["state_dict"]
+        classes, features = [str(name) for name in about["classes"]], list(about["features"])
         recipe = recipes.from_plain(about["recipe"], source=f"{path}, recipe")
-    except (KeyError, TypeError, RuntimeError, EOFError, OSError, UnpicklingError) as error:
-        reason = f"{type(error).__name__}: {str(error).partition('. ')[0]}".removesuffix(": ")
-        raise ValueError(f"{path} is not a checkpoint of softnce train: {' '.join(reason.split())}") from error
-    weights = {k.removeprefix("model."): v for k, v in stored["state_dict"].items() if k.startswith("model.")}
+        weights = {k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")}
+    except (stored.Unreadable, KeyError, TypeError, AttributeError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path} is not a checkpoint of softnce train: {reason}") from error
+    # the recipe keeps the name of its weights, which says how images are normalised; they need not be read again
+    bare = recipe
     if not isinstance(recipe, GraphRecipe):
-        recipe = replace(recipe, model=replace(recipe.model, weights="none"))  # type: ignore[arg-type]
-    network = build_network(recipe, len(classes), about["features"])
-    network.load_state_dict(weights)
+        bare = replace(recipe, model=replace(recipe.model, weights="none"))  # type: ignore[arg-type]
+    network = build_network(bare, len(classes), features)
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{path}: its weights do not fit its recipe: {' '.join(str(error).split())}") from error
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return Trained(recipe, classes, network.eval().to(device), device)
 

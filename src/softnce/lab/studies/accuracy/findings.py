@@ -106,12 +106,12 @@ def _claims(part: Part) -> dict[str, Finding]:
         "accuracy-info-nce": beats("info-nce"),
         "accuracy-soft-distribution": beats(DRAWN),
         "accuracy-worst": Finding(
-            f"{top1[DRAWN]:.2f}, the next {next_lowest:.2f}",
+            f"{top1[DRAWN]:.2f}, the next lowest {next_lowest:.2f}",
             part.on,
             "reproduced" if top1[DRAWN] < next_lowest else "not reproduced",
         ),
         "accuracy-top-5": Finding(
-            f"{top5[DRAWN]:.2f}, first is {TITLES[first]} with {top5[first]:.2f}",
+            f"{top5[DRAWN]:.2f}; the highest is {TITLES[first]} with {top5[first]:.2f}",
             part.on,
             "reproduced" if first == DRAWN else "not reproduced",
         ),
@@ -122,7 +122,7 @@ def _claims(part: Part) -> dict[str, Finding]:
         ),
     }
     if expected := part.leads_of(EXPECTED):
-        text = f"""{signed(expected[CE])} points to soft target cross-entropy, {signed(expected[DRAWN])} to labels drawn
-            from soft targets, {signed(expected[OURS])} to soft target InfoNCE"""
+        text = f"""{signed(expected[CE])} points against soft target cross-entropy, {signed(expected[DRAWN])} against
+            labels drawn from soft targets, {signed(expected[OURS])} against soft target InfoNCE"""
         found["accuracy-expected"] = Finding(text, part.on, "beyond")
     return found

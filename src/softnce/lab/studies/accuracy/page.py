@@ -29,9 +29,9 @@ def section(rows: Sequence[Row]) -> Section:
         [*blocks, _papers_table()],
         [
             """NLL and InfoNCE are trained on labels. The soft losses are trained on labels smoothed by 0.1 and mixed:
-            MixUp (0.8) of features for the head; MixUp or CutMix of images in four batches of five end to end. AdamW,
-            weight decay 0.05, a cosine down to 0. A tenth of the training set, the same for every run, is held out; it
-            chooses the learning rate (seed 0) and the epoch."""
+            MixUp (0.8) of features for the head; MixUp or CutMix of images in four of five batches end to end. AdamW,
+            weight decay 0.05, cosine schedule to 0. A tenth of the training set, the same for every run, is held out;
+            it selects the learning rate (seed 0) and the epoch."""
         ],
     )
 
@@ -40,8 +40,8 @@ def _summary(part: Part) -> str:
     if not part.is_complete:
         return ""
     leads = part.leads()
-    return f"""With {part.title}, soft target InfoNCE is {signed(leads[CE])} points from soft target cross-entropy and
-        {signed(leads["nll"])} from NLL in top-1."""
+    return f"""With {part.title}, soft target InfoNCE minus soft target cross-entropy is {signed(leads[CE])} points of
+        top-1; minus NLL it is {signed(leads["nll"])}."""
 
 
 def _leads(part: Part) -> str:
@@ -64,7 +64,7 @@ def _table(part: Part) -> Table:
             for name, of in part.losses.items()
         ],
         f"""Test scores of {part.title} ({part.on}); {INTERVAL}. The paper's column is ViT-B/16, MAE pre-trained,
-        fine-tuned 100 epochs: another model, to compare the order of the losses, not the level.""",
+        fine-tuned for 100 epochs. Compare the order of the losses, not the level: the models differ.""",
     )
 
 
@@ -83,5 +83,5 @@ def _papers_table() -> Table:
     return Table(
         ["the paper's figures", *(header for data in sets for header in (f"{data} top-1", "top-5"))],
         [[LOSSES[name].name, *(x for pair in zip(*both, strict=True) for x in pair)] for name, both in PAPER.items()],
-        "ViT-B/16, as printed (tab:soft_target_results, tab:top_5). Each cell is a recipe: softnce recipes.",
+        "ViT-B/16, as printed in the paper's Tables 1 and 2. Each cell has a recipe: softnce recipes.",
     )

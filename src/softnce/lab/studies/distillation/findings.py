@@ -129,8 +129,8 @@ def _expected(found: Lessons, on: str) -> Finding:
     ours, soft = (found.chosen[method, ALL].minus(found.chosen[CE, ALL], TOP1) for method in (EXPECTED, OURS))
     lessons = [lesson for lesson in found.lessons(EXPECTED) if found.has(CE, lesson=lesson)]
     means = [found.chosen[EXPECTED, lesson].minus(found.chosen[CE, lesson], TOP1).mean for lesson in lessons]
-    text = f"""{signed(ours)} points from soft target cross-entropy with the teacher's whole output, where soft target
-        InfoNCE has {signed(soft)}; over {len(lessons)} ways to see the teacher, means from {min(means):+.2f} to
+    text = f"""{signed(ours)} points against soft target cross-entropy with the teacher's whole output (soft
+        target InfoNCE: {signed(soft)}); over {len(lessons)} kinds of teacher output, means from {min(means):+.2f} to
         {max(means):+.2f}"""
     verdict: Verdict = "undecided"
     if found.config["teacher"]["data"] != "digits" and ours.count >= 3:

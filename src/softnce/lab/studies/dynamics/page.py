@@ -28,8 +28,8 @@ def section(rows: Sequence[Row]) -> Section:
     responses = Figure(
         "responses",
         f"""How strongly a label moves a unit embedding, |∂ℓ/∂s| √(1 − cos²)/τ, with K = {found.classes} classes as
-            candidates and τ = {found.temperature:g}; the wrong label with the true one at cosine 0.5. Both are silent
-            where the target is weak, and a true label is silent at −1 too, where it would be needed most.""",
+            candidates and τ = {found.temperature:g}; for the wrong label, the true one is at cosine 0.5. Weak
+            targets have no effect. Neither has a true label at −1, where it is needed most.""",
         [panel("the true label", "cosine", "true"), panel("a wrong label", "cosine", "wrong")],
     )
     numbers = Figure(
@@ -43,7 +43,7 @@ def section(rows: Sequence[Row]) -> Section:
     table = Table(
         ["case", "score of i₀", "score of i", "score of i_l"],
         [[name, *(f"{value:+.3f}" for value in values)] for name, values in cases.items()],
-        f"""What multiplies each score in the exponent of candidate l, in the attraction term of class i, at ε =
+        f"""Factor of each score in the exponent of candidate l, in the attraction term of class i, at ε =
             {epsilon:g}: positive repels, negative attracts. The supplement's four cases of label smoothing; the third
             has two parts.""",
     )
@@ -55,11 +55,11 @@ def section(rows: Sequence[Row]) -> Section:
     ]
     penalty = Figure(
         "penalty",
-        f"""Weight α(1 − α) of a class's score in the penalty term, K = {found.classes}: by the supplement's corrected
-            formula the true class is penalised more.""",
+        f"""Weight α(1 − α) of a class's score in the penalty term, K = {found.classes}: by the corrected formula of
+            the supplement, the true class is penalised more.""",
         [Panel("", "smoothing ε", "α(1 − α)", points)],
         panel_size=(4.8, 3.0),
     )
-    summary = """Soft targets scale what each class does to a sample: the gradient with respect to a score is what the
-        candidates hold of the class, less what the target holds of it."""
+    summary = """Soft targets scale the effect of each class on a sample: the gradient with respect to a class's score
+        is the candidates' share of that class minus the target's."""
     return Section("Attraction and repulsion", summary, [responses, numbers, table, penalty])
