@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from softnce.cli import refuse
+from softnce.cli import fail, refuse
 from softnce.lab import recipes
 from softnce.lab.configuration import from_args, option
 from softnce.lab.recipes.recipe import GraphRecipe, Recipe
@@ -27,11 +27,14 @@ With a RECIPE, --resume continues the run in DIR if there is one and starts it o
 """
 
 
+OUT = "folder of the run; by default runs/RECIPE, with -seedN and -foldN where they are not the recipe's"
+
+
 @dataclass(frozen=True)
 class Run(Recipe):
     """A recipe and the folder of its run."""
 
-    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run"})
+    out: Path = field(default_factory=Path, metadata={"help": OUT})
     resume: bool = option(False, "continue the run in that folder, if there is one")
 
 
@@ -39,7 +42,7 @@ class Run(Recipe):
 class GraphRun(GraphRecipe):
     """A recipe of graphs and the folder of its run."""
 
-    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run"})
+    out: Path = field(default_factory=Path, metadata={"help": OUT})
     resume: bool = option(False, "continue the run in that folder, if there is one")
 
 
@@ -64,7 +67,6 @@ def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
         raise ValueError("the first argument must be a RECIPE: `softnce recipes` lists them")
     name, rest = words[0], words[1:]
     recipe = recipes.load(name)
-    out = Path("runs") / name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
     kind, run_type = (Recipe, Run) if isinstance(recipe, Recipe) else (GraphRecipe, GraphRun)
     values = {item.name: getattr(recipe, item.name) for item in fields(kind)}
     run: Any = from_args(
@@ -72,10 +74,20 @@ def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
         rest,
         prog="softnce train",
         description=f"Train a classifier from the recipe {name}. The defaults shown are the recipe's values.",
-        defaults=run_type(**values, out=out),
+        defaults=run_type(**values),
     )
     chosen = kind(**{item.name: getattr(run, item.name) for item in fields(kind)})
-    return chosen, run.out, run.resume
+    return chosen, run.out if run.out.parts else default_out(name, recipe, chosen), run.resume
+
+
+def default_out(name: str, recipe: Recipe | GraphRecipe, chosen: Recipe | GraphRecipe) -> Path:
+    """The folder of a run without --out: of the recipe's name, and of a seed or fold that is not the recipe's."""
+    folder = name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
+    if chosen.seed != recipe.seed:
+        folder += f"-seed{chosen.seed}"
+    if isinstance(recipe, GraphRecipe) and isinstance(chosen, GraphRecipe) and chosen.data.fold != recipe.data.fold:
+        folder += f"-fold{chosen.data.fold}"
+    return Path("runs") / folder
 
 
 def main(argv: list[str]) -> None:
@@ -100,7 +112,7 @@ def main(argv: list[str]) -> None:
     except CorruptImage as error:
         refuse(f"softnce train: {error.words}")
     except (Diverged, NotSaved) as error:
-        sys.exit(f"softnce train: {error}")
+        fail(f"softnce train: {error}")
     except Interrupted:
         if is_first_process():
             print(f"stopped; to continue: softnce train --resume {out}", file=sys.stderr)

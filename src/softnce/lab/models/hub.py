@@ -25,7 +25,7 @@ def downloading(weights: str, source: str) -> Iterator[None]:
     except Exception as error:  # of the client, of its transport, or of timm
         reason = f"no connection to {constants.ENDPOINT}" if offline else " ".join(str(error).split())
         raise ValueError(
-            f"model.weights {weights}: cannot download {source} ({reason}); with the file at hand use --model.weights FILE"
+            f"model.weights {weights}: cannot download {source} ({reason}); if you have the file: --model.weights FILE"
         ) from error
     finally:
         constants.HF_HUB_OFFLINE = before

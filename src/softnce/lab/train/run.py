@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def prepare(recipe: Recipe | GraphRecipe, out: Path, *, resume: bool = False) ->
     machine = Machine.of(recipe.compute)
     if recipe.compute.precision == "fp16" and machine.accelerator == "cpu":
         raise ValueError("compute.precision fp16 needs a GPU; on the CPU use bf16 or 32")
-    if recipe.compute.wandb and find_spec("wandb") is None:
+    if recipe.compute.wandb and not _is_installed("wandb"):
         raise ValueError("compute.wandb needs wandb: pip install 'softnce[wandb]'")
     _check_folder(out, recipe, resume)
     classifier, data, accumulate = build(recipe, machine.world)
@@ -84,6 +84,14 @@ def prepare(recipe: Recipe | GraphRecipe, out: Path, *, resume: bool = False) ->
 def train(recipe: Recipe | GraphRecipe, out: Path, *, resume: bool = False) -> dict[str, Any]:
     """Train the classifier a recipe describes, in the folder ``out``; metrics of the best and last epoch."""
     return prepare(recipe, out, resume=resume).run()
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        version(name)  # a folder of that name, which wandb leaves in the current one, can be imported too
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 FREE = {("data", "dir"), ("data", "workers"), ("data", "cache"), ("data", "download"), ("data", "corrupt"),
