@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from softnce import functional
 from softnce._checks import as_number, as_whole, check_flag
 from softnce._precision import autocast_is_on
-from softnce._rows import check_table
+from softnce._rows import check_table, is_sharded
 from softnce.losses import ContrastiveLoss
 from softnce.targets import SoftTargets
 
@@ -88,6 +88,18 @@ class CosineHead(nn.Module):
         return similarity / self.log_temperature.exp()
 
 
+class _Table(nn.Embedding):
+    """Label embeddings. An ``nn.Embedding``, because DDP expects sparse gradients from no other module."""
+
+    is_sharded = False
+    """Whether FSDP2 holds the rows: it then puts a DTensor here, except during a forward."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight" and is_sharded(value):
+            self.is_sharded = True
+        super().__setattr__(name, value)
+
+
 class LabelEmbeddingHead(nn.Module):
     """A table of K label embeddings whose training step does not depend on K.
 
@@ -118,8 +130,7 @@ class LabelEmbeddingHead(nn.Module):
         super().__init__()
         dim, num_classes = as_whole(dim, "dim"), as_whole(num_classes, "num_classes")
         self.sparse = check_flag(sparse, "sparse")
-        # DDP expects sparse gradients from nn.Embedding alone.
-        self.table = nn.Embedding(num_classes, dim, sparse=self.sparse)
+        self.table = _Table(num_classes, dim, sparse=self.sparse)
         nn.init.normal_(self.table.weight, std=1 / math.sqrt(dim))
         self.cosine = check_flag(cosine, "cosine")
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_classes)) if check_flag(bias, "bias") else None)
@@ -196,6 +207,8 @@ class LabelEmbeddingHead(nn.Module):
                 f"criterion must be a contrastive loss such as SoftTargetInfoNCE, got {type(criterion).__name__}, "
                 "which needs the logits: criterion(head(features), targets)"
             )
+        if self.sparse and self.table.is_sharded and torch.is_grad_enabled():
+            raise ValueError("FSDP2 cannot exchange sparse gradients: make the head with sparse=False")
         return criterion.linear(
             features, self.weight, targets, bias=self.bias, sparse=self.sparse, cosine=self.cosine,
             sample_weight=sample_weight, batch=batch, own=own, generator=generator,

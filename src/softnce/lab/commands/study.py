@@ -1,7 +1,10 @@
 """``softnce study``: run one experiment, or all."""
 
+import sys
+
 from softnce.cli import Refused, nearest, refuse
 from softnce.lab.configuration import from_args
+from softnce.lab.experiment.parallel import Killed
 from softnce.lab.experiment.results import damage_on_stderr
 from softnce.lab.experiment.study import DEFAULT_OUT, Study, StudyConfig
 from softnce.lab.studies import in_order, load, names
@@ -33,6 +36,8 @@ def _run_one(study: Study, options: list[str]) -> str:
             study.make(config)
     except ValueError as error:
         refuse(f"{prog}: {error}")
+    except Killed as error:
+        sys.exit(f"{prog}: a run failed, {error}; finished runs are saved")
     return config.out
 
 

@@ -2,18 +2,20 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from softnce.lab.configuration import check_ranges, option, to_mapping
 from softnce.lab.experiment.claims import Claim, Finding, checked, read
+from softnce.lab.experiment.cluster import on_cluster
 from softnce.lab.experiment.parallel import one_per_core
-from softnce.lab.experiment.results import Results, Row
+from softnce.lab.experiment.reservations import Reservations
+from softnce.lab.experiment.results import Results, Row, run_id
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,6 +29,8 @@ class StudyConfig:
 
     seeds: int = option(3, "number of seeds: 0, 1, …")
     out: str = option(DEFAULT_OUT, "folder for results and figures; studies of one page share it")
+    engine: Literal["processes", "ray"] = option("processes", "one run per core of this machine, or of a Ray cluster")
+    address: str = option("", "of the Ray cluster; auto: the one of this machine; empty: that, or a new one")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -104,29 +108,60 @@ class Study:
         return checked(self.name, self.claims, self.findings.claims(rows)) if self.claims else {}
 
     def make(self, config: StudyConfig) -> None:
-        """Do the runs that have no result yet; each is saved when it is finished."""
+        """Do the runs that have no result yet; each is saved when it is finished.
+
+        Several processes can do this in one folder at the same time: they share the runs, and all end when all runs are
+        finished.
+        """
+        if config.engine == "ray" and hasattr(self.run, "execute"):
+            raise ValueError(f"engine: {self.name} computes its runs together on one machine: use --engine processes")
         results = self.results(config.out)
-        self._run(list(dict.fromkeys(self.run.runs(config))), results)
+        self._run(list(dict.fromkeys(self.run.runs(config))), results, config)
         follow_up = getattr(self.run, "follow_up", None)
         if follow_up is not None:
-            self._run(list(dict.fromkeys(follow_up(config, results.rows()))), results)
+            self._run(list(dict.fromkeys(follow_up(config, results.rows()))), results, config)
 
-    def _run(self, runs: list[Any], results: Results) -> None:
+    def _run(self, runs: list[Any], results: Results, config: StudyConfig) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        todo = [run for run in runs if not results.finished(to_mapping(run))]
+        def unfinished() -> list[Any]:
+            return [run for run in runs if not results.finished(to_mapping(run))]
+
+        todo = unfinished()
         print(f"{self.name}: {len(todo)} runs to do, {len(runs) - len(todo)} already in {results.path}")
         if not todo:
             return
+        if hasattr(self.run, "prepare"):
+            self.run.prepare(todo)
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        finished = 0
-        with Progress(*columns) as progress:
-            saved = progress.add_task("runs finished", total=len(todo))
+        total, finished = len(todo), 0
+        with (
+            Progress(*columns) as progress,
+            Reservations(results.path.with_name(f".{self.name}.running")) as reservations,
+        ):
+            saved = progress.add_task("runs finished", total=total)
+
+            def taken(runs: list[Any]) -> Iterator[Any]:
+                """Those that no other process does or has finished, each reserved when it is asked for."""
+                for run in runs:
+                    if reservations.take(name := self._id(run)):
+                        if results.finished(to_mapping(run)):
+                            reservations.release(name)
+                        else:
+                            yield run
+
             try:
-                for outcome in self._execute(todo, progress):
-                    results.append(to_mapping(outcome.run), outcome.result, outcome.seconds)
-                    finished += 1
-                    progress.advance(saved)
+                while todo:
+                    for outcome in self._execute(taken(todo), progress, config):
+                        results.append(to_mapping(outcome.run), outcome.result, outcome.seconds)
+                        reservations.release(self._id(outcome.run))
+                        finished += 1
+                        progress.advance(saved)
+                    if reservations.held:
+                        raise RuntimeError(f"{self.name}: no outcome for {len(reservations.held)} runs")
+                    if todo := unfinished():  # another process does them, or was killed while it did
+                        progress.update(saved, completed=total - len(todo))
+                        time.sleep(1)
             except KeyboardInterrupt:
                 progress.stop()
                 print(
@@ -136,11 +171,14 @@ class Study:
                 )
                 raise SystemExit(130) from None
 
-    def _execute(self, todo: list[Any], progress: "Progress") -> Iterator[Outcome]:
-        """The study's own way to do its runs, or ``perform(run)`` for each, one per core, after ``prepare(todo)``."""
+    def _id(self, run: Any) -> str:
+        return run_id(self.name, self.run.VERSION, to_mapping(run))
+
+    def _execute(self, todo: Iterable[Any], progress: "Progress", config: StudyConfig) -> Iterator[Outcome]:
+        """The study's own way to do its runs, or ``perform(run)`` for each, one per core."""
         if hasattr(self.run, "execute"):
-            yield from self.run.execute(todo, progress)
-            return
-        if hasattr(self.run, "prepare"):
-            self.run.prepare(todo)
-        yield from one_per_core(partial(timed, self.run.perform), todo)
+            together = list(todo)
+            return self.run.execute(together, progress) if together else iter(())
+        if config.engine == "ray":
+            return on_cluster(partial(timed, self.run.perform), todo, address=config.address)
+        return one_per_core(partial(timed, self.run.perform), todo)
