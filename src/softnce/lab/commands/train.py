@@ -34,7 +34,7 @@ OUT = "folder of the run; by default runs/RECIPE, with -seedN and -foldN where t
 class Run(Recipe):
     """A recipe and the folder of its run."""
 
-    out: Path = field(default_factory=Path, metadata={"help": OUT})
+    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": OUT})
     resume: bool = option(False, "continue the run in that folder, if there is one")
 
 
@@ -42,7 +42,7 @@ class Run(Recipe):
 class GraphRun(GraphRecipe):
     """A recipe of graphs and the folder of its run."""
 
-    out: Path = field(default_factory=Path, metadata={"help": OUT})
+    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": OUT})
     resume: bool = option(False, "continue the run in that folder, if there is one")
 
 
@@ -74,10 +74,11 @@ def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
         rest,
         prog="softnce train",
         description=f"Train a classifier from the recipe {name}. The defaults shown are the recipe's values.",
-        defaults=run_type(**values),
+        defaults=run_type(**values, out=default_out(name, recipe, recipe)),
     )
     chosen = kind(**{item.name: getattr(run, item.name) for item in fields(kind)})
-    return chosen, run.out if run.out.parts else default_out(name, recipe, chosen), run.resume
+    given = any(word == "--out" or word.startswith("--out=") for word in rest)
+    return chosen, run.out if given else default_out(name, recipe, chosen), run.resume
 
 
 def default_out(name: str, recipe: Recipe | GraphRecipe, chosen: Recipe | GraphRecipe) -> Path:

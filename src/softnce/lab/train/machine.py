@@ -52,8 +52,8 @@ class Machine:
         missing = [name for name in NODE_VARIABLES if name not in environment]
         if compute.nodes > 1 and missing:
             raise ValueError(
-                f"compute.nodes {compute.nodes} needs {', '.join(missing)} in the environment of each machine's command, "
-                "or torchrun or srun to start it"
+                f"compute.nodes {compute.nodes} needs {', '.join(missing)} in the environment of the command on each "
+                "machine, or torchrun or srun to start it"
             )
         return Machine(accelerator, compute.devices or available, compute.nodes)
 
