@@ -74,10 +74,8 @@ def main(argv: list[str] | None = None) -> None:
     except BrokenPipeError:  # nobody reads on, as after `| head`
         sys.stdout = None  # type: ignore[assignment]
     except OSError as error:
-        from softnce.lab.atomic import why
-
         place = f"{error.filename}: " if error.filename else ""
-        fail(f"softnce {argv[0]}: {place}{why(error)}")
+        fail(f"softnce {argv[0]}: {place}{import_module('softnce.lab.atomic').why(error)}")
 
 
 def _run(name: str, *options: str) -> None:

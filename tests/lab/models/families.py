@@ -18,6 +18,9 @@ from softnce.lab.recipes.recipe import Head, Model, Optimiser
 import timm  # isort: skip
 
 
+SKIPPED = {"gemma4_vit": "not tried: it computes from values, so it would need memory and minutes"}
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a model gives for images of a size, or why it cannot."""
@@ -35,7 +38,7 @@ def families() -> Iterator[tuple[str, str]]:
     yield from sorted(firsts.items())
 
 
-def try_out(name: str, size: int, device: str = "meta") -> Answer:
+def try_out(name: str, size: int) -> Answer:
     """Build the network with a linear head, group its parameters by layer, and take the gradient of a loss."""
     drop_path = 0.1
     try:
@@ -45,16 +48,12 @@ def try_out(name: str, size: int, device: str = "meta") -> Answer:
             return Answer(refused=str(error))
         drop_path = 0.0
     try:
-        with torch.device(device):
+        with torch.device("meta"):
             network = build_network(Model(name, drop_path=drop_path), Head("linear"), 10, size)
             groups = parameter_groups(network, Optimiser(layer_decay=0.75))
             network.train()(torch.zeros(2, 3, size, size)).logsumexp(1).mean().backward()
     except ValueError as error:
         return Answer(refused=str(error))
-    except RuntimeError as error:
-        if "meta tensors" in str(error):  # it computes from values
-            return try_out(name, size, "cpu")
-        raise
     grouped = {id(p) for group in groups for p in group["params"]}
     assert grouped == {id(p) for p in network.parameters() if p.requires_grad}
     assert network.head.weight.grad is not None
@@ -67,6 +66,9 @@ def main() -> None:
     print("| family | model | features | stochastic depth | own size | 64 px |\n|---|---|---|---|---|---|")
     answers = []
     for family, name in families():
+        if family in SKIPPED:
+            print(f"| {family} | `{name}` | | | {SKIPPED[family]} | |")
+            continue
         size = timm.models.get_pretrained_cfg(name).input_size[-1]
         own, small = try_out(name, size), try_out(name, 64)
         answers.append((own, small))
