@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from softnce.cli import refuse
+from softnce.cli import printable, refuse
 from softnce.lab.configuration import from_args, option
 
 HELP = """usage: softnce predict CKPT IMAGE [IMAGE ...] [--top 5] [--json true]
@@ -49,6 +49,6 @@ def main(argv: list[str]) -> None:
             classes = [{"name": name, "probability": probability} for name, probability in answer]
             print(json.dumps({"input": item, "classes": classes}))
             continue
-        print(item)
+        print(printable(item))
         for name, probability in answer:
-            print(f"  {100 * probability:6.2f} %  {name}")
+            print(f"  {100 * probability:6.2f} %  {printable(name)}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from softnce.cli import refuse
+from softnce.cli import fail, refuse
 from softnce.lab import recipes
 from softnce.lab.configuration import from_args, option
 from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe
@@ -28,11 +28,14 @@ With a RECIPE, --resume continues the run in DIR if there is one and starts it o
 """
 
 
+OUT = "folder of the run; by default runs/RECIPE, with -seedN and -foldN where they are not the recipe's"
+
+
 @dataclass(frozen=True)
 class Run(Recipe):
     """A recipe and the folder of its run."""
 
-    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run"})
+    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": OUT})
     resume: bool = option(False, "continue the run in that folder, if there is one")
 
 
@@ -48,7 +51,7 @@ class TextRun(TextRecipe):
 class GraphRun(GraphRecipe):
     """A recipe of graphs and the folder of its run."""
 
-    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run"})
+    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": OUT})
     resume: bool = option(False, "continue the run in that folder, if there is one")
 
 
@@ -73,7 +76,6 @@ def parse(argv: list[str]) -> tuple[AnyRecipe, Path, bool]:
         raise ValueError("the first argument must be a RECIPE: `softnce recipes` lists them")
     name, rest = words[0], words[1:]
     recipe = recipes.load(name)
-    out = Path("runs") / name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
     kind = type(recipe)
     run_type = {Recipe: Run, TextRecipe: TextRun, GraphRecipe: GraphRun}[kind]
     values = {item.name: getattr(recipe, item.name) for item in fields(kind)}
@@ -82,10 +84,21 @@ def parse(argv: list[str]) -> tuple[AnyRecipe, Path, bool]:
         rest,
         prog="softnce train",
         description=f"Train a classifier from the recipe {name}. The defaults shown are the recipe's values.",
-        defaults=run_type(**values, out=out),
+        defaults=run_type(**values, out=default_out(name, recipe, recipe)),
     )
     chosen = kind(**{item.name: getattr(run, item.name) for item in fields(kind)})
-    return chosen, run.out, run.resume
+    given = any(word == "--out" or word.startswith("--out=") for word in rest)
+    return chosen, run.out if given else default_out(name, recipe, chosen), run.resume
+
+
+def default_out(name: str, recipe: Recipe | GraphRecipe, chosen: Recipe | GraphRecipe) -> Path:
+    """The folder of a run without --out: of the recipe's name, and of a seed or fold that is not the recipe's."""
+    folder = name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
+    if chosen.seed != recipe.seed:
+        folder += f"-seed{chosen.seed}"
+    if isinstance(recipe, GraphRecipe) and isinstance(chosen, GraphRecipe) and chosen.data.fold != recipe.data.fold:
+        folder += f"-fold{chosen.data.fold}"
+    return Path("runs") / folder
 
 
 def main(argv: list[str]) -> None:
@@ -110,7 +123,7 @@ def main(argv: list[str]) -> None:
     except CorruptImage as error:
         refuse(f"softnce train: {error.words}")
     except (Diverged, NotSaved) as error:
-        sys.exit(f"softnce train: {error}")
+        fail(f"softnce train: {error}")
     except Interrupted:
         if is_first_process():
             print(f"stopped; to continue: softnce train --resume {out}", file=sys.stderr)

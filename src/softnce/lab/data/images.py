@@ -44,8 +44,12 @@ class ImageFiles:
 
 
 def read_image(path: str | Path) -> Image.Image:
-    """An image file as RGB of 8 bits."""
-    with Image.open(path) as file:
+    """An image file as RGB of 8 bits; raises OSError, SyntaxError or ValueError if it cannot be read."""
+    try:
+        opened = Image.open(path)
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from None
+    with opened as file:
         if file.mode == "F":
             raise ValueError("its pixels are floating point numbers; 8 or 16 bits are needed")
         if file.mode.startswith("I"):  # 16 bits; Pillow would cut off at 255

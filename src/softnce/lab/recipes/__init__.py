@@ -54,7 +54,8 @@ def read(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"cannot read {path}, inherited by {heirs[-1].name}: {error.strerror}") from None
+        inherited = f", inherited by {heirs[-1].name}" if heirs else ""
+        raise ValueError(f"cannot read {path}{inherited}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if mapping is None:
@@ -64,6 +65,8 @@ def read(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
     parent = mapping.pop("inherit", None)
     if parent is None:
         return mapping
+    if not isinstance(parent, str):
+        raise ValueError(f"{path}: inherit: got {parent!r}, need the path of a recipe file")
     return overlay(read(path.parent / parent, (*heirs, path)), mapping)
 
 

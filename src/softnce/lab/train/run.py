@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def prepare(recipe: AnyRecipe, out: Path, *, resume: bool = False) -> Prepared:
     machine = Machine.of(recipe.compute)
     if recipe.compute.precision == "fp16" and machine.accelerator == "cpu":
         raise ValueError("compute.precision fp16 needs a GPU; on the CPU use bf16 or 32")
-    if recipe.compute.wandb and find_spec("wandb") is None:
+    if recipe.compute.wandb and not _is_installed("wandb"):
         raise ValueError("compute.wandb needs wandb: pip install 'softnce[wandb]'")
     _check_folder(out, recipe, resume)
     classifier, data, accumulate = build(recipe, machine.world)
@@ -107,6 +107,14 @@ def scored(recipe: AnyRecipe) -> dict[str, Any]:
             test = evaluate(out, progress=False)
     right = b64encode(np.packbits(test.right.numpy())).decode("ascii")
     return {"epoch": 1 + int(best["epoch"]), "held_out": best, "test": test.results, "right": right}
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        version(name)  # a folder of that name, which wandb leaves in the current one, can be imported too
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 FREE = {("data", "dir"), ("data", "workers"), ("data", "cache"), ("data", "download"), ("data", "corrupt"),

@@ -34,7 +34,7 @@ class Config(StudyConfig):
     heads: tuple[HeadKind, ...] = option(("linear", "mlp"), "heads for text: one layer, three layers", fewest=1)
     epochs: int = option(1, "passes over the training set, for text", least=1)
     batch: int = option(64, "sentences per batch", least=2)
-    rates: tuple[float, ...] = option((5e-4, 1e-3), "learning rates tried for text", above=0, fewest=1)
+    rates: tuple[float, ...] = option((1e-3, 2e-3), "learning rates tried for text", above=0, fewest=1)
     image_epochs: int = option(5, "passes over the training images; 0 omits this part", least=0)
     image_batch: int = option(128, "images per batch", least=2)
     image_rates: tuple[float, ...] = option((5e-4, 1e-3), "learning rates tried for images", above=0, fewest=1)
