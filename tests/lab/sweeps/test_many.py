@@ -50,7 +50,7 @@ def test_a_training_that_diverges_does_not_stop_the_others(trainings, tmp_path):
 def test_a_training_that_cannot_start_says_why(trainings, tmp_path):
     data = replace(trainings[0].recipe.data, dir=tmp_path / "nowhere")
     runs = [replace(trainings[0], recipe=replace(trainings[0].recipe, data=data))]
-    with pytest.raises(ValueError, match="seed=0: .*nowhere"):
+    with pytest.raises(ValueError, match=r"seed=0: .*nowhere"):
         list(many.train_all(runs, tmp_path, here))
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from softnce.cli import refuse
+from softnce.cli import fail, refuse
 from softnce.lab import recipes
 from softnce.lab.configuration import from_args, option
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe
 from softnce.lab.sweeps import grid
 from softnce.lab.sweeps.grid import Training
 
@@ -22,6 +22,7 @@ set on the command line. `softnce train RECIPE --help` explains all fields and s
 
   softnce train laptop/digits                                        half a minute, nothing to download
   softnce train cifar100/soft-target-info-nce --data.dir ~/cifar     an experiment of the paper
+  softnce train laptop/banking77 --data.dir ~/intents                MiniLM fine-tuned on customer questions
   softnce train laptop/tissue                                        nodes of graphs; generated, no download
   torchrun --nproc-per-node 8 -m softnce train imagenet/nll --data.dir /imagenet
   softnce train --resume runs/imagenet-nll                           continue exactly where it stopped
@@ -37,11 +38,16 @@ The same command continues them, and on several machines with a shared folder it
 """
 
 
+OUT = (
+    "folder of the run, or of all runs; by default runs/RECIPE, with -seedN and -foldN where they are not the recipe's"
+)
+
+
 @dataclass(frozen=True)
 class Options:
     """Where and how to train."""
 
-    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": "folder of the run, or of all runs"})
+    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": OUT})
     resume: bool = option(False, "continue the run in that folder, if there is one")
     seeds: int = option(1, "train with seeds 0, 1, … instead of one")
     folds: str = option("", "all: train on all folds of the data instead of one")
@@ -54,6 +60,11 @@ class Options:
 @dataclass(frozen=True)
 class ImageCommand(Options, Recipe):
     """A recipe of images, and the options."""
+
+
+@dataclass(frozen=True)
+class TextCommand(Options, TextRecipe):
+    """A recipe of text, and the options."""
 
 
 @dataclass(frozen=True)
@@ -95,25 +106,38 @@ def parse(argv: list[str]) -> Command:
     single, varied = (rest, {}) if asks_help else grid.several(recipe, rest)
     read = [_read(name, recipe, options) for options in grid.combinations(single, varied)]
     options = read[0][1]
+    given = any(word == "--out" or word.startswith("--out=") for word in rest)
     if not varied:
-        return Command([Training(read[0][0], options.out)], [], options)
+        out = options.out if given else default_out(name, recipe, read[0][0])
+        return Command([Training(read[0][0], out)], [], options)
     trainings = [Training(chosen, options.out / grid.folder_name(chosen, list(varied))) for chosen, _ in read]
     return Command(trainings, list(varied), options)
 
 
-def _read(name: str, recipe: Recipe | GraphRecipe, argv: list[str]) -> tuple[Recipe | GraphRecipe, Options]:
+def _read(name: str, recipe: AnyRecipe, argv: list[str]) -> tuple[AnyRecipe, Options]:
     """The recipe with the values of the command line, and the other options."""
-    kind, command_type = (Recipe, ImageCommand) if isinstance(recipe, Recipe) else (GraphRecipe, GraphCommand)
-    out = Path("runs") / name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
+    kind = type(recipe)
+    command_type = {Recipe: ImageCommand, TextRecipe: TextCommand, GraphRecipe: GraphCommand}[kind]
+    values = {item.name: getattr(recipe, item.name) for item in fields(kind)}
     command: Any = from_args(
         command_type,
         argv,
         prog="softnce train",
         description=f"Train a classifier from the recipe {name}. The defaults shown are the recipe's values.",
-        defaults=command_type(**{item.name: getattr(recipe, item.name) for item in fields(kind)}, out=out),
+        defaults=command_type(**values, out=default_out(name, recipe, recipe)),
     )
     chosen = kind(**{item.name: getattr(command, item.name) for item in fields(kind)})
     return chosen, Options(**{item.name: getattr(command, item.name) for item in fields(Options)})
+
+
+def default_out(name: str, recipe: AnyRecipe, chosen: AnyRecipe) -> Path:
+    """The folder of a run without --out: of the recipe's name, and of a seed or fold that is not the recipe's."""
+    folder = name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
+    if chosen.seed != recipe.seed:
+        folder += f"-seed{chosen.seed}"
+    if isinstance(recipe, GraphRecipe) and isinstance(chosen, GraphRecipe) and chosen.data.fold != recipe.data.fold:
+        folder += f"-fold{chosen.data.fold}"
+    return Path("runs") / folder
 
 
 def main(argv: list[str]) -> None:
@@ -127,7 +151,7 @@ def main(argv: list[str]) -> None:
     if command.varied:
         _train_all(command)
         return
-    recipe, out = command.trainings[0].recipe, command.options.out
+    recipe, out = command.trainings[0].recipe, command.trainings[0].out
     # only now, so that a typo is answered at once
     from softnce.lab.data.batches import CorruptImage
     from softnce.lab.train.checkpoints import Interrupted, NotSaved
@@ -142,7 +166,7 @@ def main(argv: list[str]) -> None:
     except CorruptImage as error:
         refuse(f"softnce train: {error.words}")
     except (Diverged, NotSaved) as error:
-        sys.exit(f"softnce train: {error}")
+        fail(f"softnce train: {error}")
     except Interrupted:
         if is_first_process():
             print(f"stopped; to continue: softnce train --resume {out}", file=sys.stderr)
@@ -174,14 +198,14 @@ def _train_all(command: Command) -> None:
     except ValueError as error:
         refuse(f"softnce train: {error}")
     except Killed as error:
-        sys.exit(f"softnce train: a training failed, {error}")
+        fail(f"softnce train: a training failed, {error}")
     except KeyboardInterrupt:
         print("softnce train: interrupted; to continue, run the same command again", file=sys.stderr)
         sys.exit(130)
     if runs := read_runs(options.out):
         console.print(table(runs).rich())
     if failures:
-        sys.exit(f"softnce train: {'; '.join(failures)}")
+        fail(f"softnce train: {'; '.join(failures)}")
 
 
 def _show(results: dict[str, Any], out: Path) -> None:

@@ -120,6 +120,8 @@ class Study:
         follow_up = getattr(self.run, "follow_up", None)
         if follow_up is not None:
             self._run(list(dict.fromkeys(follow_up(config, results.rows()))), results, config)
+            while more := [run for run in follow_up(config, results.rows()) if not results.finished(to_mapping(run))]:
+                self._run(list(dict.fromkeys(more)), results, config)
 
     def _run(self, runs: list[Any], results: Results, config: StudyConfig) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_origin
 
 from softnce.lab.configuration import field_types
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe
 
 FOLDS = {"celltypegraph": 5, "tissue": 5}
 """Data sets that are divided into folds."""
@@ -20,11 +20,11 @@ FOLDS = {"celltypegraph": 5, "tissue": 5}
 class Training:
     """One training of many: a recipe and the folder of its run."""
 
-    recipe: Recipe | GraphRecipe
+    recipe: AnyRecipe
     out: Path
 
 
-def several(recipe: Recipe | GraphRecipe, options: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+def several(recipe: AnyRecipe, options: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     """Options with one value, and those with several, by name.
 
     Several values are written a,b,c, without spaces; ``--seeds N`` stands for ``--seed 0,…,N−1`` and ``--folds all``
@@ -61,7 +61,7 @@ def combinations(single: Sequence[str], varied: dict[str, list[str]]) -> list[li
     ]
 
 
-def folder_name(recipe: Recipe | GraphRecipe, varied: Sequence[str]) -> str:
+def folder_name(recipe: AnyRecipe, varied: Sequence[str]) -> str:
     """What tells a training from the others: base_lr=0.0003,seed=2."""
     short = [name.rpartition(".")[2] for name in varied]
     names = [brief if short.count(brief) == 1 else name for brief, name in zip(short, varied, strict=True)]
@@ -69,7 +69,7 @@ def folder_name(recipe: Recipe | GraphRecipe, varied: Sequence[str]) -> str:
     return ",".join(f"{name}={_plain(value)}" for name, value in zip(names, values, strict=True))
 
 
-def value_at(recipe: Recipe | GraphRecipe, name: str) -> Any:
+def value_at(recipe: AnyRecipe, name: str) -> Any:
     """The value of a field by its dotted name."""
     value: Any = recipe
     for part in name.split("."):
