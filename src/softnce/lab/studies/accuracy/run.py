@@ -1,10 +1,8 @@
 """Trainings of a head on features and of a small network, with every loss."""
 
-import tempfile
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,7 +118,7 @@ def train_head(run: Probe) -> dict[str, Any]:
 
 def train_network(run: EndToEnd) -> dict[str, Any]:
     """Held-out and test scores of the epoch that is best on the held-out part."""
-    from softnce.lab.train.run import train
+    from softnce.lab.train.run import scored
 
     recipe = recipes.load(run.recipe)
     assert isinstance(recipe, Recipe)
@@ -134,6 +132,4 @@ def train_network(run: EndToEnd) -> dict[str, Any]:
         schedule=replace(recipe.schedule, epochs=run.epochs),
         compute=replace(recipe.compute, accelerator="cpu", progress=False),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        results = train(recipe, Path(folder) / "run")
-    return {"epoch": 1 + int(results["best"]["epoch"]), "held_out": results["best"], "test": results["test"]}
+    return scored(recipe)
