@@ -26,6 +26,7 @@ number.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -66,6 +67,7 @@ class ClassifierLoss(KeepsPrecision):
     hard_labels_only: ClassVar[bool] = False
     class_weight: Tensor | None
     temperature: float | Tensor
+    __call__: Callable[..., Tensor]  # nn.Module's returns Any
 
     def __init__(
         self,
