@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         SoftDistributionInfoNCE,
         SoftTargetCrossEntropy,
         SoftTargetInfoNCE,
+        join,
     )
     from softnce.noise import RunningNoise
     from softnce.targets import SoftTargets
@@ -75,6 +76,7 @@ __all__ = [
     "functional",
     "heads",
     "information",
+    "join",
     "losses",
     "mixing",
     "noise",
@@ -94,6 +96,7 @@ _HOME = {
             "SoftDistributionInfoNCE",
             "SoftTargetCrossEntropy",
             "SoftTargetInfoNCE",
+            "join",
         ),
         "losses",
     ),

@@ -127,7 +127,7 @@ def compute(
     if isinstance(candidates, Candidates):
         uses_batch = candidates.uses_batch
     if exchange is not None and contrast != "classes" and (uses_batch or gather):
-        whole, start = _ranks.gather_targets(whole, exchange.group)
+        whole, start = exchange.gather(whole)
         place = None if place is None else place + start
 
     # Contrast.
