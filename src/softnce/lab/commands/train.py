@@ -91,13 +91,13 @@ def parse(argv: list[str]) -> tuple[AnyRecipe, Path, bool]:
     return chosen, run.out if given else default_out(name, recipe, chosen), run.resume
 
 
-def default_out(name: str, recipe: Recipe | GraphRecipe, chosen: Recipe | GraphRecipe) -> Path:
+def default_out(name: str, recipe: AnyRecipe, chosen: AnyRecipe) -> Path:
     """The folder of a run without --out: of the recipe's name, and of a seed or fold that is not the recipe's."""
     folder = name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
     if chosen.seed != recipe.seed:
         folder += f"-seed{chosen.seed}"
     if isinstance(recipe, GraphRecipe) and isinstance(chosen, GraphRecipe) and chosen.data.fold != recipe.data.fold:
-        folder += f"-fold{chosen.data.fold}"
+        folder += "-folds" if chosen.data.fold == -1 else f"-fold{chosen.data.fold}"
     return Path("runs") / folder
 
 
@@ -117,6 +117,9 @@ def main(argv: list[str]) -> None:
     from softnce.lab.train.run import Occupied, prepare
 
     try:
+        if isinstance(recipe, GraphRecipe) and recipe.data.fold == -1:
+            _train_folds(recipe, out, resume)
+            return
         results = prepare(recipe, out, resume=resume).run()
     except (ValueError, Occupied) as error:
         refuse(f"softnce train: {error}")
@@ -134,6 +137,22 @@ def main(argv: list[str]) -> None:
         _show(results, out)
     else:
         print(f"no epoch was completed, so nothing was measured; to measure: softnce evaluate {out / 'last.ckpt'}")
+
+
+def _train_folds(recipe: GraphRecipe, out: Path, resume: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from softnce.lab.train.folds import METRICS, train_folds
+
+    found = train_folds(recipe, out, resume=resume)
+    folds = [f"fold {number}" for number in range(len(found.each))]
+    table = Table(str(out), *folds, "mean of folds", f"{found.pooled.specimens} specimens")
+    for metric in METRICS:
+        each = [f"{getattr(fold, metric):.4f}" for fold in found.each]
+        pooled = f"{getattr(found.pooled, metric):.4f} ± {getattr(found.pooled, f'{metric}_deviation'):.4f}"
+        table.add_row(metric, *each, f"{found.mean(metric):.4f}", pooled)
+    Console().print(table)
 
 
 def _show(results: dict[str, Any], out: Path) -> None:

@@ -213,7 +213,7 @@ class GraphData:
         "tissue", "layout of data.dir (see docs/graphs.md); tissue is generated there if it is missing"
     )
     dir: Path = field(default_factory=lambda: Path("data/tissue"), metadata={"help": "folder of the data set"})
-    fold: int = option(0, "test fold of celltypegraph and tissue, 0 to 4", least=0)
+    fold: int = option(0, "test fold of celltypegraph and tissue, 0 to 4; -1: all, one after the other", least=-1)
     protocol: Literal["published", "honest"] = option(
         "published", "choose the epoch on the fold's test specimens, or on one specimen per stage held out of training"
     )
@@ -281,6 +281,8 @@ class GraphRecipe:
                 "targets.mixup and targets.cutmix are for images, not graphs: set them to 0, got "
                 f"{self.targets.mixup:g} and {self.targets.cutmix:g}"
             )
+        if self.data.fold == -1 and self.data.kind not in ("celltypegraph", "tissue"):
+            raise ValueError(f"data.fold -1 needs folds, got data.kind {self.data.kind}: set it to 0")
         if m.name == "gcn" and (self.head.kind != "linear" or self.head.output_norm):
             raise ValueError(
                 f"head.kind {self.head.kind} and head.output_norm {str(self.head.output_norm).lower()} need model.name "
@@ -320,5 +322,7 @@ def _check(recipe: AnyRecipe) -> None:
 
 def _check_pairs(recipe: Recipe | TextRecipe) -> None:
     micro_batch = recipe.compute.micro_batch
+    if recipe.targets.mix_group < 0:
+        raise ValueError(f"targets.mix_group: got {recipe.targets.mix_group}, need at least 0")
     if recipe.targets.mixes and micro_batch % 2:
         raise ValueError(f"compute.micro_batch must be even, because rows are mixed in pairs, got {micro_batch}")
