@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 from softnce.lab.bench.cases import Step
-from softnce.lab.bench.tables import Table, memory
+from softnce.lab.bench.tables import memory
 from softnce.lab.bench.timing import Clock, Spread, interleaved
 from softnce.lab.configuration import option
 from softnce.lab.data.batches import Batch
 from softnce.lab.experiment.memory import peak_of
+from softnce.lab.experiment.table import Table
 from softnce.lab.losses import build_loss
 from softnce.lab.optimiser import build_optimiser, parameter_groups
 from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from softnce.lab.data.celltypegraph import Specimen
-
-FOLDS = 5
-"""Of the benchmark."""
+from softnce.lab.data.layout import FOLDS
 
 
 @dataclass(frozen=True)

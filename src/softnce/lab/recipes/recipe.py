@@ -117,9 +117,12 @@ class Compute:
     precision: Literal["32", "bf16", "fp16"] = option("32", "bf16 and fp16 are mixed precision")
     compile: bool = option(False, "compile the model")
     deterministic: bool = option(False, "allow deterministic kernels only")
-    sync_batchnorm: bool = option(False, "BatchNorm over all devices (GPUs only)")
+    sync_batchnorm: bool = option(True, "BatchNorm over all devices, if they are several GPUs")
     eval_batch: int = option(256, "rows per device and evaluation step", least=1)
-    checkpoint_steps: int = option(500, "updates between checkpoints; one is also written after each epoch", least=1)
+    checkpoint_minutes: float = option(
+        10.0, "minutes between checkpoints; one is also written after each epoch", above=0
+    )
+    checkpoint_steps: int = option(0, "also updates between checkpoints, 0 for by time only", least=0)
     progress: bool = option(True, "show progress bars")
     wandb: str = option("", "also log to this Weights & Biases project")
 
@@ -213,7 +216,7 @@ class GraphData:
         "tissue", "layout of data.dir (see docs/graphs.md); tissue is generated there if it is missing"
     )
     dir: Path = field(default_factory=lambda: Path("data/tissue"), metadata={"help": "folder of the data set"})
-    fold: int = option(0, "test fold of celltypegraph and tissue, 0 to 4; -1: all, one after the other", least=-1)
+    fold: int = option(0, "test fold of celltypegraph and tissue, 0 to 4", least=0)
     protocol: Literal["published", "honest"] = option(
         "published", "choose the epoch on the fold's test specimens, or on one specimen per stage held out of training"
     )
@@ -281,8 +284,6 @@ class GraphRecipe:
                 "targets.mixup and targets.cutmix are for images, not graphs: set them to 0, got "
                 f"{self.targets.mixup:g} and {self.targets.cutmix:g}"
             )
-        if self.data.fold == -1 and self.data.kind not in ("celltypegraph", "tissue"):
-            raise ValueError(f"data.fold -1 needs folds, got data.kind {self.data.kind}: set it to 0")
         if m.name == "gcn" and (self.head.kind != "linear" or self.head.output_norm):
             raise ValueError(
                 f"head.kind {self.head.kind} and head.output_norm {str(self.head.output_norm).lower()} need model.name "

@@ -174,7 +174,10 @@ class Classifier(L.LightningModule):
     # -------------------------------------------------------------------------------------------- evaluation
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.scores.update(self(batch.inputs).float() / self.loss.temperature, batch.labels, batch.inputs)
+        logits = self(batch.inputs).float() / self.loss.temperature
+        if logits.isnan().any():
+            raise Diverged(f"the class scores are NaN after step {self.global_step} (epoch {self.current_epoch})")
+        self.scores.update(logits, batch.labels, batch.inputs)
 
     def on_validation_epoch_end(self) -> None:
         self.scores.gather()
