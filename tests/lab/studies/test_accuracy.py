@@ -73,9 +73,9 @@ def test_another_loss_is_shown_without_a_change_of_the_page(monkeypatch):
 
     rows = [row(loss, seed) for loss in LOSSES for seed in range(2)]
     section = page.section(rows)
-    table, text, figure, _ = section.blocks
+    table, leads, figure, _ = section.blocks
     assert [cells[0] for cells in table.rows] == [kind.title for kind in LOSSES.values()]
-    assert "a new loss +0.00 [+0.00, +0.00]" in text
+    assert leads.rows[-1] == ["a new loss", *3 * ["+0.00 [+0.00, +0.00]"]]
     assert [len(panel.marks) for panel in figure.panels] == [7, 7]
     assert findings.claims(rows)["accuracy-worst"].ours == "50.00, the next lowest 50.00"
 
