@@ -1,7 +1,7 @@
 """softnce evaluate and softnce predict on what softnce train leaves behind."""
 
-import errno
 import csv
+import errno
 import json
 import math
 import os

@@ -44,7 +44,7 @@ class Evaluation:
         classes: names of the K classes.
         logits: (N, K) class scores over temperature, of all rows that count, in order.
         labels: (N,)
-        confusion: (K, K) nodes by true and predicted class, of graphs.
+        confusions: (graphs, K, K) nodes by true and predicted class, of graphs.
         names: of the rows, where they are files.
     """
 
@@ -53,7 +53,7 @@ class Evaluation:
     classes: Sequence[str]
     logits: Tensor
     labels: Tensor
-    confusion: Tensor | None = None
+    confusions: Tensor | None = None
     names: Sequence[str] | None = None
 
     @property
@@ -156,8 +156,7 @@ def evaluate(
     logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
     results["best_temperature"] = fit_temperature(logits, labels)
     confusions = getattr(scores, "confusions", None)
-    confusion = None if confusions is None else confusions.sum(0)
-    return Evaluation(results, scores.calibration.curve(), classes, logits, labels, confusion, names)
+    return Evaluation(results, scores.calibration.curve(), classes, logits, labels, confusions, names)
 
 
 Part = tuple[Loader, Sequence[str], Scores]
