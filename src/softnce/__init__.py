@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         losses,
         mixing,
         noise,
+        optimisers,
         targets,
         teacher,
     )
@@ -80,6 +81,7 @@ __all__ = [
     "losses",
     "mixing",
     "noise",
+    "optimisers",
     "set_validation",
     "targets",
     "teacher",

@@ -15,7 +15,6 @@ from softnce.lab.report.page import Table
 from softnce.lab.studies.classes import findings, page, training
 from softnce.lab.studies.classes import run as classes
 from softnce.lab.studies.classes.problem import Problem, mixed
-from softnce.lab.studies.classes.row_adagrad import RowAdagrad
 
 TINY = [
     *("--classes", "[200, 300]", "--steps", "150", "--batch", "64", "--candidates", "128", "--negatives", "64"),
@@ -293,20 +292,6 @@ def test_the_claim_with_a_search_is_by_seed_and_at_equal_time(finished, ours, ve
     (found,) = findings.searched(made)
     assert found.lead("sampled-softmax").mean == pytest.approx(100 * (ours + 0.015 - 0.4))
     assert findings.claims(made)["expected-classes"].verdict == verdict
-
-
-def test_row_adagrad_is_adagrad_with_one_number_per_row():
-    table = torch.nn.Parameter(torch.ones(4, 2))
-    optimiser = RowAdagrad([table], lr=0.5)
-    for gradient in (torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 1.0]])):
-        place = torch.tensor([[2]])
-        table.grad = torch.sparse_coo_tensor(place, gradient, (4, 2), check_invariants=True)
-        optimiser.step()
-    first = torch.tensor([3.0, 4.0]) / 12.5**0.5
-    second = torch.tensor([0.0, 1.0]) / 13.0**0.5
-    torch.testing.assert_close(table.detach()[2], 1 - 0.5 * (first + second))
-    torch.testing.assert_close(table.detach()[[0, 1, 3]], torch.ones(3, 2))
-    assert optimiser.state[table]["sum"].shape == (4,)
 
 
 @pytest.mark.slow

@@ -23,9 +23,9 @@ from softnce.heads import LabelEmbeddingHead
 from softnce.lab.configuration import later
 from softnce.lab.experiment.memory import peak_of
 from softnce.lab.studies.classes.problem import Problem, mixed
-from softnce.lab.studies.classes.row_adagrad import RowAdagrad
 from softnce.lab.studies.classes.sampled_softmax import sampled_softmax
 from softnce.losses import ContrastiveLoss
+from softnce.optimisers import RowAdagrad
 
 Method = Literal["info-nce", "info-nce-more", "expected-info-nce", "sampled-softmax", "softmax"]
 METHODS: tuple[Method, ...] = get_args(Method)
