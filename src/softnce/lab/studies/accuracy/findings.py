@@ -64,7 +64,8 @@ class Part:
         seeds = sorted(right[0].keys() & right[1].keys())
         if len(seeds) < 2:
             return None
-        return over_samples(*([_unpacked(of[seed]) for seed in seeds] for of in right))
+        ours, theirs = (np.stack([_unpacked(of[seed]) for seed in seeds]) for of in right)
+        return over_samples(ours, theirs)
 
 
 def _unpacked(right: str) -> np.ndarray:

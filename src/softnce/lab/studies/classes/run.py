@@ -40,7 +40,7 @@ class Config(StudyConfig):
     searched: tuple[int, ...] = option(
         (10_000,), "K at which, in a smaller size, every method's optimiser and rate of the table are searched"
     )
-    searched_largest: tuple[int, ...] = option((100_000,), "K trained with what was found at the largest of those")
+    searched_largest: tuple[int, ...] = option((), "K trained with what was found at the largest of those")
     searched_skewed: tuple[int, ...] = option((10_000,), "K with skewed frequencies trained with what was found there")
     searched_seeds: int = option(3, "seeds there, besides that of the search; one at the largest K", least=1)
     searched_steps: int = option(400, "training steps there, at least", least=1)
