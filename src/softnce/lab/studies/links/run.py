@@ -46,7 +46,7 @@ class Config(StudyConfig):
     most: int = option(32, "right answers in one row; a question with more has several rows", least=1)
     negatives: int = option(1024, "entities drawn for sampled softmax", least=1)
     epochs: int = option(12, "epochs of a final training on FB15k-237, at most; three times as many on WN18RR", least=1)
-    patience: int = option(2, "epochs without a better score on the validation sample before it stops", least=1)
+    patience: int = option(3, "epochs without a better score on the validation sample before it stops", least=1)
     checks: int = option(1000, "validation triples ranked after each epoch", least=1)
 
 
