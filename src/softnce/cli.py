@@ -29,8 +29,19 @@ class Refused(SystemExit):
 
 def refuse(line: str) -> NoReturn:
     """Print the line that says what is wrong with the input, and end the command."""
+    line = printable(line)
     print(line, file=sys.stderr)
     raise Refused(line)
+
+
+def fail(line: str) -> NoReturn:
+    """Print the line that says why a run failed, and end the command; exit code 1."""
+    sys.exit(printable(line))
+
+
+def printable(text: str) -> str:
+    """Text with its control characters written out: a name in a file must not steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -60,6 +71,11 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:  # before the command itself knows what to keep
         print(f"softnce {argv[0]}: interrupted", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # nobody reads on, as after `| head`
+        sys.stdout = None  # type: ignore[assignment]
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        fail(f"softnce {argv[0]}: {place}{import_module('softnce.lab.atomic').why(error)}")
 
 
 def _run(name: str, *options: str) -> None:

@@ -1,12 +1,18 @@
 """softnce evaluate and softnce predict on what softnce train leaves behind."""
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
 from softnce.lab.commands import evaluate, predict
+from softnce.lab.data.batches import CorruptImage
+from softnce.lab.data.image_loader import ImageRows
+from softnce.lab.data.images import ImageFiles
 
 
 @pytest.mark.slow
@@ -46,3 +52,37 @@ def test_files_that_are_no_checkpoints_or_images(run, tmp_path):
     (tmp_path / "broken.png").write_text("hello")
     with pytest.raises(SystemExit, match=r"cannot read .*broken\.png"):
         predict.main([str(root / "out"), str(tmp_path / "broken.png")])
+
+
+@pytest.mark.slow
+def test_metrics_are_printed_even_if_nothing_can_be_written(run, tmp_path, capsys, monkeypatch):
+    def full(path, *_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(SystemExit, match=r"softnce evaluate: out: cannot write in .*: the disk is full"):
+        evaluate.main([str(run[0] / "out"), "--out", str(tmp_path), "--data.workers", "0", "--progress", "false"])
+    assert "top1" in capsys.readouterr().out
+
+
+def test_a_decompression_bomb_is_an_unreadable_image(run, tmp_path, monkeypatch):
+    file = tmp_path / "bomb.png"
+    Image.new("L", (64, 64)).save(file)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(SystemExit, match=r"cannot read .*bomb\.png: .*decompression bomb"):
+        predict.main([str(run[0] / "out"), str(file)])
+    rows = ImageRows(ImageFiles([file], [0], ["a"]), lambda image: image)
+    with pytest.raises(CorruptImage, match=r"cannot read .*bomb\.png: .*decompression bomb.*data\.corrupt skip"):
+        rows._read(0)
+
+
+def test_names_cannot_steer_the_terminal(run, tmp_path, capsys):
+    content = torch.load(run[0] / "out" / "best.ckpt", weights_only=True)
+    content["about"]["classes"] = ["dark\x1b[2J", "bright\r\x07"]
+    torch.save(content, tmp_path / "best.ckpt")
+    Image.new("L", (20, 20), 10).save(tmp_path / "a\x1b[31m.png")
+    predict.main([str(tmp_path), str(tmp_path / "a\x1b[31m.png")])
+    out = capsys.readouterr().out
+    assert r"dark\x1b[2J" in out
+    assert r"bright\r\x07" in out
+    assert all(c.isprintable() or c == "\n" for c in out)

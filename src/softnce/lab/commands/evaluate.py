@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from softnce.cli import refuse
+from softnce.cli import fail, printable, refuse
+from softnce.lab.atomic import why
 from softnce.lab.configuration import from_args, option
 
 HELP = """usage: softnce evaluate CKPT [--data.dir DIR] [--out DIR] [...]
@@ -54,8 +55,9 @@ def main(argv: list[str]) -> None:
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        refuse(f"softnce evaluate: out: cannot write in {options.out}: {error.strerror}")
+        refuse(f"softnce evaluate: out: cannot write in {options.out}: {why(error)}")
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from softnce.lab.data.batches import CorruptImage
@@ -76,15 +78,18 @@ def main(argv: list[str]) -> None:
         refuse(f"softnce evaluate: {error}")
     except CorruptImage as error:
         refuse(f"softnce evaluate: {error.words}")
-    described: dict[str, Any] = {"checkpoint": str(checkpoint), "split": options.split, **evaluation.results}
-    (options.out / "evaluation.json").write_text(json.dumps(described, indent=2))
-    pictures = [reliability(evaluation.curve, evaluation.results, folder.name)]
-    if evaluation.confusion is not None:
-        pictures.append(confusion(evaluation.confusion, evaluation.classes, f"{folder.name}, {options.split}"))
-    for picture in pictures:
-        (options.out / f"{picture.name}.png").write_bytes(drawing.png(picture))
-    table = Table("metric", "value", title=f"{checkpoint}, {options.split}")
+    table = Table("metric", "value", title=escape(printable(f"{checkpoint}, {options.split}")))
     for name, value in evaluation.results.items():
         table.add_row(name, f"{value:.4f}")
     Console().print(table)
+    described: dict[str, Any] = {"checkpoint": str(checkpoint), "split": options.split, **evaluation.results}
+    pictures = [reliability(evaluation.curve, evaluation.results, folder.name)]
+    if evaluation.confusion is not None:
+        pictures.append(confusion(evaluation.confusion, evaluation.classes, f"{folder.name}, {options.split}"))
+    try:
+        (options.out / "evaluation.json").write_text(json.dumps(described, indent=2))
+        for picture in pictures:
+            (options.out / f"{picture.name}.png").write_bytes(drawing.png(picture))
+    except OSError as error:
+        fail(f"softnce evaluate: out: cannot write in {options.out}: {why(error)}")
     print(f"reliability diagram: {options.out / 'reliability.png'}")

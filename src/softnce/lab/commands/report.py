@@ -55,7 +55,8 @@ def build_report(directory: Path) -> Path:
     parts: list[page.Part] = []
     failures = []
     every = studies.in_order()
-    there = [study for study in every if (directory / f"{study.name}.jsonl").is_file()]
+    found = {study: directory / f"{study.name}.jsonl" for study in every}
+    there = [study for study, path in found.items() if path.is_file() and path.stat().st_size]
     console = Console(stderr=True)
     for study in track(there, "drawing", console=console, transient=True, disable=not console.is_terminal):
         rows = study.results(directory).rows()

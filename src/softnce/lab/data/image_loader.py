@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from softnce.cli import printable
 from softnce.lab.data.batches import Batch, CorruptImage, Share
 from softnce.lab.data.images import Images
 from softnce.lab.data.transforms import Transform
@@ -48,7 +49,7 @@ class ImageRows(Dataset):
             ) from error
         if row not in self.named:
             self.named.add(row)
-            warnings.warn(f"skipped {self.images.name(row)}: {error}", stacklevel=2)
+            warnings.warn(printable(f"skipped {self.images.name(row)}: {error}"), stacklevel=2)
         same = (self.labels == self.labels[row]).nonzero()[:, 0].tolist()
         place = same.index(row)
         for other in same[place + 1 :] + same[:place]:

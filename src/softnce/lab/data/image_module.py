@@ -20,6 +20,7 @@ class ImageData(TrainingData):
 
     def __init__(self, recipe: Recipe, world: int = 1) -> None:
         super().__init__(recipe, world)
+        self.transform = training_transform(recipe.data, recipe.model)
         self.train_images = open_images(recipe.data, "train")
         self.evaluation_images = open_images(recipe.data, "evaluation")
         self.labels, self.classes = self.train_images.labels, self.train_images.classes
@@ -57,8 +58,7 @@ class ImageData(TrainingData):
         if self.train_features is not None:
             return Loader(FeatureRows(self.train_features, self.labels), batches)
         data = self.recipe.data
-        transform = training_transform(data, self.recipe.model)
-        rows = ImageRows(self.train_images, transform, self.recipe.seed, data.corrupt == "skip")
+        rows = ImageRows(self.train_images, self.transform, self.recipe.seed, data.corrupt == "skip")
         return Loader(rows, batches, min(data.workers, cores_per_device(self.devices)))
 
     def val_dataloader(self) -> Loader:

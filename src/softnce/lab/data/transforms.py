@@ -60,14 +60,19 @@ def training_transform(data: Data, model: Model) -> Transform:
     if data.augment == "none":
         return evaluation_transform(data, model)
     mean, deviation = statistics(data, model)
-    return create_transform(
-        data.image_size,
-        is_training=True,
-        color_jitter=0.0,
-        auto_augment=None if data.augment == "crop" else data.augment,
-        interpolation="bicubic",
-        re_prob=data.erasing,
-        re_mode="pixel",
-        mean=mean,
-        std=deviation,
-    )
+    try:
+        return create_transform(
+            data.image_size,
+            is_training=True,
+            color_jitter=0.0,
+            auto_augment=None if data.augment == "crop" else data.augment,
+            interpolation="bicubic",
+            re_prob=data.erasing,
+            re_mode="pixel",
+            mean=mean,
+            std=deviation,
+        )
+    except (AssertionError, ValueError, KeyError, IndexError) as error:
+        raise ValueError(
+            f"data.augment: got {data.augment!r}, need none, crop or a string of timm such as rand-m9-mstd0.5-inc1"
+        ) from error
