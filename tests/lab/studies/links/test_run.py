@@ -21,11 +21,11 @@ def test_the_search_tries_the_same_for_every_loss_without_the_test_split() -> No
 
 
 def test_final_trainings_are_those_of_the_table_unless_others_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "FINAL", {("WN18RR", "info-nce"): links.Setting(0.7, 0.2, 5)})
+    monkeypatch.setattr(links, "FINAL", {("WN18RR", "info-nce"): links.Setting(0.7, 0.2, 64, 5)})
     paper = replace(links.PRESETS["paper"], graphs=("WN18RR",), seeds=2)
-    assert [(r.loss, r.lr, r.n3, r.epochs, r.is_final, r.seed) for r in links.runs(paper)] == [
-        ("info-nce", 0.7, 0.2, 5, True, 0),
-        ("info-nce", 0.7, 0.2, 5, True, 1),
+    assert [(r.loss, r.lr, r.n3, r.batch, r.epochs, r.is_final, r.seed) for r in links.runs(paper)] == [
+        ("info-nce", 0.7, 0.2, 64, 5, True, 0),
+        ("info-nce", 0.7, 0.2, 64, 5, True, 1),
     ]
     assert {run.loss for run in links.runs(replace(paper, losses=("softmax",)))} == {"softmax"}
     assert {run.loss for run in links.runs(links.PRESETS["quick"])} == set(links.LOSSES)

@@ -6,15 +6,16 @@ from functools import partial
 import pytest
 import torch
 
-from softnce.lab.data.links import generated, named
+from softnce.lab.data.links import LinkGraph, generated, named
 from softnce.lab.experiment.memory import peak_of
 from softnce.lab.models.links import Links
+from softnce.lab.studies.links import training
 from softnce.lab.studies.links.training import ALL_TAILS, FULL, LOSSES, Batches, Run, Trainer, loss_of, train
 
 GRAPH = generated(entities=40, relations=2, dim=3, answers=5)
 RUN = Run(
     graph="generated", model="complex", loss="info-nce", rank=4, lr=0.1, n3=0.0, batch=16, most=2, negatives=0,
-    epochs=2, patience=2, checks=50, is_final=True, seed=0,
+    epochs=2, checks=50, is_final=True, seed=0,
 )  # fmt: skip
 
 
@@ -136,7 +137,19 @@ def test_a_step_from_the_table_needs_memory_that_does_not_depend_on_the_entities
     assert peak("softmax", 40) < peak("softmax", 4000)
 
 
-def test_training_stops_when_the_validation_sample_no_longer_gains() -> None:
-    result = train(replace(RUN, rank=4, lr=1e-9, epochs=9, patience=2, is_final=False))
-    assert len(result["course"]["epoch"]) < 9
+def test_the_epoch_that_is_best_on_the_validation_sample_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([0.2, 0.5, 0.3])
+    kept = []
+
+    def scored(model: Links, graph: LinkGraph, asked: torch.Tensor) -> torch.Tensor:
+        kept.append(model.table.detach().clone())
+        return torch.tensor([1 / next(looks, 1.0)])
+
+    monkeypatch.setattr(training, "ranks", scored)
+    result = train(replace(RUN, epochs=3, is_final=False))
+    assert result["course"]["mrr"] == pytest.approx([0.2, 0.5, 0.3])
     assert "test" not in result
+    first, second, third, last = kept
+    assert last.equal(second)
+    assert not last.equal(first)
+    assert not last.equal(third)

@@ -43,12 +43,12 @@ def section(rows: Sequence[Row]) -> Section:
         for graph, trained in best.items()
     ]
     method = """Reciprocal relations. Adagrad, whose learning rate falls linearly to 0, touches only the rows of
-        the table that occur, except under the full softmax. N3 weighs the embeddings of each triple. A question with
-        all its right answers weighs as many triples as it has answers, so that an epoch sums over the same triples
-        for every loss. After each epoch the same sample of validation triples is ranked; training stops when that no
-        longer gains, and the best epoch is kept. Filtered ranks, both directions; ties get the mean of their ranks.
-        Seconds are processor time of the steps with their batches on one thread. Memory of a step: the most that it
-        allocates beside parameters and optimiser."""
+        the table that occur, except under the full softmax. N3 weighs the embeddings of each triple. A question
+        with all its right answers weighs as many triples as it has answers, so that an epoch sums over the same
+        triples for every loss. After each epoch the same sample of validation triples is ranked, and the best epoch
+        is kept. Filtered ranks, both directions; ties get the mean of their ranks. Seconds are processor time of
+        the steps with their batches on one thread. Memory of a step: the most that it allocates beside parameters
+        and optimiser."""
     courses = [_course(graph, of) for graph, of in _by_graph(found).items()]
     tables = [_table(graph, of) for graph, of in _by_graph(found).items()]
     return Section(

@@ -21,22 +21,22 @@ VERSION = 1
 
 
 class Setting(NamedTuple):
-    """How a loss is trained on a graph: learning rate, weight of N3 and epochs."""
+    """How a loss is trained on a graph: learning rate at the start, weight of N3, rows of a batch and epochs."""
 
     lr: float
     n3: float
+    batch: int
     epochs: int
 
 
 USUAL = {
-    "FB15k-237": Setting(0.2, 0.05, 12),
-    "WN18RR": Setting(0.2, 0.1, 24),
-    "generated": Setting(0.3, 0.01, 10),
+    "FB15k-237": Setting(0.1, 0.05, 256, 12),
+    "WN18RR": Setting(0.2, 0.1, 1024, 16),
+    "generated": Setting(0.3, 0.01, 256, 10),
 }
 FINAL: dict[tuple[str, Loss], Setting] = {
     ("FB15k-237", "grouped-info-nce"): USUAL["FB15k-237"],
-    ("FB15k-237", "info-nce"): USUAL["FB15k-237"],
-    ("FB15k-237", "soft-softmax"): USUAL["FB15k-237"]._replace(epochs=2),
+    ("FB15k-237", "info-nce"): Setting(0.1, 0.05, 1024, 12),
     ("WN18RR", "grouped-info-nce"): USUAL["WN18RR"],
 }
 """The final trainings that were made; others have the graph's usual setting."""
@@ -55,16 +55,14 @@ class Config(StudyConfig):
     lrs: tuple[float, ...] = option((0.1, 0.3), "learning rates of the search", above=0, fewest=1)
     n3s: tuple[float, ...] = option((0.03, 0.1), "weights of N3 of the search", least=0, fewest=1)
     search_epochs: int = option(2, "epochs of a search's training", least=1)
-    batch: int = option(1024, "rows of a batch: triples, or questions with their right answers", least=2)
     most: int = option(32, "right answers in one row; a question with more has several rows", least=1)
     negatives: int = option(1024, "entities drawn for sampled softmax", least=1)
-    epochs: int | None = option(None, "epochs of a final training, at most; null: as the study sets them", least=1)
-    patience: int = option(3, "epochs without a better score on the validation sample before it stops", least=1)
+    epochs: int | None = option(None, "epochs of a final training; null: as the study sets them", least=1)
     checks: int = option(1000, "validation triples ranked after each epoch", least=1)
 
 
 PRESETS = {
-    "quick": Config(graphs=("generated",), rank=16, batch=256, negatives=256, checks=300),
+    "quick": Config(graphs=("generated",), rank=16, negatives=256, checks=300),
     "paper": Config(),
 }
 
@@ -79,11 +77,10 @@ def runs(config: Config) -> list[Run]:
             rank=config.rank if model == "complex" else 2 * config.rank,
             lr=setting.lr,
             n3=setting.n3,
-            batch=config.batch,
+            batch=setting.batch,
             most=config.most,
             negatives=config.negatives if loss == "sampled-softmax" else 0,
             epochs=setting.epochs if config.epochs is None else config.epochs,
-            patience=config.patience,
             checks=config.checks,
             is_final=True,
             seed=seed,

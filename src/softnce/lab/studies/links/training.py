@@ -48,8 +48,7 @@ class Run:
     batch: int  # rows: triples in one direction, or questions
     most: int  # right answers in one row; a question with more has several rows
     negatives: int  # entities drawn from the frequencies of answers, for sampled softmax
-    epochs: int  # at most; an epoch is every training triple in both directions
-    patience: int  # epochs without a better score on the validation sample after which it stops
+    epochs: int  # an epoch is every training triple in both directions; the best one is kept
     checks: int  # validation triples ranked after each epoch
     is_final: bool  # the test split is ranked once, at the end, with the best epoch's weights
     seed: int
@@ -216,21 +215,18 @@ def train(run: Run, on_epoch: Callable[[float], None] = lambda mrr: None) -> dic
     checked = graph.both_ways(graph.valid[chosen])
     course: dict[str, list[float]] = defaultdict(list)
     wall = processor = 0.0
-    best, since = trainer.model, 0
+    best = trainer.model
     for epoch in range(1, run.epochs + 1):
         started, used = time.perf_counter(), time.process_time()
         trainer.epoch()
         wall += time.perf_counter() - started
         processor += time.process_time() - used
         score = summary(ranks(trainer.model, graph, checked))["mrr"]
-        since = 0 if score > max(course["mrr"], default=-1.0) else since + 1
-        if since == 0:
+        if score > max(course["mrr"], default=-1.0):
             best = copy.deepcopy(trainer.model)
         for name, value in (("epoch", epoch), ("seconds", wall), ("cpu_seconds", processor), ("mrr", score)):
             course[name].append(value)
         on_epoch(score)
-        if since >= run.patience:
-            break
     held = trainer.held_bytes()
     result = {
         "course": dict(course),
