@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softnce._precision import at_least_float32, full_precision
-from softnce._scores.blocks import Direction, Problem, logsumexp
+from softnce._scores.blocks import Direction, LogSumExp
 from softnce._scores.classes import class_scores
+from softnce._scores.kernel import evaluate
 from softnce.targets._background import is_zero
 from softnce.targets._equality import numbered
 from softnce.targets.soft_targets import DENSE, LABELS, SoftTargets
@@ -61,8 +62,8 @@ def contrast(
             problem.position = None if own is None else own - start
             if numbers is not None:
                 problem.hits = numbers[0][:, None] == numbers[1][start : start + len(group)]
-            problem.block = chunk_size
-            parts.append(logsumexp(logits, problem))
+            problem.chunk_size = chunk_size
+            parts.append(evaluate(logits, problem))
             start += len(group)
         rest = parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
         return torch.logaddexp(rest, rest.new_zeros(()))
@@ -99,16 +100,15 @@ def _label_losses(
     if logits.numel() <= SMALL and group.mask is None and chunk_size is None:
         scores = torch.add(offset, logits.to(dtype), alpha=sharpness / temperature)
         return F.cross_entropy(scores, label, reduction="none") + log_counts[label]
-    problem = Problem(
-        scale=sharpness / temperature, index=None, weight=None, own_index=targets.classes, own_weight=None,
-        offset=offset, own_offset=None if shift is None else -shift[label], directions=[], mask=None, block=chunk_size,
-    )  # fmt: skip
-    return logsumexp(logits, problem)
+    own_offset = None if shift is None else -shift[label]
+    kernel = LogSumExp(sharpness / temperature, None, None, targets.classes, None, offset, own_offset)
+    kernel.chunk_size = chunk_size
+    return evaluate(logits, kernel)
 
 
 def _problem(
     logits: Tensor, temperature: float, log_noise: Tensor | None, targets: SoftTargets, group: SoftTargets
-) -> Problem:
+) -> LogSumExp:
     """What the kernel needs to score a group for these rows."""
     dtype = at_least_float32(logits.dtype)
     shared = targets.shares_background(group)
@@ -123,7 +123,9 @@ def _problem(
         weight, flat = _above_lowest(group, dtype)
         own_weight, own_flat = _above_lowest(targets, dtype)
         directions = _directions(targets, group, shared, flat, own_flat, dtype)
-    return Problem(scale, group.index, weight, targets.index, own_weight, offset, own_offset, directions, group.mask)
+    return LogSumExp(
+        scale, group.index, weight, targets.index, own_weight, offset, own_offset, group.mask, directions=directions
+    )
 
 
 def _above_lowest(targets: SoftTargets, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
