@@ -9,6 +9,7 @@ The row's own target is the 1: it counts exactly once, whether or not the candid
 enter, so whatever adds the same number to every candidate, such as a shared label smoothing, is never computed.
 """
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -20,11 +21,17 @@ from softnce._scores.blocks import Direction, LogSumExp
 from softnce._scores.classes import class_scores
 from softnce._scores.kernel import evaluate
 from softnce.targets._background import is_zero
-from softnce.targets._equality import numbered
+from softnce.targets._equality import distinct, numbered
 from softnce.targets.soft_targets import DENSE, LABELS, SoftTargets
 
 SMALL = 1 << 16
 """Logits up to which torch's cross-entropy is quicker than the kernel: there launching operations takes the time."""
+PAIR = 16
+"""Classes that a product with dense rows works through in the time of one pair."""
+MANY = {"cpu": 1 << 26}
+"""Scores of candidates in a step from which a warning says what costs less, by device …"""
+MANY_ELSEWHERE = 1 << 30
+"""… and on accelerators."""
 
 
 def contrast(
@@ -44,8 +51,10 @@ def contrast(
     on at a time, by default as many as the cache holds.
 
     Time for N rows and a group of M candidates: O(N·K) when rows and group are equally smoothed labels and K ≤ 2·M;
-    O(N·M·S) for S pairs; one (N, K) × (K, M) product when dense. Memory beyond the gradient: a chunk of rows × M, and
-    N × M where K > 2·M·S. A background that is not the same for the rows and a group costs O(N·K) once.
+    O(N·M·S) for S pairs; one (N, K) × (K, M) product when dense, or when classes are fewer than 16·S. On a CPU equal
+    candidates are counted, so M is the number of distinct ones: at most K² after MixUp with one λ. Memory beyond the
+    gradient: a chunk of rows × M, and N × M where K > 2·M·S. A background that is not the same for the rows and a group
+    costs O(N·K) once.
     """
     with full_precision(logits.device):
         groups = [group for group in candidates if len(group)]
@@ -53,17 +62,23 @@ def contrast(
             return class_scores(logits, temperature)[:, :0].sum(1)  # zero, but keeps the autograd graph connected
         if isinstance(temperature, Tensor):  # it may be learned
             logits, temperature = class_scores(logits, temperature), 1.0
-        if len(groups) == 1 and own is not None and not remove_accidental_hits and _are_counted(targets, groups[0]):
-            return _label_losses(logits, temperature, log_noise, targets, groups[0], chunk_size)
+        if len(groups) == 1 and not remove_accidental_hits:
+            if own is not None and _are_counted(targets, groups[0]):
+                return _label_losses(logits, temperature, log_noise, targets, groups[0], chunk_size)
+            once = distinct(groups[0]) if len(logits) * len(groups[0]) > SMALL else None
+            if once is not None:
+                losses = _distinct_losses(logits, temperature, log_noise, targets, *once, chunk_size)
+                return losses if own is not None else torch.logaddexp(losses, losses.new_zeros(()))
+        _warn_of_many(len(logits) * sum(map(len, groups)), logits.device)
         numbers = numbered(targets, groups) if remove_accidental_hits else None
         parts, start = [], 0
         for group in groups:
-            problem = _problem(logits, temperature, log_noise, targets, group)
-            problem.position = None if own is None else own - start
+            kernel = _kernel(logits, temperature, log_noise, targets, group)
+            kernel.position = None if own is None else own - start
             if numbers is not None:
-                problem.hits = numbers[0][:, None] == numbers[1][start : start + len(group)]
-            problem.chunk_size = chunk_size
-            parts.append(evaluate(logits, problem))
+                kernel.hits = numbers[0][:, None] == numbers[1][start : start + len(group)]
+            kernel.chunk_size = chunk_size
+            parts.append(evaluate(logits, kernel))
             start += len(group)
         rest = parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
         return torch.logaddexp(rest, rest.new_zeros(()))
@@ -106,12 +121,42 @@ def _label_losses(
     return evaluate(logits, kernel)
 
 
-def _problem(
+def _distinct_losses(
+    logits: Tensor,
+    temperature: float,
+    log_noise: Tensor | None,
+    targets: SoftTargets,
+    group: SoftTargets,
+    counts: Tensor,
+    chunk_size: int | None,
+) -> Tensor:
+    """log Σ_c n_c exp(σ(c) − σ(own)), (N,), over distinct candidates c, of which there are n_c: ℓ where they hold the
+    rows' own targets."""
+    kernel = _kernel(logits, temperature, log_noise, targets, group)
+    _warn_of_many(len(logits) * len(group), logits.device)
+    # The lowest number instead of −∞ for n = 0, so that gradients stay finite when all are ignored.
+    log_counts = counts.log().clamp(min=torch.finfo(torch.float32).min).to(at_least_float32(logits.dtype))
+    kernel.offset = log_counts if kernel.offset is None else kernel.offset + log_counts
+    kernel.chunk_size = chunk_size
+    return evaluate(logits, kernel)
+
+
+def _warn_of_many(scores: int, device: torch.device) -> None:
+    if scores >= MANY.get(device.type, MANY_ELSEWHERE) and not torch.compiler.is_compiling():
+        warnings.warn(
+            f"{scores:,} scores, one per row and candidate: time grows with the square of the rows. ExpectedInfoNCE is "
+            "linear in them, and so is this loss with labels, with one λ for all rows (on a CPU), or with "
+            "candidates=SampledCandidates(1024)",
+            stacklevel=2,
+        )
+
+
+def _kernel(
     logits: Tensor, temperature: float, log_noise: Tensor | None, targets: SoftTargets, group: SoftTargets
 ) -> LogSumExp:
     """What the kernel needs to score a group for these rows."""
     dtype = at_least_float32(logits.dtype)
-    shared = targets.shares_background(group)
+    shared, index = targets.shares_background(group), group.index
     offset = own_offset = None
     if log_noise is not None:
         offset, own_offset = (-t.expectation(log_noise.to(dtype), background=not shared) for t in (group, targets))
@@ -123,8 +168,10 @@ def _problem(
         weight, flat = _above_lowest(group, dtype)
         own_weight, own_flat = _above_lowest(targets, dtype)
         directions = _directions(targets, group, shared, flat, own_flat, dtype)
+        if index is not None and group.num_classes < PAIR * index.shape[1]:
+            index, weight = None, group.foreground(dtype)
     return LogSumExp(
-        scale, group.index, weight, targets.index, own_weight, offset, own_offset, group.mask, directions=directions
+        scale, index, weight, targets.index, own_weight, offset, own_offset, group.mask, directions=directions
     )
 
 

@@ -15,7 +15,6 @@ from softnce._checks import (
     as_tensor,
     as_whole,
     check_generator,
-    check_rows_sum_to_one,
     values_are_checked,
     values_are_readable,
 )
@@ -56,7 +55,8 @@ class SoftTargets(Constructors):
     ``from_dense``        DENSE       None           (N, K)          K
     ====================  ==========  =============  ==============  ============================
 
-    ``from_votes`` makes pairs where few classes were chosen, else dense rows.
+    ``from_votes`` makes pairs where few classes were chosen, else dense rows; ``from_dense`` recognises rows that are
+    labels or pairs. The form decides what a loss costs, and ``repr`` names it.
 
     Attributes:
         index: class of each pair, int64, or None when ``weight`` runs over all classes.
@@ -607,9 +607,8 @@ def as_soft_targets(
         )
     if not targets.is_floating_point():
         raise TypeError(f"targets of shape (N, K) must be floating point probabilities, got {targets.dtype}")
-    if values_are_checked(targets):
-        check_rows_sum_to_one(targets, "targets")
-    return SoftTargets(num_classes, None, targets).smooth(label_smoothing)
+    recognise = targets.device.type == "cpu" and values_are_readable(targets)  # an accelerator would have to wait
+    return SoftTargets._from_dense(targets, "targets", recognise).smooth(label_smoothing)
 
 
 def _fill(pairs: Tensor, width: int) -> Tensor:
