@@ -4,9 +4,6 @@ For row i with logits :math:`x_i` and candidates c the exponents are
 
 .. math:: E_{ic} = t \sum_k c_k x_{ik} + o_c - \big(\text{the same of the row's own target}\big), \qquad
           L_i = \log \sum_{c \text{ allowed}} e^{E_{ic}}.
-
-Pairs pick whole columns of a block of logits, so on a CPU the block is turned first: a column is then contiguous, and
-picking it is a copy instead of a gather.
 """
 
 from collections.abc import Sequence
@@ -81,40 +78,29 @@ class LogSumExp(Kernel):
         kept = logits.new_empty(len(logits), self.kept_size(logits), dtype=dtype) if with_gradient else None
         keeps_gradient = kept is not None and kept.shape == logits.shape
         values = []
-        named = self._named(logits)
         for rows in blocks(len(logits), self.candidates(), logits.device, self.chunk_size):
             x = logits[rows].to(dtype)
-            exponents = self._exponents(x, rows, named)
+            exponents = self._exponents(x, rows)
             highest = exponents.amax(1)
-            weights = _softmax(exponents, None if kept is None or keeps_gradient else kept[rows])
+            weights = torch.softmax(exponents, 1, out=None if kept is None or keeps_gradient else kept[rows])
             # max softmax = exp(highest − L): one fused kernel gives both the weights and L.
             values.append(highest - self._own(x, rows) - weights.amax(1).log())
             if kept is not None and keeps_gradient:
-                self._write_gradient(kept[rows], weights, torch.ones_like(highest), rows, named)
+                self._write_gradient(kept[rows], weights, torch.ones_like(highest), rows, exponents)
         return torch.cat(values), kept
 
     def gradient(self, logits: Tensor, kept: Tensor, upstream: Tensor) -> Tensor:
         gradient = torch.empty_like(logits, dtype=kept.dtype)
-        named = self._named(logits)
         for rows in blocks(len(logits), self.candidates(), logits.device, self.chunk_size):
-            weights = kept[rows].view(self.candidates(), -1).t() * upstream[rows, None]  # turned, as they were kept
-            self._write_gradient(gradient[rows], weights, upstream[rows], rows, named)
+            weights = kept[rows] * upstream[rows, None]
+            self._write_gradient(gradient[rows], weights, upstream[rows], rows, torch.empty_like(weights))
         return gradient
 
     def plain(self, logits: Tensor) -> Tensor:
         x = logits.to(at_least_float32(logits.dtype))
-        return self._exponents(x, slice(None), None).logsumexp(1) - self._own(x, slice(None))
+        return self._exponents(x, slice(None)).logsumexp(1) - self._own(x, slice(None))
 
-    def _named(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The classes that occur, (U,), and the candidates' classes counted among them, where few of many do.
-
-        Their number depends on the data, for which an accelerator would have to wait.
-        """
-        if self.index is None or logits.device.type != "cpu" or logits.shape[1] <= 2 * self.index.numel():
-            return None
-        return torch.unique(self.index, return_inverse=True)
-
-    def _exponents(self, x: Tensor, rows: slice, named: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _exponents(self, x: Tensor, rows: slice) -> Tensor:
         """t·σ(c) + o_c of all candidates for a block of rows, (n, M), those not allowed far below all others."""
         if self.are_classes:
             assert self.offset is not None
@@ -123,15 +109,13 @@ class LogSumExp(Kernel):
             assert self.weight is not None
             exponents = x @ self.weight.t()
         else:
-            columns = (x if named is None else x.index_select(1, named[0])).t()
-            columns = columns.contiguous() if x.device.type == "cpu" else columns
-            first, *more = (self.index if named is None else named[1]).unbind(1)
-            turned = columns.index_select(0, first)
+            # Whole columns: index_select is twice as quick as gather.
+            first, *more = self.index.unbind(1)
+            exponents = x.index_select(1, first)
             if self.weight is not None:
-                turned.mul_(self.weight[:, :1])
+                exponents.mul_(self.weight[:, 0])
                 for j, column in enumerate(more, 1):
-                    turned.addcmul_(columns.index_select(0, column), self.weight[:, j : j + 1])
-            exponents = turned.t()
+                    exponents.addcmul_(x.index_select(1, column), self.weight[:, j])
         for direction in self.directions:
             if direction.mass is not None:
                 exponents.addcmul_(direction.score(x)[:, None], direction.mass)
@@ -163,7 +147,7 @@ class LogSumExp(Kernel):
         return score if self.own_offset is None else score + self.own_offset[rows]
 
     def _write_gradient(
-        self, gradient: Tensor, weights: Tensor, total: Tensor, rows: slice, named: tuple[Tensor, Tensor] | None
+        self, gradient: Tensor, weights: Tensor, total: Tensor, rows: slice, scratch: Tensor
     ) -> None:
         """Write t·(Σ_c w_c·c − total·α) of a block to ``gradient``, (n, K); ``total`` (n,) is Σ_c w_c."""
         if self.are_classes:
@@ -172,7 +156,10 @@ class LogSumExp(Kernel):
             assert self.weight is not None
             torch.addmm(gradient, weights, self.weight, beta=0, alpha=self.scale, out=gradient)
         else:
-            self._write_pairs(gradient, weights.t(), named)
+            gradient.zero_()
+            for j, column in enumerate(self.index.unbind(1)):
+                factor = self.scale if self.weight is None else self.weight[:, j] * self.scale
+                gradient.scatter_add_(1, column.expand(weights.shape), torch.mul(weights, factor, out=scratch))
         for direction in self.directions:
             along = torch.zeros_like(total) if direction.mass is None else weights @ direction.mass
             if direction.own_mass is not None:
@@ -187,26 +174,3 @@ class LogSumExp(Kernel):
             own = self.own_index[rows]
             less = less.expand(own.shape) if self.own_weight is None else self.own_weight[rows] * less
             gradient.scatter_add_(1, own, less)
-
-    def _write_pairs(self, gradient: Tensor, weights: Tensor, named: tuple[Tensor, Tensor] | None) -> None:
-        """Write t·Σ_c w_c·c of candidates that are pairs, whose ``weights`` are (M, n)."""
-        index = self.index if named is None else named[1]
-        assert index is not None
-        on_cpu = gradient.device.type == "cpu"
-        size = gradient.shape[1] if named is None else len(named[0])
-        sums = weights.new_zeros(size, len(gradient)) if on_cpu else gradient.zero_().t()
-        for j, column in enumerate(index.unbind(1)):
-            part = weights if self.weight is None else weights * self.weight[:, j : j + 1]
-            sums.index_add_(0, column, part, alpha=self.scale)
-        if named is not None:
-            gradient.zero_().index_copy_(1, named[0], sums.t())
-        elif on_cpu:
-            gradient.copy_(sums.t())
-
-
-def _softmax(exponents: Tensor, memory: Tensor | None) -> Tensor:
-    """softmax over the candidates (n, M), laid out as the exponents are: by rows, or turned."""
-    if exponents.is_contiguous():
-        return torch.softmax(exponents, 1, out=memory)
-    turned = exponents.t()
-    return torch.softmax(turned, 0, out=None if memory is None else memory.view(turned.shape)).t()
