@@ -2,8 +2,10 @@ r"""The log-sum-exp behind the contrast.
 
 For row i with logits :math:`x_i` and candidates c the exponents are
 
-.. math:: E_{ic} = t \sum_k c_k x_{ik} + o_c - \big(\text{the same of the row's own target}\big), \qquad
+.. math:: E_{ic} = \sum_k c_k x_{ik} + o_c - \big(\text{the same of the row's own target}\big), \qquad
           L_i = \log \sum_{c \text{ allowed}} e^{E_{ic}}.
+
+Candidates are weighted sums of classes here, in which the temperature is contained.
 """
 
 from collections.abc import Sequence
@@ -37,15 +39,16 @@ class LogSumExp(Kernel):
     otherwise; and one block of rows. Weights and vectors have the dtype the sums are taken in.
     """
 
-    scale: float  # t
+    scale: float  # the weight of candidates and own targets that have none
     index: Tensor | None  # (M, S) classes of the candidates, None: weight is (M, K)
-    weight: Tensor | None  # (M, S) or (M, K), None: all 1; where index is None too, the candidates are the K classes
+    weight: Tensor | None  # (M, S) or (M, K), None: scale; where index is None too, the candidates are the K classes
     own_index: Tensor | None  # (N, S') or None, likewise for the rows' own targets
     own_weight: Tensor | None
     offset: Tensor | None = None  # (M,) o_c; there for classes
     own_offset: Tensor | None = None  # (N,)
     mask: Tensor | None = None  # (M,) candidates that may be used
-    position: Tensor | None = None  # (N,) the own target's place among the candidates; elsewhere if out of range
+    position: Tensor | None = None  # (N,) the own target's place among the candidates …
+    discount: Tensor | None = None  # (N,) … and what its exponent loses there by not being counted
     hits: Tensor | None = None  # (N, M) candidates not to be used for a row
     directions: Sequence[Direction] = ()
     chunk_size: int | None = None  # rows at a time
@@ -60,13 +63,13 @@ class LogSumExp(Kernel):
     def parts(self) -> tuple[list[Tensor | None], list[float]]:
         along = [part for d in self.directions for part in (d.vector, d.mass, d.own_mass)]
         tensors = [self.index, self.weight, self.own_index, self.own_weight, self.offset, self.own_offset, self.mask]
-        return [*tensors, self.position, self.hits, *along], [self.scale, self.chunk_size or 0]
+        return [*tensors, self.position, self.discount, self.hits, *along], [self.scale, self.chunk_size or 0]
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor | None], numbers: Sequence[float]) -> Self:
         scale, chunk_size = numbers
-        along = [Direction(*tensors[at : at + 3]) for at in range(9, len(tensors), 3)]
-        return cls(scale, *tensors[:9], along, int(chunk_size) or None)
+        along = [Direction(*tensors[at : at + 3]) for at in range(10, len(tensors), 3)]
+        return cls(scale, *tensors[:10], along, int(chunk_size) or None)
 
     def kept_size(self, logits: Tensor) -> int:
         """The gradient is kept for backward, or the (N, M) weights it is made of where these are smaller."""
@@ -101,76 +104,72 @@ class LogSumExp(Kernel):
         return self._exponents(x, slice(None)).logsumexp(1) - self._own(x, slice(None))
 
     def _exponents(self, x: Tensor, rows: slice) -> Tensor:
-        """t·σ(c) + o_c of all candidates for a block of rows, (n, M), those not allowed far below all others."""
+        """Σ_k c_k x_k + o_c of all candidates for a block of rows, (n, M), those not allowed far below all others."""
+        zero = x.new_zeros(()) if self.offset is None else self.offset
         if self.are_classes:
-            assert self.offset is not None
-            return torch.add(self.offset, x, alpha=self.scale)
+            return torch.add(zero, x, alpha=self.scale)
         if self.index is None:
             assert self.weight is not None
-            exponents = x @ self.weight.t()
+            exponents = torch.addmm(zero, x, self.weight.t())
         else:
             # Whole columns: index_select is twice as quick as gather.
             first, *more = self.index.unbind(1)
-            exponents = x.index_select(1, first)
-            if self.weight is not None:
-                exponents.mul_(self.weight[:, 0])
+            picked = x.index_select(1, first)
+            if self.weight is None:
+                exponents = torch.add(zero, picked, alpha=self.scale)
+            else:
+                exponents = torch.addcmul(zero, picked, self.weight[:, 0])
                 for j, column in enumerate(more, 1):
                     exponents.addcmul_(x.index_select(1, column), self.weight[:, j])
         for direction in self.directions:
             if direction.mass is not None:
                 exponents.addcmul_(direction.score(x)[:, None], direction.mass)
-        if self.scale != 1:
-            exponents.mul_(self.scale)
-        if self.offset is not None:
-            exponents.add_(self.offset)
-        # Half the lowest number, so that it can be added once more without becoming −∞, whose differences are no
-        # numbers.
-        excluded = torch.finfo(exponents.dtype).min / 2
         if self.mask is not None:
-            exponents.masked_fill_(self.mask.logical_not(), excluded)
+            exponents.masked_fill_(self.mask.logical_not(), excluded(x.dtype))
         if self.hits is not None:
-            exponents.masked_fill_(self.hits[rows], excluded)
-        if self.position is not None:
-            place, m = self.position[rows, None], exponents.shape[1]
-            inside = (place >= 0) & (place < m)
-            exponents.scatter_add_(1, place.clamp(0, m - 1), inside * torch.full_like(exponents[:, :1], excluded))
+            exponents.masked_fill_(self.hits[rows], excluded(x.dtype))
+        if self.position is not None and self.discount is not None:
+            exponents.scatter_add_(1, self.position[rows, None], self.discount[rows, None])
         return exponents
 
     def _own(self, x: Tensor, rows: slice) -> Tensor:
         """The same of each row's own target, (n,)."""
         picked = x if self.own_index is None else x.gather(1, self.own_index[rows])
-        score = (picked if self.own_weight is None else picked * self.own_weight[rows]).sum(1)
+        score = (picked * (self.scale if self.own_weight is None else self.own_weight[rows])).sum(1)
         for direction in self.directions:
             if direction.own_mass is not None:
                 score = score + direction.score(x) * direction.own_mass[rows]
-        score = score * self.scale
         return score if self.own_offset is None else score + self.own_offset[rows]
 
     def _write_gradient(
         self, gradient: Tensor, weights: Tensor, total: Tensor, rows: slice, scratch: Tensor
     ) -> None:
-        """Write t·(Σ_c w_c·c − total·α) of a block to ``gradient``, (n, K); ``total`` (n,) is Σ_c w_c."""
+        """Write Σ_c w_c·c − total·α of a block to ``gradient``, (n, K); ``total`` (n,) is Σ_c w_c."""
         if self.are_classes:
             torch.mul(weights, self.scale, out=gradient)
         elif self.index is None:
             assert self.weight is not None
-            torch.addmm(gradient, weights, self.weight, beta=0, alpha=self.scale, out=gradient)
+            torch.mm(weights, self.weight, out=gradient)
         else:
             gradient.zero_()
             for j, column in enumerate(self.index.unbind(1)):
-                factor = self.scale if self.weight is None else self.weight[:, j] * self.scale
-                gradient.scatter_add_(1, column.expand(weights.shape), torch.mul(weights, factor, out=scratch))
+                part = torch.mul(weights, self.scale if self.weight is None else self.weight[:, j], out=scratch)
+                gradient.scatter_add_(1, column.expand(part.shape), part)
         for direction in self.directions:
             along = torch.zeros_like(total) if direction.mass is None else weights @ direction.mass
             if direction.own_mass is not None:
                 along = along - direction.own_mass[rows] * total
-            along = (self.scale * along)[:, None]
-            gradient.add_(along if direction.vector is None else along * direction.vector)
-        less = (-self.scale * total)[:, None]
+            gradient.add_(along[:, None] if direction.vector is None else along[:, None] * direction.vector)
         if self.own_index is None:
             assert self.own_weight is not None
-            gradient.addcmul_(self.own_weight[rows], less)
+            gradient.addcmul_(self.own_weight[rows], total[:, None], value=-1)
         else:
             own = self.own_index[rows]
-            less = less.expand(own.shape) if self.own_weight is None else self.own_weight[rows] * less
-            gradient.scatter_add_(1, own, less)
+            less = total[:, None] * -(self.scale if self.own_weight is None else self.own_weight[rows])
+            gradient.scatter_add_(1, own, less.expand(own.shape))
+
+
+def excluded(dtype: torch.dtype) -> float:
+    """The exponent of what is not to be counted: half the lowest number, so that it can be added once more without
+    becoming −∞, whose differences are no numbers."""
+    return torch.finfo(dtype).min / 2

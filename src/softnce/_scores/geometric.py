@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softnce._precision import at_least_float32, full_precision
-from softnce._scores.blocks import Direction, LogSumExp
+from softnce._scores.blocks import Direction, LogSumExp, excluded
 from softnce._scores.classes import class_scores
 from softnce._scores.kernel import evaluate
 from softnce.targets._background import is_zero
-from softnce.targets._equality import distinct, numbered
+from softnce.targets._equality import Distinct, distinct, numbered
 from softnce.targets.soft_targets import DENSE, LABELS, SoftTargets
 
 SMALL = 1 << 16
@@ -62,26 +62,45 @@ def contrast(
             return class_scores(logits, temperature)[:, :0].sum(1)  # zero, but keeps the autograd graph connected
         if isinstance(temperature, Tensor):  # it may be learned
             logits, temperature = class_scores(logits, temperature), 1.0
-        if len(groups) == 1 and not remove_accidental_hits:
-            if own is not None and _are_counted(targets, groups[0]):
-                return _label_losses(logits, temperature, log_noise, targets, groups[0], chunk_size)
-            once = distinct(groups[0]) if len(logits) * len(groups[0]) > SMALL else None
-            if once is not None:
-                losses = _distinct_losses(logits, temperature, log_noise, targets, *once, chunk_size)
-                return losses if own is not None else torch.logaddexp(losses, losses.new_zeros(()))
-        _warn_of_many(len(logits) * sum(map(len, groups)), logits.device)
+        if len(groups) == 1 and own is not None and not remove_accidental_hits and _are_counted(targets, groups[0]):
+            return _label_losses(logits, temperature, log_noise, targets, groups[0], chunk_size)
         numbers = numbered(targets, groups) if remove_accidental_hits else None
-        parts, start = [], 0
+        kernels, start = [], 0
         for group in groups:
-            kernel = _kernel(logits, temperature, log_noise, targets, group)
-            kernel.position = None if own is None else own - start
+            once = None
+            if numbers is None and len(logits) * len(group) > SMALL:
+                once = distinct(group)
+            if once is None:
+                kernel = _kernel(logits, temperature, log_noise, targets, group)
+                kernel.mask = group.mask
+            else:
+                kernel = _kernel(logits, temperature, log_noise, targets, once.targets)
+                log_counts = once.counts.log().clamp(min=excluded(logits.dtype)).to(at_least_float32(logits.dtype))
+                kernel.offset = log_counts if kernel.offset is None else kernel.offset + log_counts
+            if own is not None:
+                kernel.position, kernel.discount = _own_place(own - start, len(group), once, logits)
             if numbers is not None:
                 kernel.hits = numbers[0][:, None] == numbers[1][start : start + len(group)]
             kernel.chunk_size = chunk_size
-            parts.append(evaluate(logits, kernel))
+            kernels.append(kernel)
             start += len(group)
+        _warn_of_many(len(logits) * sum(kernel.candidates() for kernel in kernels), logits.device)
+        parts = [evaluate(logits, kernel) for kernel in kernels]
         rest = parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
         return torch.logaddexp(rest, rest.new_zeros(()))
+
+
+def _own_place(place: Tensor, size: int, once: Distinct | None, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each row's own target is among the ``size`` candidates of a group, and log (n − 1)/n of it, which is counted
+    n times; 0 for rows whose own target is elsewhere, wherever ``place`` says."""
+    dtype = at_least_float32(logits.dtype)
+    inside = (place >= 0) & (place < size)
+    place = place.clamp(0, size - 1)
+    if once is None:
+        return place, inside * torch.full_like(place, excluded(dtype), dtype=dtype)
+    place = once.place[place]
+    left = 1 - 1 / once.counts[place].clamp(min=1)
+    return place, (inside * left.log().clamp(min=excluded(dtype))).to(dtype)
 
 
 def _are_counted(targets: SoftTargets, group: SoftTargets) -> bool:
@@ -121,26 +140,6 @@ def _label_losses(
     return evaluate(logits, kernel)
 
 
-def _distinct_losses(
-    logits: Tensor,
-    temperature: float,
-    log_noise: Tensor | None,
-    targets: SoftTargets,
-    group: SoftTargets,
-    counts: Tensor,
-    chunk_size: int | None,
-) -> Tensor:
-    """log Σ_c n_c exp(σ(c) − σ(own)), (N,), over distinct candidates c, of which there are n_c: ℓ where they hold the
-    rows' own targets."""
-    kernel = _kernel(logits, temperature, log_noise, targets, group)
-    _warn_of_many(len(logits) * len(group), logits.device)
-    # The lowest number instead of −∞ for n = 0, so that gradients stay finite when all are ignored.
-    log_counts = counts.log().clamp(min=torch.finfo(torch.float32).min).to(at_least_float32(logits.dtype))
-    kernel.offset = log_counts if kernel.offset is None else kernel.offset + log_counts
-    kernel.chunk_size = chunk_size
-    return evaluate(logits, kernel)
-
-
 def _warn_of_many(scores: int, device: torch.device) -> None:
     if scores >= MANY.get(device.type, MANY_ELSEWHERE) and not torch.compiler.is_compiling():
         warnings.warn(
@@ -165,23 +164,22 @@ def _kernel(
         scale, weight, own_weight, directions = (1 - group.smoothing) / temperature, None, None, []
     else:
         scale = 1 / temperature
-        weight, flat = _above_lowest(group, dtype)
-        own_weight, own_flat = _above_lowest(targets, dtype)
-        directions = _directions(targets, group, shared, flat, own_flat, dtype)
+        weight, flat = _above_lowest(group, scale, dtype)
+        own_weight, own_flat = _above_lowest(targets, scale, dtype)
+        directions = _directions(targets, group, scale, shared, flat, own_flat, dtype)
         if index is not None and group.num_classes < PAIR * index.shape[1]:
-            index, weight = None, group.foreground(dtype)
-    return LogSumExp(
-        scale, index, weight, targets.index, own_weight, offset, own_offset, group.mask, directions=directions
-    )
+            index, weight = None, SoftTargets(group.num_classes, index, weight).foreground()
+    return LogSumExp(scale, index, weight, targets.index, own_weight, offset, own_offset, directions=directions)
 
 
-def _above_lowest(targets: SoftTargets, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """The weights of dense rows above each row's lowest, and that lowest; pairs as they are.
+def _above_lowest(targets: SoftTargets, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """The weights of dense rows above each row's lowest, and that lowest; pairs as they are; times ``scale``.
 
     When most classes are at the lowest, as after label smoothing, a sum over what lies above it rounds far less, and
     what all classes have in common cancels between rows that were smoothed alike.
     """
     weight = targets.pair_weight(dtype)
+    weight = weight if scale == 1 else weight * scale
     if targets.form != DENSE:
         return weight, None
     lowest = weight.amin(1)
@@ -191,6 +189,7 @@ def _above_lowest(targets: SoftTargets, dtype: torch.dtype) -> tuple[Tensor, Ten
 def _directions(
     targets: SoftTargets,
     group: SoftTargets,
+    scale: float,
     shared: bool,
     flat: Tensor | None,
     own_flat: Tensor | None,
@@ -200,7 +199,7 @@ def _directions(
     directions = [] if flat is None and own_flat is None else [Direction(None, flat, own_flat)]
     if shared:
         return directions
-    mass, own_mass = (_mass_along(t, dtype) for t in (group, targets))
+    mass, own_mass = (_mass_along(t, scale, dtype) for t in (group, targets))
     if mass is not None and own_mass is not None and group.shares_dist(targets):
         return [*directions, Direction(_vector(group, dtype), mass, own_mass)]
     if mass is not None:
@@ -215,9 +214,8 @@ def _vector(targets: SoftTargets, dtype: torch.dtype) -> Tensor | None:
     return None if targets.smoothing_dist is None else targets.smoothing_dist.to(dtype)
 
 
-def _mass_along(targets: SoftTargets, dtype: torch.dtype) -> Tensor | None:
-    """How far each row goes along :func:`_vector`, None where there is no background."""
+def _mass_along(targets: SoftTargets, scale: float, dtype: torch.dtype) -> Tensor | None:
+    """How far each row goes along :func:`_vector`, times ``scale``; None where there is no background."""
     if is_zero(targets.smoothing):
         return None
-    mass = targets.background_mass(dtype)
-    return mass / targets.num_classes if targets.smoothing_dist is None else mass
+    return targets.background_mass(dtype) * (scale / targets.num_classes if targets.smoothing_dist is None else scale)

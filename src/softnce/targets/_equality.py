@@ -1,6 +1,7 @@
 """Which targets are equal: whatever form they are stored in, and quickly where they are stored alike."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,8 +38,16 @@ def _rounded(weights: Tensor) -> Tensor:
     return (weights * 1e5).round()
 
 
-def distinct(targets: SoftTargets) -> tuple[SoftTargets, Tensor] | None:
-    """Labels or pairs, each that is stored more than once kept once; and how many rows that count are stored so, float64.
+class Distinct(NamedTuple):
+    """Targets without repetition, of which each stands for ``counts`` rows that count; row i is the one at ``place``."""
+
+    targets: SoftTargets
+    counts: Tensor  # float64
+    place: Tensor
+
+
+def distinct(targets: SoftTargets) -> Distinct | None:
+    """Labels or pairs, each that is stored more than once kept once.
 
     None where less than half would be saved, and where that cannot be known: for dense rows, and on an accelerator,
     which would have to wait. O(M·(S + log M)).
@@ -60,4 +69,4 @@ def distinct(targets: SoftTargets) -> tuple[SoftTargets, Tensor] | None:
     counts = torch.bincount(place, None if targets.mask is None else targets.mask.double())
     weight = None if targets.weight is None else targets.weight[one]
     kept = SoftTargets(targets.num_classes, classes[one], weight, targets.smoothing, targets.smoothing_dist)
-    return kept, counts.double()
+    return Distinct(kept, counts.double(), place)
