@@ -79,48 +79,62 @@ class LogSumExp(Kernel):
     def run(self, logits: Tensor, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
         dtype = at_least_float32(logits.dtype)
         kept = logits.new_empty(len(logits), self.kept_size(logits), dtype=dtype) if with_gradient else None
-        keeps_gradient = kept is not None and kept.shape == logits.shape
+        parts, buffers = self._buffers(logits)
         values = []
-        for rows in blocks(len(logits), self.candidates(), logits.device, self.chunk_size):
+        for rows in parts:
             x = logits[rows].to(dtype)
-            exponents = self._exponents(x, rows)
+            scratch, weights = buffers[:, : len(x)]
+            if kept is not None and (self.are_classes or kept.shape != logits.shape):
+                weights = kept[rows]
+            exponents = self._exponents(x, rows, scratch, weights)
             highest = exponents.amax(1)
-            weights = torch.softmax(exponents, 1, out=None if kept is None or keeps_gradient else kept[rows])
+            torch.softmax(exponents, 1, out=weights)
             # max softmax = exp(highest − L): one fused kernel gives both the weights and L.
             values.append(highest - self._own(x, rows) - weights.amax(1).log())
-            if kept is not None and keeps_gradient:
-                self._write_gradient(kept[rows], weights, torch.ones_like(highest), rows, exponents)
+            if kept is not None and kept.shape == logits.shape:
+                self._write_gradient(kept[rows], weights, torch.ones_like(highest), rows, scratch)
         return torch.cat(values), kept
 
     def gradient(self, logits: Tensor, kept: Tensor, upstream: Tensor) -> Tensor:
         gradient = torch.empty_like(logits, dtype=kept.dtype)
-        for rows in blocks(len(logits), self.candidates(), logits.device, self.chunk_size):
-            weights = kept[rows] * upstream[rows, None]
-            self._write_gradient(gradient[rows], weights, upstream[rows], rows, torch.empty_like(weights))
+        parts, buffers = self._buffers(logits)
+        for rows in parts:
+            scratch, weights = buffers[:, : len(kept[rows])]
+            torch.mul(kept[rows], upstream[rows, None], out=weights)
+            self._write_gradient(gradient[rows], weights, upstream[rows], rows, scratch)
         return gradient
+
+    def _buffers(self, logits: Tensor) -> tuple[list[slice], Tensor]:
+        """The rows in blocks, and two buffers for all of them: fresh memory for every temporary would cost more than
+        what is computed in it."""
+        parts, m = blocks(len(logits), self.candidates(), logits.device, self.chunk_size), self.candidates()
+        return parts, logits.new_empty(2, parts[0].stop, m, dtype=at_least_float32(logits.dtype))
 
     def plain(self, logits: Tensor) -> Tensor:
         x = logits.to(at_least_float32(logits.dtype))
-        return self._exponents(x, slice(None)).logsumexp(1) - self._own(x, slice(None))
+        return self._exponents(x, slice(None), None, None).logsumexp(1) - self._own(x, slice(None))
 
-    def _exponents(self, x: Tensor, rows: slice) -> Tensor:
-        """Σ_k c_k x_k + o_c of all candidates for a block of rows, (n, M), those not allowed far below all others."""
+    def _exponents(self, x: Tensor, rows: slice, out: Tensor | None, picked: Tensor | None) -> Tensor:
+        """Σ_k c_k x_k + o_c of all candidates for a block of rows, (n, M), those not allowed far below all others.
+
+        Written to ``out``, with ``picked`` for what is added up, where they are given: autograd does not know these.
+        """
         zero = x.new_zeros(()) if self.offset is None else self.offset
         if self.are_classes:
-            return torch.add(zero, x, alpha=self.scale)
+            return torch.add(zero, x, alpha=self.scale, out=out)
         if self.index is None:
             assert self.weight is not None
-            exponents = torch.addmm(zero, x, self.weight.t())
+            exponents = torch.addmm(zero, x, self.weight.t(), out=out)
         else:
             # Whole columns: index_select is twice as quick as gather.
             first, *more = self.index.unbind(1)
-            picked = x.index_select(1, first)
+            column = torch.index_select(x, 1, first, out=picked)
             if self.weight is None:
-                exponents = torch.add(zero, picked, alpha=self.scale)
+                exponents = torch.add(zero, column, alpha=self.scale, out=out)
             else:
-                exponents = torch.addcmul(zero, picked, self.weight[:, 0])
-                for j, column in enumerate(more, 1):
-                    exponents.addcmul_(x.index_select(1, column), self.weight[:, j])
+                exponents = torch.addcmul(zero, column, self.weight[:, 0], out=out)
+                for j, index in enumerate(more, 1):
+                    exponents.addcmul_(torch.index_select(x, 1, index, out=picked), self.weight[:, j])
         for direction in self.directions:
             if direction.mass is not None:
                 exponents.addcmul_(direction.score(x)[:, None], direction.mass)
@@ -154,7 +168,7 @@ class LogSumExp(Kernel):
             gradient.zero_()
             for j, column in enumerate(self.index.unbind(1)):
                 part = torch.mul(weights, self.scale if self.weight is None else self.weight[:, j], out=scratch)
-                gradient.scatter_add_(1, column.expand(part.shape), part)
+                gradient.index_add_(1, column, part)
         for direction in self.directions:
             along = torch.zeros_like(total) if direction.mass is None else weights @ direction.mass
             if direction.own_mass is not None:
