@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from softnce._checks import values_are_readable
 from softnce._precision import at_least_float32, full_precision
-BLOCK=1<<17
+
+BLOCK = 1 << 17
 from softnce._scores.classes import class_scores
 from softnce.targets._background import is_zero
 from softnce.targets.soft_targets import DENSE, SoftTargets

@@ -155,9 +155,7 @@ class LogSumExp(Kernel):
                 score = score + direction.score(x) * direction.own_mass[rows]
         return score if self.own_offset is None else score + self.own_offset[rows]
 
-    def _write_gradient(
-        self, gradient: Tensor, weights: Tensor, total: Tensor, rows: slice, scratch: Tensor
-    ) -> None:
+    def _write_gradient(self, gradient: Tensor, weights: Tensor, total: Tensor, rows: slice, scratch: Tensor) -> None:
         """Write Σ_c w_c·c − total·α of a block to ``gradient``, (n, K); ``total`` (n,) is Σ_c w_c."""
         if self.are_classes:
             torch.mul(weights, self.scale, out=gradient)

@@ -78,7 +78,8 @@ def contrast(
                 log_counts = once.counts.log().clamp(min=excluded(logits.dtype)).to(at_least_float32(logits.dtype))
                 kernel.offset = log_counts if kernel.offset is None else kernel.offset + log_counts
             if own is not None:
-                kernel.position, kernel.discount = _own_place(own - start, len(group), once, logits)
+                place = own if len(groups) == 1 else own - start
+                kernel.position, kernel.discount = _own_place(place, len(group), once, logits, len(groups) == 1)
             if numbers is not None:
                 kernel.hits = numbers[0][:, None] == numbers[1][start : start + len(group)]
             kernel.chunk_size = chunk_size
@@ -87,20 +88,25 @@ def contrast(
         _warn_of_many(len(logits) * sum(kernel.candidates() for kernel in kernels), logits.device)
         parts = [evaluate(logits, kernel) for kernel in kernels]
         rest = parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
-        return torch.logaddexp(rest, rest.new_zeros(()))
+        return F.softplus(rest, threshold=50)  # log(1 + e^rest)
 
 
-def _own_place(place: Tensor, size: int, once: Distinct | None, logits: Tensor) -> tuple[Tensor, Tensor]:
+def _own_place(
+    place: Tensor, size: int, once: Distinct | None, logits: Tensor, all_inside: bool
+) -> tuple[Tensor, Tensor]:
     """Where each row's own target is among the ``size`` candidates of a group, and log (n − 1)/n of it, which is counted
-    n times; 0 for rows whose own target is elsewhere, wherever ``place`` says."""
+    n times. Where it is elsewhere, ``place`` is not below ``size`` or negative, and the second is 0."""
     dtype = at_least_float32(logits.dtype)
-    inside = (place >= 0) & (place < size)
-    place = place.clamp(0, size - 1)
+    inside: Tensor | bool = True
+    if not all_inside:
+        inside = (place >= 0) & (place < size)
+        place = place.clamp(0, size - 1)
     if once is None:
-        return place, inside * torch.full_like(place, excluded(dtype), dtype=dtype)
-    place = once.place[place]
-    left = 1 - 1 / once.counts[place].clamp(min=1)
-    return place, (inside * left.log().clamp(min=excluded(dtype))).to(dtype)
+        lost = torch.full_like(place, excluded(dtype), dtype=dtype)
+    else:
+        place = once.place[place]
+        lost = (1 - 1 / once.counts[place].clamp(min=1)).log().clamp(min=excluded(dtype)).to(dtype)
+    return place, lost if all_inside else inside * lost
 
 
 def _are_counted(targets: SoftTargets, group: SoftTargets) -> bool:
@@ -158,14 +164,16 @@ def _kernel(
     shared, index = targets.shares_background(group), group.index
     offset = own_offset = None
     if log_noise is not None:
-        offset, own_offset = (-t.expectation(log_noise.to(dtype), background=not shared) for t in (group, targets))
+        noise = -log_noise.to(dtype)
+        own_offset = targets.expectation(noise, background=not shared)
+        offset = own_offset if group is targets else group.expectation(noise, background=not shared)
     if shared and group.form == LABELS == targets.form and isinstance(group.smoothing, float):
         # Labels: one weight for all, hence no weights.
         scale, weight, own_weight, directions = (1 - group.smoothing) / temperature, None, None, []
     else:
         scale = 1 / temperature
         weight, flat = _above_lowest(group, scale, dtype)
-        own_weight, own_flat = _above_lowest(targets, scale, dtype)
+        own_weight, own_flat = (weight, flat) if group is targets else _above_lowest(targets, scale, dtype)
         directions = _directions(targets, group, scale, shared, flat, own_flat, dtype)
         if index is not None and group.num_classes < PAIR * index.shape[1]:
             index, weight = None, SoftTargets(group.num_classes, index, weight).foreground()
