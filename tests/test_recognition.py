@@ -1,4 +1,4 @@
-"""Dense rows that are labels or pairs are recognised, and equal candidates counted; neither changes more than rounding."""
+"""Dense rows that are labels or pairs are recognised, equal candidates counted; neither changes more than rounding."""
 
 import warnings
 

@@ -69,7 +69,7 @@ class LogSumExp(Kernel):
     def of(cls, tensors: Sequence[Tensor | None], numbers: Sequence[float]) -> Self:
         scale, chunk_size = numbers
         along = [Direction(*tensors[at : at + 3]) for at in range(10, len(tensors), 3)]
-        return cls(scale, *tensors[:10], along, int(chunk_size) or None)
+        return cls(scale, *tensors[:10], along, int(chunk_size) or None)  # type: ignore[arg-type,call-arg]
 
     def kept_size(self, logits: Tensor) -> int:
         """The gradient is kept for backward, or the (N, M) weights it is made of where these are smaller."""

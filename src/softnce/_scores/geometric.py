@@ -94,8 +94,8 @@ def contrast(
 def _own_place(
     place: Tensor, size: int, once: Distinct | None, logits: Tensor, all_inside: bool
 ) -> tuple[Tensor, Tensor]:
-    """Where each row's own target is among the ``size`` candidates of a group, and log (n − 1)/n of it, which is counted
-    n times. Where it is elsewhere, ``place`` is not below ``size`` or negative, and the second is 0."""
+    """Where each row's own target is among the ``size`` candidates of a group, and log (n − 1)/n where it is counted n
+    times. Where ``place`` is not among them the own target is in another group, and the second is 0."""
     dtype = at_least_float32(logits.dtype)
     inside: Tensor | bool = True
     if not all_inside:

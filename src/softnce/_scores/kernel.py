@@ -1,7 +1,7 @@
 """A loss per row of logits whose gradient is computed together with it, block of rows by block of rows.
 
-The gradient of a row's loss needs that row alone. So a block of rows is finished, value and gradient, while it is in the
-cache, and nothing of the size of all scores is held. Backward only multiplies by what arrives.
+The gradient of a row's loss needs that row alone. So a block of rows is finished, value and gradient, while it is in
+the cache, and nothing of the size of all scores is held. Backward only multiplies by what arrives.
 """
 
 from abc import ABC, abstractmethod

@@ -39,7 +39,7 @@ def _rounded(weights: Tensor) -> Tensor:
 
 
 class Distinct(NamedTuple):
-    """Targets without repetition, of which each stands for ``counts`` rows that count; row i is the one at ``place``."""
+    """Targets without repetition; each stands for ``counts`` rows that count, and row i for the one at ``place[i]``."""
 
     targets: SoftTargets
     counts: Tensor  # float64
