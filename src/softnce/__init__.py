@@ -23,6 +23,7 @@ from softnce import (
     teacher,
 )
 from softnce._checks import set_validation
+from softnce._scores.kernel import set_memory_budget
 from softnce.candidates import (
     BatchCandidates,
     Candidates,
@@ -74,6 +75,7 @@ __all__ = [
     "losses",
     "mixing",
     "noise",
+    "set_memory_budget",
     "set_validation",
     "targets",
     "teacher",

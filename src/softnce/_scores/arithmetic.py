@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from softnce._checks import values_are_readable
 from softnce._precision import at_least_float32, full_precision
 from softnce._scores.classes import class_scores
-from softnce._scores.kernel import Kernel, blocks, evaluate
+from softnce._scores.kernel import Kernel, blocks, evaluate, joined
 from softnce.targets._background import is_zero
 from softnce.targets.soft_targets import DENSE, SoftTargets
 
@@ -91,7 +91,8 @@ class Expected(Kernel):
     def run(self, logits: Tensor, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
         dtype = at_least_float32(logits.dtype)
         kept = torch.empty_like(logits, dtype=dtype) if with_gradient else None
-        parts = blocks(len(logits), logits.shape[1], logits.device, self.chunk_size)
+        width = logits.shape[1] * (1 if logits.device.type == "cpu" else 2)  # elsewhere fewer buffers are reused
+        parts = blocks(len(logits), width, logits.device, self.chunk_size)
         work = _dense_rows if self.own_index is None else _pair_rows
         if self.mass > 0 and logits.device.type == "cpu" and values_are_readable(self.log_counts):
             all_counted = bool((self.log_counts > torch.finfo(dtype).min / 4).all())
@@ -103,7 +104,7 @@ class Expected(Kernel):
             x = logits[rows].to(dtype)
             out = scratch[-1, : len(x)] if kept is None else kept[rows]
             values.append(work(x, self, rows, out, scratch[:, : len(x)]))
-        return torch.cat(values), kept
+        return joined(values), kept
 
     def plain(self, logits: Tensor) -> Tensor:
         return _plain(logits, self)
@@ -126,20 +127,19 @@ def _kernel(
     spread = targets.smoothing_dist if mass > 0 else None
     if held is not None and mass > 0 and not is_zero(held.smoothing):
         # Every row put the same background in: it is taken out once.
-        counts = (counts - mass * (1 / len(counts) if spread is None else spread.double())).clamp(min=0)
+        counts = counts - mass * (1 / len(counts) if spread is None else spread.double())
+    logs = log_counts(counts, dtype)
     held_index = held_log = None
     if held is not None:
         held_index, weight = held.classes, held.pair_weight(torch.float64)
-        same = held_index[:, :, None] == held_index[:, None, :]
         if weight.shape[1] > 1:  # a class named twice has both weights
+            same = held_index[:, :, None] == held_index[:, None, :]
             weight = (same * weight[:, None, :]).sum(2)
-        left = counts[held_index]
-        held_log = log_counts(left - weight, dtype) - log_counts(left, dtype)
-        if weight.shape[1] > 1:  # … and is changed once
-            first = same.int().argmax(2) == torch.arange(weight.shape[1], device=weight.device)
-            held_log = held_log * first
+        held_log = log_counts(counts[held_index] - weight, dtype) - logs[held_index]
+        if weight.shape[1] > 1:  # … and is changed once in all
+            held_log = held_log / same.sum(2)
     return Expected(
-        scale, shift, log_counts(counts, dtype), targets.classes, targets.pair_weight(dtype), held_index, held_log,
+        scale, shift, logs, targets.classes, targets.pair_weight(dtype), held_index, held_log,
         mass=mass, spread=None if spread is None else spread.to(dtype),
     )  # fmt: skip
 
@@ -153,7 +153,8 @@ def _fits_pairs(targets: SoftTargets, held: SoftTargets | None) -> bool:
 
 def log_counts(counts: Tensor, dtype: torch.dtype) -> Tensor:
     """log of counts; half the lowest number for 0, so that scores can be added without becoming −∞."""
-    return counts.clamp(min=0).log().clamp(min=torch.finfo(dtype).min / 2).to(dtype)
+    lowest = torch.finfo(dtype).min / 2
+    return counts.log().nan_to_num(nan=lowest, neginf=lowest).to(dtype)  # rounding may leave a count below 0
 
 
 def _scores(x: Tensor, kernel: Expected, out: Tensor | None = None) -> Tensor:
@@ -195,10 +196,10 @@ def _pair_rows(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: T
     total = pull.sum(1)
     if kernel.mass > 0:
         more, push = _background(x, share, log_rest, kernel, rows, scratch)
-        value, total = value + kernel.mass * more, total + kernel.mass * _spread_mean(push, kernel)
-        # Where uniform, ε·ξ is one number.
-        pushed = kernel.mass / x.shape[1] if kernel.spread is None else kernel.mass * kernel.spread
-        share.mul_(total[:, None]).sub_(push.mul_(pushed))
+        value = torch.add(value, more, alpha=kernel.mass)
+        total = torch.add(total, _spread_mean(push, kernel), alpha=kernel.mass)
+        push = push if kernel.spread is None else push.mul_(kernel.spread)
+        share.mul_(total[:, None]).sub_(push, alpha=kernel.mass / (x.shape[1] if kernel.spread is None else 1))
     else:
         share.mul_(total[:, None])
     share.scatter_add_(1, index, -pull)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from softnce._precision import at_least_float32
-from softnce._scores.kernel import Kernel, blocks
+from softnce._scores.kernel import Kernel, blocks, joined
 
 
 @dataclass
@@ -79,42 +79,47 @@ class LogSumExp(Kernel):
     def run(self, logits: Tensor, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
         dtype = at_least_float32(logits.dtype)
         kept = logits.new_empty(len(logits), self.kept_size(logits), dtype=dtype) if with_gradient else None
-        parts, buffers = self._buffers(logits)
-        values = []
-        for rows in parts:
-            x = logits[rows].to(dtype)
-            scratch, weights = buffers[:, : len(x)]
-            if kept is not None and (self.are_classes or kept.shape != logits.shape):
-                weights = kept[rows]
-            exponents = self._exponents(x, rows, scratch, weights)
-            highest = exponents.amax(1)
-            torch.softmax(exponents, 1, out=weights)
-            # max softmax = exp(highest − L): one fused kernel gives both the weights and L.
-            values.append(highest - self._own(x, rows) - weights.amax(1).log())
-            if kept is not None and kept.shape == logits.shape:
-                self._write_gradient(kept[rows], weights, torch.ones_like(highest), rows, scratch)
-        return torch.cat(values), kept
+        parts = blocks(len(logits), self.candidates(), logits.device, self.chunk_size)
+        buffers = self._buffers(logits, parts)
+        values = [self._block(logits[rows].to(dtype), rows, kept, buffers) for rows in parts]
+        return joined(values), kept
+
+    def _block(self, x: Tensor, rows: slice, kept: Tensor | None, buffers: Tensor | None) -> Tensor:
+        """L of a block of rows, whose gradient or weights are written to ``kept``."""
+        scratch, picked = (None, None) if buffers is None else buffers[:, : len(x)]
+        exponents = self._exponents(x, rows, scratch, picked)
+        highest = exponents.amax(1)
+        keeps_gradient = kept is not None and kept.shape[1] == x.shape[1]
+        out = kept[rows] if kept is not None and (self.are_classes or not keeps_gradient) else picked
+        weights = torch.softmax(exponents, 1, out=out)
+        # max softmax = exp(highest − L): one fused kernel gives both the weights and L.
+        value = highest - self._own(x, rows) - weights.amax(1).log()
+        if kept is not None and keeps_gradient:
+            self._write_gradient(kept[rows], weights, torch.ones_like(highest), rows, exponents)
+        return value
 
     def gradient(self, logits: Tensor, kept: Tensor, upstream: Tensor) -> Tensor:
         gradient = torch.empty_like(logits, dtype=kept.dtype)
-        parts, buffers = self._buffers(logits)
+        parts = blocks(len(logits), self.candidates(), logits.device, self.chunk_size)
+        buffers = self._buffers(logits, parts)
         for rows in parts:
-            scratch, weights = buffers[:, : len(kept[rows])]
-            torch.mul(kept[rows], upstream[rows, None], out=weights)
+            scratch, out = (None, None) if buffers is None else buffers[:, : len(kept[rows])]
+            weights = torch.mul(kept[rows], upstream[rows, None], out=out)
             self._write_gradient(gradient[rows], weights, upstream[rows], rows, scratch)
         return gradient
 
-    def _buffers(self, logits: Tensor) -> tuple[list[slice], Tensor]:
-        """The rows in blocks, and two buffers for all of them: fresh memory for every temporary would cost more than
-        what is computed in it."""
-        parts, m = blocks(len(logits), self.candidates(), logits.device, self.chunk_size), self.candidates()
-        return parts, logits.new_empty(2, parts[0].stop, m, dtype=at_least_float32(logits.dtype))
+    def _buffers(self, logits: Tensor, parts: list[slice]) -> Tensor | None:
+        """Two buffers for all blocks: on a CPU fresh memory for every temporary would cost more than what is computed
+        in it. Elsewhere torch itself keeps memory to reuse."""
+        if logits.device.type != "cpu":
+            return None
+        return logits.new_empty(2, parts[0].stop, self.candidates(), dtype=at_least_float32(logits.dtype))
 
     def plain(self, logits: Tensor) -> Tensor:
         x = logits.to(at_least_float32(logits.dtype))
-        return self._exponents(x, slice(None), None, None).logsumexp(1) - self._own(x, slice(None))
+        return self._exponents(x, slice(None)).logsumexp(1) - self._own(x, slice(None))
 
-    def _exponents(self, x: Tensor, rows: slice, out: Tensor | None, picked: Tensor | None) -> Tensor:
+    def _exponents(self, x: Tensor, rows: slice, out: Tensor | None = None, picked: Tensor | None = None) -> Tensor:
         """Σ_k c_k x_k + o_c of all candidates for a block of rows, (n, M), those not allowed far below all others.
 
         Written to ``out``, with ``picked`` for what is added up, where they are given: autograd does not know these.
@@ -155,7 +160,9 @@ class LogSumExp(Kernel):
                 score = score + direction.score(x) * direction.own_mass[rows]
         return score if self.own_offset is None else score + self.own_offset[rows]
 
-    def _write_gradient(self, gradient: Tensor, weights: Tensor, total: Tensor, rows: slice, scratch: Tensor) -> None:
+    def _write_gradient(
+        self, gradient: Tensor, weights: Tensor, total: Tensor, rows: slice, scratch: Tensor | None
+    ) -> None:
         """Write Σ_c w_c·c − total·α of a block to ``gradient``, (n, K); ``total`` (n,) is Σ_c w_c."""
         if self.are_classes:
             torch.mul(weights, self.scale, out=gradient)

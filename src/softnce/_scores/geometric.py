@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softnce._precision import at_least_float32, full_precision
+from softnce._rows import Place, as_positions
 from softnce._scores.blocks import Direction, LogSumExp, excluded
 from softnce._scores.classes import class_scores
 from softnce._scores.kernel import evaluate
@@ -40,7 +41,7 @@ def contrast(
     log_noise: Tensor | None,
     targets: SoftTargets,
     candidates: Sequence[SoftTargets],
-    own: Tensor | None = None,
+    own: Place | None = None,
     remove_accidental_hits: bool = False,
     chunk_size: int | None = None,
 ) -> Tensor:
@@ -64,6 +65,7 @@ def contrast(
             logits, temperature = class_scores(logits, temperature), 1.0
         if len(groups) == 1 and own is not None and not remove_accidental_hits and _are_counted(targets, groups[0]):
             return _label_losses(logits, temperature, log_noise, targets, groups[0], chunk_size)
+        own = None if own is None else as_positions(own, logits.device)
         numbers = numbered(targets, groups) if remove_accidental_hits else None
         kernels, start = [], 0
         for group in groups:
@@ -135,7 +137,9 @@ def _label_losses(
     counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add(0, labels, ones)
     # The lowest number instead of −∞ for n = 0, so that gradients stay finite when all classes are empty.
     log_counts = counts.log().clamp(min=torch.finfo(dtype).min)
-    shift = None if log_noise is None else sharpness * log_noise.to(dtype)
+    shift = None
+    if log_noise is not None:
+        shift = log_noise.to(dtype) if sharpness == 1 else sharpness * log_noise.to(dtype)
     offset = log_counts if shift is None else log_counts - shift
     if logits.numel() <= SMALL and group.mask is None and chunk_size is None:
         scores = torch.add(offset, logits.to(dtype), alpha=sharpness / temperature)

@@ -43,6 +43,11 @@ def blocks(rows: int, width: int, device: torch.device, chunk_size: int | None) 
     return [slice(start, min(start + chunk_size, rows)) for start in range(0, rows, chunk_size)]
 
 
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """The values of all blocks."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
 class Kernel(ABC):
     """Everything that a loss per row needs besides the logits."""
 

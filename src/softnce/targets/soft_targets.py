@@ -241,16 +241,18 @@ class SoftTargets(Constructors):
     def class_mass(self, dtype: torch.dtype | None = None) -> Tensor:
         """The sum of all rows that count, (K,), in ``dtype``, by default float32 or better. O(N·S + K)."""
         dtype = dtype or _at_least_float32(torch.float32 if self.weight is None else self.weight.dtype)
-        weight, mass = self.pair_weight(None if self.form == DENSE else dtype), self.background_mass(dtype)
-        if self.mask is not None:
-            weight, mass = weight * self.mask[:, None], mass * self.mask
+        weight = self.pair_weight(None if self.form == DENSE else dtype)
+        weight = weight if self.mask is None else weight * self.mask[:, None]
         if self.form == DENSE:
             total = weight.sum(0, dtype=dtype)
         else:
             total = weight.new_zeros(self.num_classes).index_add(0, self.classes.flatten(), weight.flatten())
         if is_zero(self.smoothing):
             return total
-        return total + mass.sum() * self.background(total.dtype)
+        if self.mask is None and isinstance(self.smoothing, float):
+            return total + self.smoothing * len(self) * self.background(total.dtype)
+        mass = self.background_mass(dtype)
+        return total + (mass if self.mask is None else mass * self.mask).sum() * self.background(total.dtype)
 
     def at(self, classes: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """α_ik of the classes k named in row i of ``classes``, (N, C). O(N·C·S)."""
