@@ -1,11 +1,12 @@
-# For a fresh machine: `make reproduce`, `make test`, and `make check` while working. Each creates .venv when it is missing.
+# For a fresh machine: `make reproduce`, `make test`, and while working `make check` and `make docs`.
+# Each creates .venv when it is missing; `make reproduce` installs only what it runs.
 PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= results/reproduce
 
-.PHONY: reproduce test check lint clean
+.PHONY: reproduce test check lint docs clean
 
-reproduce: .venv/installed
+reproduce: .venv/lab
 	$(BIN)/softnce study density --preset paper --out $(OUT)
 	$(BIN)/softnce study information --preset paper --out $(OUT)
 	$(BIN)/softnce study digits --preset paper --out $(OUT)
@@ -22,10 +23,18 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-.venv/installed: pyproject.toml constraints.txt
+docs: .venv/installed
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+
+.venv/lab: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[vision,graph,faiss,dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[lab]"
 	touch $@
 
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[vision,text,graph,faiss,cluster,export,docs,dev]"
+	touch .venv/lab $@
+
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache

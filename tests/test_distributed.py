@@ -96,6 +96,35 @@ def label_table(sizes: list[int], rank: int | None) -> list[float]:
     return [*head.weight.flatten().tolist(), *head.bias.tolist()]
 
 
+def sharded_table(sizes: list[int], rank: int | None) -> list[float]:
+    """One SGD step of a head with dense gradients that FSDP2 shards, also inside of a larger model; or on all rows."""
+    _, x, targets, _ = problem(sizes, "labels")
+    model = nn.Module()
+    model.head = heads.LabelEmbeddingHead(DIM, K, sparse=False).double()
+    model.forward = lambda *given: model.head(*given)
+    rows = slice(None)
+    if rank is not None:
+        fully_shard(model)
+        rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    model(x[rows], targets[rows], SoftTargetInfoNCE()).backward()
+    optimiser.step()
+    weight = model.head.weight
+    return (weight if rank is None else weight.full_tensor()).flatten().tolist()
+
+
+def refuse_sparse_and_sharded() -> None:
+    model = nn.Sequential(heads.LabelEmbeddingHead(DIM, K))
+    fully_shard(model)
+    features, labels = torch.zeros(2, DIM, requires_grad=True), torch.tensor([0, 1])
+    assert model(features).shape == (2, K)
+    with pytest.raises(ValueError, match="sparse=False"):
+        model[0](features, labels, SoftTargetInfoNCE())
+    dense = fully_shard(heads.LabelEmbeddingHead(DIM, K, sparse=False))
+    with pytest.raises(ValueError, match="table is sharded"):
+        dense.loss(features, labels, SoftTargetInfoNCE())
+
+
 def impossible_class(sizes: list[int], rows: slice) -> float:
     """The loss of logits of which one class, no row's own, is −∞."""
     model, x, _, _ = problem(sizes, "labels")
@@ -146,18 +175,20 @@ def every_case(rank: int, world: int, port: int, results: Path) -> None:
     sizes = SIZES["empty rank"][:world]
     rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     found["label table"] = label_table([5] * world, rank)
+    found["sharded table"] = sharded_table([5] * world, rank)
+    refuse_sparse_and_sharded()
     found["from table"], found["impossible class"] = from_table(sizes, rows), impossible_class(sizes, rows)
     found["accumulated"] = accumulate(rank, world, sharded=False)
     found["sharded"] = accumulate(rank, world, sharded=True)
     # What travels: count it at the collective.
     sent = []
-    real = _ranks._all_gather
+    real = _ranks.all_gather_single
 
     def counting(output: Tensor, tensor: Tensor, *args: object, **kwargs: object) -> object:
         sent.append((tensor.dtype, tensor.numel() * tensor.element_size()))
         return real(output, tensor, *args, **kwargs)
 
-    _ranks._all_gather = counting
+    _ranks.all_gather_single = counting
     t = SoftTargets.from_labels(torch.randint(1000, (1024,)), 1000, smoothing=0.1)
     gathered, offset = gather_targets(t.mix(t.flip(0), torch.rand(1024)))
     assert (len(gathered), offset) == (1024 * world, 1024 * rank)
@@ -214,6 +245,14 @@ def test_a_head_with_sparse_gradients_trains_under_ddp(processes: dict) -> None:
     one = torch.tensor(label_table([5] * world, None), dtype=torch.float64)
     for rank in range(world):
         many = torch.tensor(processes[rank]["label table"], dtype=torch.float64)
+        torch.testing.assert_close(many, one, rtol=0, atol=1e-12)
+
+
+def test_a_sharded_head_trains_with_dense_gradients(processes: dict) -> None:
+    world = len(processes)
+    one = torch.tensor(sharded_table([5] * world, None), dtype=torch.float64)
+    for rank in range(world):
+        many = torch.tensor(processes[rank]["sharded table"], dtype=torch.float64)
         torch.testing.assert_close(many, one, rtol=0, atol=1e-12)
 
 

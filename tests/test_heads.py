@@ -79,6 +79,59 @@ def test_an_index_uses_the_heads_bias(cosine: bool) -> None:
     assert index.recall(z, 7) == 1
 
 
+def table_of(kind: str, num_classes: int = 10_000, dim: int = 32) -> heads.LabelEmbeddingHead:
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn(num_classes, dim, generator=generator)
+    if kind == "clustered":
+        centre = torch.randn(100, dim, generator=generator)
+        rows = centre[torch.randint(100, (num_classes,), generator=generator)] + 0.3 * rows
+    head = heads.LabelEmbeddingHead(dim, num_classes)
+    with torch.no_grad():
+        head.weight.copy_(rows)
+    return head
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "most"), [("clustered", 0.1), ("random", 1.0)])
+def test_an_index_finds_as_many_of_the_best_as_asked_for(kind: str, most: float) -> None:
+    pytest.importorskip("faiss")
+    head, generator = table_of(kind), torch.Generator().manual_seed(2)
+    z = torch.randn(1000, 32, generator=generator)  # not those that the index chose its probes with
+    index = heads.LabelIndex(head)
+    assert index.recall(z, 10) >= 0.95
+    assert index.index.nprobe <= most * index.index.nlist
+    fewer = heads.LabelIndex(head, recall=0.5)
+    assert fewer.index.nprobe < index.index.nprobe
+    assert fewer.recall(z, 10) >= 0.5
+
+
+@pytest.mark.slow
+def test_an_index_can_be_told_what_features_will_come() -> None:
+    pytest.importorskip("faiss")
+    head, generator = table_of("clustered"), torch.Generator().manual_seed(2)
+    near = head.weight.detach()[torch.randint(10_000, (1000,), generator=generator)]
+    near = near + 0.3 * torch.randn(1000, 32, generator=generator)
+    told, untold = heads.LabelIndex(head, features=near[:300]), heads.LabelIndex(head)
+    assert told.index.nprobe < untold.index.nprobe
+    assert told.recall(near[300:], 10) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"recall": 1.0}, r"recall must be in \(0, 1\), got 1.0"),
+        ({"recall": "high"}, "recall must be a number in"),
+        ({"probes": 0}, "probes must be"),
+        ({"cells": 51}, "cells must be at most the 50 classes, got 51"),
+        ({"features": torch.randn(5, 3)}, "features have 3 columns"),
+    ],
+)
+def test_misuse_of_an_index_gets_one_clear_error(options: dict, message: str) -> None:
+    pytest.importorskip("faiss")
+    with pytest.raises((TypeError, ValueError), match=message):
+        heads.LabelIndex(heads.LabelEmbeddingHead(4, 50), **options)
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_linear_layer_becomes_a_head(bias: bool, dtype: torch.dtype) -> None:

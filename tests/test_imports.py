@@ -23,6 +23,7 @@ LAYERS = {
     "studies.THIS.findings": "experiment data losses studies.THIS",
     "studies.THIS": "experiment train data models losses heads recipes studies.THIS GROUND",
     "studies": "experiment",
+    "sweeps": "sweeps experiment train recipes data GROUND",
     "report": "report experiment losses atomic",
     "experiment": "experiment data losses heads optimiser recipes GROUND",
     "train": "train data models losses heads optimiser recipes GROUND",
@@ -30,6 +31,7 @@ LAYERS = {
     "models": "models heads recipes GROUND",
     "recipes": "recipes losses heads GROUND",
     "optimiser": "recipes",
+    "estimator": "losses",
     "losses": "GROUND",
     "heads": "GROUND",
     "targets": "GROUND",
@@ -37,8 +39,10 @@ LAYERS = {
     "configuration": "",
     "seeds": "",
     "atomic": "",
+    "stored": "",
+    "cores": "",
 }
-GROUND = "configuration targets scores seeds atomic"
+GROUND = "configuration targets scores seeds atomic stored cores"
 
 
 @cache

@@ -362,6 +362,12 @@ add(
     {"parts": [SOFT, SOFT]},
     {"parts": [[], SOFT, LABELS, [SOFT, LABELS], [SOFT, SoftTargets.from_labels(LABELS, K + 1)], None, 3]},
 )
+add(
+    "SoftTargets.compact",
+    lambda others: SOFT.compact(others),
+    {"others": SOFT},
+    {"others": [LABELS, None, SOFT.smooth(0.1), SoftTargets.from_labels(LABELS, K + 1)]},
+)
 add("SoftTargets.allclose", SOFT.allclose, {"other": SOFT}, {"other": [LABELS, None, SOFT[:2]]})
 add("SoftTargets.argmax", SOFT.argmax, {}, {"ignore_index": SHARED["ignore_index"]})
 add("SoftTargets.sample", SOFT.sample, {}, GENERATOR)

@@ -32,6 +32,7 @@ def test_the_library_imports_torch_only() -> None:
     assert "softnce.lab" not in loaded.split()
 
 
+@pytest.mark.slow
 def test_the_library_works_without_numpy() -> None:
     """Everything but ``SoftTargets.numpy`` and ``LabelIndex`` (faiss): with numpy hidden from Python and from torch."""
     code = """
@@ -111,8 +112,3 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture) -> None:
     assert all(f"  {name}" in text for name in COMMANDS)
     main(["--version"])
     assert capsys.readouterr().out.strip() == softnce.__version__
-
-
-def test_an_unknown_command_is_named() -> None:
-    with pytest.raises(SystemExit, match="unknown command 'stdy'; the commands are study, report"):
-        main(["stdy"])

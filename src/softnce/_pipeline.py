@@ -129,7 +129,7 @@ def compute(
     if isinstance(candidates, Candidates):
         uses_batch = candidates.uses_batch
     if exchange is not None and contrast != "classes" and (uses_batch or gather):
-        whole, start = _ranks.gather_targets(whole, exchange.group)
+        whole, start = exchange.gather(whole)
         if place is not None:
             place = range(start, start + len(place)) if isinstance(place, range) else place + start
 

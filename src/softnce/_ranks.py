@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 # Renamed in torch 2.13.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+Scaling = Literal["mean", "sum"]
 
 
 class Exchange(NamedTuple):
@@ -31,20 +33,31 @@ class Exchange(NamedTuple):
         group: the ranks that exchange; None: all.
         scaling: ``"mean"`` where the gradients of the ranks are then averaged, as DDP does; ``"sum"`` where they are
             added up.
+        on_host: ``group`` exchanges memory of the host, and ranks may differ in precision.
+        divisor: what averaged gradients are divided by; None: the number of ranks.
     """
 
     group: ProcessGroup | None = None
-    scaling: Literal["mean", "sum"] = "mean"
+    scaling: Scaling = "mean"
+    on_host: bool = False
+    divisor: int | None = None
 
     @property
     def world(self) -> int:
-        return dist.get_world_size(self.group)
+        return dist.get_world_size(self.group) if self.divisor is None else self.divisor
 
     def all_sum(self, values: Tensor) -> Tensor:
         """The sum of ``values`` over all ranks, without gradient."""
-        total = values.detach().clone()
+        total = values.detach().to("cpu", torch.float64, copy=True) if self.on_host else values.detach().clone()
         dist.all_reduce(total, group=self.group)
-        return total
+        return total.to(values)
+
+    def gather(self, targets: SoftTargets) -> tuple[SoftTargets, int]:
+        """:func:`gather_targets` over these ranks."""
+        if not self.on_host:
+            return gather_targets(targets, self.group)
+        gathered, start = gather_targets(targets.cpu(), self.group)
+        return gathered.to(targets.device), start
 
 
 def is_active(group: ProcessGroup | None = None) -> bool:
@@ -107,7 +120,7 @@ def gather_targets(targets: SoftTargets, group: ProcessGroup | None = None) -> t
     longest = max(sizes)
     sent = pad(block, (0, sum(widths) - block.shape[1], 0, longest - len(block))).contiguous()
     received = sent.new_empty(len(sizes) * longest, sum(widths))
-    _all_gather(received, sent, group=group)
+    all_gather_single(received, sent, group=group)
     rows = torch.cat([received[r * longest : r * longest + n] for r, n in enumerate(sizes)])
 
     index, weight, mass, counts = (part.contiguous() for part in rows.split(widths, 1))
@@ -150,7 +163,7 @@ def _exchange(header: _Header, device: torch.device, group: ProcessGroup | None)
     numbers = [*map(int, header[:-1]), *struct.unpack("<q", struct.pack("<d", header.smoothing))]
     mine = torch.tensor(numbers, device=device)
     everyone = mine.new_empty(dist.get_world_size(group) * len(mine))
-    _all_gather(everyone, mine, group=group)
+    all_gather_single(everyone, mine, group=group)
     return [
         _Header(*row[:4], *map(bool, row[4:7]), *struct.unpack("<d", struct.pack("<q", row[7])))
         for row in everyone.view(-1, len(mine)).tolist()

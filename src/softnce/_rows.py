@@ -32,13 +32,18 @@ def rows_of_logits(logits: Tensor, allow_empty: bool = False) -> tuple[Tensor, t
     return rows.reshape(-1, logits.shape[1]), rows.shape[:-1]
 
 
+def is_sharded(tensor: object) -> bool:
+    """Whether a tensor is a DTensor, whose module takes long to import."""
+    return type(tensor).__name__ == "DTensor"
+
+
 def check_table(features: Tensor, table: Tensor, bias: Tensor | None, allow_empty: bool = False) -> None:
     """Features (N, d), label embeddings (K, d) and their bias (K,) must fit each other."""
     for name, tensor in (("features", features), ("table", table)):
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() != 2:
             got = f"{tuple(tensor.shape)} of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
             raise ValueError(f"{name} must be a floating point matrix, got {got}")
-    if type(table).__name__ == "DTensor":
+    if is_sharded(table):
         raise ValueError(
             "table is sharded (a DTensor, as FSDP2 makes them outside of a module's forward); call the wrapped head "
             "itself, head(features, targets, criterion), which gathers it"

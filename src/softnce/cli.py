@@ -1,7 +1,11 @@
-"""The ``softnce`` command: a table of subcommands, each imported only when it is called."""
+"""The ``softnce`` command: a table of subcommands, each imported only when it is called.
+
+Input that a command refuses ends in one line on stderr and exit code 2; a run that fails, in exit code 1.
+"""
 
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 COMMANDS = {
     # name: (module with main(argv), one line of help)
@@ -9,10 +13,43 @@ COMMANDS = {
     "report": ("softnce.lab.commands.report", "build the HTML page from a directory of results"),
     "train": ("softnce.lab.commands.train", "train a classifier from a recipe"),
     "evaluate": ("softnce.lab.commands.evaluate", "evaluate a checkpoint: accuracy, calibration, reliability diagram"),
-    "predict": ("softnce.lab.commands.predict", "top-5 classes with probabilities for images"),
+    "predict": ("softnce.lab.commands.predict", "the most probable classes of images"),
+    "export": ("softnce.lab.commands.export", "write a trained network for torch.export or ONNX, or its weights"),
     "recipes": ("softnce.lab.commands.recipes", "list the recipes, or show one with every value filled in"),
     "bench": ("softnce.lab.commands.bench", "time and memory of the losses compared with others"),
 }
+
+
+class Refused(SystemExit):
+    """Input that a command cannot take; exit code 2."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line)
+        self.code = 2
+
+
+def refuse(line: str) -> NoReturn:
+    """Print the line that says what is wrong with the input, and end the command."""
+    line = printable(line)
+    print(line, file=sys.stderr)
+    raise Refused(line)
+
+
+def fail(line: str) -> NoReturn:
+    """Print the line that says why a run failed, and end the command; exit code 1."""
+    sys.exit(printable(line))
+
+
+def printable(text: str) -> str:
+    """Text with its control characters written out: a name in a file must not steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """The known name most like a mistyped one."""
+    import difflib
+
+    return max(known, key=lambda candidate: difflib.SequenceMatcher(None, name.lower(), candidate).ratio())
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -28,12 +65,18 @@ def main(argv: list[str] | None = None) -> None:
         print(__version__)
         return
     if argv[0] not in COMMANDS:
-        sys.exit(f"softnce: unknown command {argv[0]!r}; the commands are {', '.join(COMMANDS)}")
+        near = nearest(argv[0], list(COMMANDS))
+        refuse(f"softnce: unknown command {argv[0]!r}; did you mean {near!r}? `softnce --help` lists the commands")
     try:
         _run(*argv)
     except KeyboardInterrupt:  # before the command itself knows what to keep
         print(f"softnce {argv[0]}: interrupted", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # nobody reads on, as after `| head`
+        sys.stdout = None  # type: ignore[assignment]
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        fail(f"softnce {argv[0]}: {place}{import_module('softnce.lab.atomic').why(error)}")
 
 
 def _run(name: str, *options: str) -> None:
@@ -42,5 +85,5 @@ def _run(name: str, *options: str) -> None:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.split(".")[0] == "softnce":
             raise
-        sys.exit(f"softnce {name} needs {missing.name}: pip install 'softnce[lab]'")
+        refuse(f"softnce {name} needs {missing.name}: pip install 'softnce[lab]'")
     command.main(list(options))

@@ -1,10 +1,9 @@
-r"""How a soft target λ becomes the α that is contrasted: λ itself, or something drawn from it.
+"""How a soft target λ becomes the α that is contrasted: λ itself, or something drawn from it.
 
 Noise contrastive estimation asks which of several points was drawn from the target and not from the noise η. The answer
 is the likelihood ratio of the two. For every draw here it is a power of the ratio of labels,
 
-.. math:: \frac{p(\alpha; \lambda)}{p(\alpha; \eta)} \propto \prod_k \left(\frac{\lambda_k}{\eta_k}\right)^{n \alpha_k}
-          = e^{n\,\sigma(\alpha)} \quad\text{where}\quad s_k = \log \frac{\lambda_k}{\eta_k},
+    p(α; λ)/p(α; η) ∝ Π_k (λ_k/η_k)^(n α_k) = exp(n σ(α))   where   s_k = log λ_k/η_k,
 
 with n = 1 for a label, n for the mean of n labels, and n = κ for a continuous categorical draw of concentration κ. So
 all of them fit the same class scores s, and differ in how much a draw says about its target. This is exact if λ is the
@@ -16,14 +15,12 @@ far more leaves nothing to learn (``softnce study exact-loss`` measures both). W
 smoothed labels, which many samples share. Sample-specific targets, such as a teacher's outputs over many classes, it
 learns to recognise by whatever distinguishes them; draw from those, or use expected InfoNCE or cross-entropy.
 
-====================================  =====================================  =========================================
-draw                                  α                                      contrasted with
-====================================  =====================================  =========================================
-None                                  the soft target                        the batch's soft targets
-``Categorical()``                     a label                                the batch's labels
-``Averaged(n)``                       the mean of n labels                   means of n labels from η
-``ContinuousCategorical(κ)``          a draw from CC(λ^κ)                    draws from CC(η^κ)
-====================================  =====================================  =========================================
+| draw | α | contrasted with |
+|---|---|---|
+| None | the soft target | the batch's soft targets |
+| ``Categorical()`` | a label | the batch's labels |
+| ``Averaged(n)`` | the mean of n labels | means of n labels from η |
+| ``ContinuousCategorical(κ)`` | a draw from CC(λ^κ) | draws from CC(η^κ) |
 
 >>> from softnce import SoftTargetInfoNCE, draws
 >>> loss = SoftTargetInfoNCE(draw=draws.Averaged(16, candidates=256), label_smoothing=0.1)

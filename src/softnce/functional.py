@@ -1,4 +1,4 @@
-r"""The losses as functions of class scores and targets.
+"""The losses as functions of class scores and targets.
 
 Every function takes ``logits`` (N, K) or (N, K, d₁, …), the ``linear_*`` ones ``features`` (N, d) and a ``table`` of
 label embeddings (K, d) instead, and ``targets``: labels (N,) or (N, d₁, …), probabilities of the logits' shape, or
@@ -83,10 +83,9 @@ def soft_target_info_nce(
     own: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""Pick each row's soft target out of the candidates.
+    """Pick each row's soft target out of the candidates.
 
-    .. math:: \ell = -\log \frac{e^{\sigma(\alpha)}}{\sum_{c \in C} e^{\sigma(c)}}, \qquad
-              \sigma(c) = \sum_k c_k \left(\text{logit}_k / \tau - \log \eta_k\right)
+        ℓ = −σ(α) + log Σ_{c ∈ C} exp σ(c),   σ(c) = Σ_k c_k s_k,   s_k = logit_k/τ − log η_k
 
     The row's own target is in C exactly once. Time O(N·K) for labels, O(N·M·S) for S pairs, one (N, K) × (K, M) product
     for dense targets. Besides the gradient, memory is one chunk, and N × M where K > 2·M·S; never N × M × K. Targets
@@ -188,11 +187,9 @@ def expected_info_nce(
     own: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""InfoNCE summed over the label that each soft target could draw, instead of drawing it.
+    """InfoNCE summed over the label that each soft target could draw, instead of drawing it.
 
-    .. math:: \ell = \sum_k \alpha_k \log\left(1 + R / e^{s_k}\right), \qquad
-              R = \sum_{c \in C,\, c \neq \text{own}} \sum_j c_j e^{s_j}, \qquad
-              s_k = \text{logit}_k / \tau - \log \eta_k
+        ℓ = Σ_k α_k log(1 + R/exp(s_k)),   R = Σ_{c ∈ C, c ≠ own} Σ_j c_j exp(s_j),   s_k = logit_k/τ − log η_k
 
     R sums over the other candidates in the mean (``others="mean"``), or over one label drawn from each
     (``others="drawn"``). The loss is at least the expectation of soft distribution InfoNCE, has no noise from its draw,

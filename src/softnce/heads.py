@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from softnce import functional
 from softnce._checks import as_number, as_whole, check_flag
 from softnce._precision import autocast_is_on
-from softnce._rows import check_table
+from softnce._rows import check_table, is_sharded
 from softnce.losses import ContrastiveLoss
 from softnce.targets import SoftTargets
 
@@ -88,6 +88,18 @@ class CosineHead(nn.Module):
         return similarity / self.log_temperature.exp()
 
 
+class _Table(nn.Embedding):
+    """Label embeddings. An ``nn.Embedding``, because DDP expects sparse gradients from no other module."""
+
+    is_sharded = False
+    """Whether FSDP2 holds the rows: it then puts a DTensor here, except during a forward."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight" and is_sharded(value):
+            self.is_sharded = True
+        super().__setattr__(name, value)
+
+
 class LabelEmbeddingHead(nn.Module):
     """A table of K label embeddings whose training step does not depend on K.
 
@@ -118,8 +130,7 @@ class LabelEmbeddingHead(nn.Module):
         super().__init__()
         dim, num_classes = as_whole(dim, "dim"), as_whole(num_classes, "num_classes")
         self.sparse = check_flag(sparse, "sparse")
-        # DDP expects sparse gradients from nn.Embedding alone.
-        self.table = nn.Embedding(num_classes, dim, sparse=self.sparse)
+        self.table = _Table(num_classes, dim, sparse=self.sparse)
         nn.init.normal_(self.table.weight, std=1 / math.sqrt(dim))
         self.cosine = check_flag(cosine, "cosine")
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_classes)) if check_flag(bias, "bias") else None)
@@ -196,6 +207,8 @@ class LabelEmbeddingHead(nn.Module):
                 f"criterion must be a contrastive loss such as SoftTargetInfoNCE, got {type(criterion).__name__}, "
                 "which needs the logits: criterion(head(features), targets)"
             )
+        if self.sparse and self.table.is_sharded and torch.is_grad_enabled():
+            raise ValueError("FSDP2 cannot exchange sparse gradients: make the head with sparse=False")
         return criterion.linear(
             features, self.weight, targets, bias=self.bias, sparse=self.sparse, cosine=self.cosine,
             sample_weight=sample_weight, batch=batch, own=own, generator=generator,
@@ -212,16 +225,31 @@ class LabelEmbeddingHead(nn.Module):
 class LabelIndex:
     """An approximate index over a head's label embeddings for fast top-k (needs ``softnce[faiss]``).
 
-    The table is divided into ``cells`` by clustering; a search looks into the ``probes`` nearest. :meth:`recall` tells
-    how many of the true best that finds. The index is a copy: build it anew when the table has changed.
+    The table is divided into ``cells`` by clustering; a search looks into the ``probes`` nearest. Unless ``probes`` are
+    given, the fewest are taken that find the share ``recall`` of the true ten best classes of some ``features``, with
+    two standard errors to spare: few for a table with clusters, most of the cells for one without. :meth:`recall` tells
+    how many of the true best are found for further features. The index is a copy: build it anew when the table has
+    changed.
+
+    Building costs O(K·cells·d) for the clusters and O(256·K·d) for the choice of ``probes``.
 
     Args:
         head: the trained head.
         cells: number of clusters, by default about 4·√K.
-        probes: clusters searched for a query.
+        probes: clusters searched for a query; None: as many as ``recall`` needs.
+        recall: share of the true best classes to find, in (0, 1).
+        features: (n, d), a few hundred features as they will come; None: 256 random directions, the hardest case.
     """
 
-    def __init__(self, head: LabelEmbeddingHead, cells: int | None = None, probes: int = 16) -> None:
+    def __init__(
+        self,
+        head: LabelEmbeddingHead,
+        cells: int | None = None,
+        probes: int | None = None,
+        *,
+        recall: float = 0.95,
+        features: Tensor | None = None,
+    ) -> None:
         try:
             import faiss
         except ModuleNotFoundError as error:
@@ -233,14 +261,38 @@ class LabelIndex:
         num_classes, dim = table.shape
         if cells is None:
             cells = max(1, min(num_classes // 39, int(4 * math.sqrt(num_classes))))  # faiss wants 39 points a cell
-        cells, probes = as_whole(cells, "cells"), as_whole(probes, "probes")
+        cells = as_whole(cells, "cells")
         if cells > num_classes:
             raise ValueError(f"cells must be at most the {num_classes} classes, got {cells}")
+        probes = None if probes is None else as_whole(probes, "probes")
+        recall = as_number(recall, "recall", "a number in (0, 1)")
+        if not 0 < recall < 1:
+            raise ValueError(f"recall must be in (0, 1), got {recall}")
+        if features is not None:
+            check_table(features, weight, None)
         self.head = head
         self.index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, cells, faiss.METRIC_INNER_PRODUCT)
         self.index.train(table)
         self.index.add(table)
+        if probes is None:
+            probes = self._fewest_probes(recall, features, min(10, num_classes))
         self.index.nprobe = min(probes, cells)
+
+    def _fewest_probes(self, recall: float, features: Tensor | None, k: int) -> int:
+        """The fewest cells that find enough, by bisection: more cells never find less."""
+        if features is None:
+            weight = self.head.weight
+            features = torch.randn(256, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
+        true = self.head.topk(features, k)[1]
+        low, high = 1, int(self.index.nlist)
+        while low < high:
+            self.index.nprobe = middle = (low + high) // 2
+            found = self._share_found(features, true)
+            if float(found.mean() - 2 * found.std(correction=0) / math.sqrt(len(found))) >= recall:
+                high = middle
+            else:
+                low = middle + 1
+        return high
 
     @torch.no_grad()
     def topk(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -266,8 +318,12 @@ class LabelIndex:
         """The share of the true k best classes that the index finds for these features."""
         if isinstance(features, Tensor) and len(features) == 0:
             raise ValueError("features are empty: recall needs at least one row")
-        found, true = self.topk(features, k)[1], self.head.topk(features, k)[1]
-        return float((true[:, :, None] == found[:, None, :]).any(2).float().mean())
+        return float(self._share_found(features, self.head.topk(features, k)[1]).mean())
+
+    def _share_found(self, features: Tensor, true: Tensor) -> Tensor:
+        """Of the true best classes of each row, (N, k), the share that the index finds, (N,)."""
+        found = self.topk(features, true.shape[1])[1]
+        return (true[:, :, None] == found[:, None, :]).any(2).double().mean(1)
 
 
 def _check_features(features: Tensor, weight: Tensor) -> None:

@@ -26,13 +26,16 @@ number.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join, Joinable
 
 from softnce import _ranks, functional
-from softnce._checks import as_whole
+from softnce._checks import as_whole, check_flag
 from softnce._pipeline import Contrast, compute
 from softnce._precision import KeepsPrecision
 from softnce._rows import (
@@ -47,6 +50,7 @@ from softnce._rows import (
 )
 from softnce._scores.logits import Logits
 from softnce._scores.table import Table
+from softnce._uneven import Event, Uneven, check_no_other_join
 from softnce.candidates import Candidates
 from softnce.draws import Categorical, Draw
 from softnce.noise import RunningNoise, log_noise
@@ -66,6 +70,7 @@ class ClassifierLoss(KeepsPrecision):
     hard_labels_only: ClassVar[bool] = False
     class_weight: Tensor | None
     temperature: float | Tensor
+    __call__: Callable[..., Tensor]  # nn.Module's returns Any
 
     def __init__(
         self,
@@ -91,6 +96,7 @@ class ClassifierLoss(KeepsPrecision):
         self.ignore_index = as_whole(ignore_index, "ignore_index", None)
         self.distributed: Distributed = _check_distributed(distributed)
         self.process_group = process_group
+        self._uneven: Uneven | None = None
 
     def extra_repr(self) -> str:
         return f"temperature={self.temperature}, reduction={self.reduction!r}, label_smoothing={self.label_smoothing:g}"
@@ -111,7 +117,7 @@ class ClassifierLoss(KeepsPrecision):
         of the batch. A queue or a running noise then takes in nothing by itself: call :meth:`ContrastiveLoss.remember`
         once per batch.
         """
-        return self._loss(Logits(logits, self._exchange() is not None), targets, sample_weight, batch, own, generator)
+        return self._loss(Logits(logits, self._exchanges()), targets, sample_weight, batch, own, generator)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """p(k|x) ∝ exp(logit_k/τ), (N, K): what the trained model predicts."""
@@ -139,11 +145,34 @@ class ClassifierLoss(KeepsPrecision):
         """The rule of the module docstring: the same on every rank, whatever its batch holds."""
         return self.training and torch.is_grad_enabled()
 
-    def _exchange(self) -> _ranks.Exchange | None:
+    def _exchanges(self) -> bool:
+        return bool(self.distributed) and self._trains() and _ranks.is_active(self.process_group)
+
+    def _exchange(self, event: Event, num_classes: int) -> _ranks.Exchange | None:
         """How ranks exchange in this call, or None."""
-        if not self.distributed or not self._trains() or not _ranks.is_active(self.process_group):
+        if not self._exchanges():
             return None
-        return _ranks.Exchange(self.process_group, "sum" if self.distributed == "sum" else "mean")
+        scaling: _ranks.Scaling = "sum" if self.distributed == "sum" else "mean"
+        if self._uneven is not None:
+            return self._uneven.begin(event, num_classes, scaling)
+        check_no_other_join()
+        return _ranks.Exchange(self.process_group, scaling)
+
+    def _play(self, event: Event, num_classes: int) -> None:
+        """Take part in a call of other ranks without a batch of one's own."""
+        device = next((x.device for x in (*self.parameters(), *self.buffers())), torch.device("cpu"))
+        none = SoftTargets.from_labels(torch.zeros(0, dtype=torch.long, device=device), num_classes)
+        generator = torch.Generator(device)
+        if event == Event.MEMORY:
+            self._remember(none, generator)
+            return
+        batch, own = (none, none.labels) if event == Event.PART else (None, None)
+        logits = torch.zeros(0, num_classes, device=device, requires_grad=True)
+        value = self._loss(Logits(logits, True), none, None, batch, own, generator)
+        torch.autograd.grad(value, [logits, *self.parameters()])  # a learned temperature's gradient is exchanged too
+
+    def _remember(self, batch: SoftTargets, generator: torch.Generator | None) -> None:
+        """See :meth:`ContrastiveLoss.remember`."""
 
     def _loss(
         self,
@@ -159,7 +188,7 @@ class ClassifierLoss(KeepsPrecision):
             hard_labels_of=type(self).__name__ if self.hard_labels_only else None,
             temperature=self.temperature, reduction=self.reduction, sample_weight=sample_weight,
             class_weight=self.class_weight, label_smoothing=self.label_smoothing, ignore_index=self.ignore_index,
-            batch=batch, own=own, generator=generator, exchange=self._exchange(),
+            batch=batch, own=own, generator=generator, exchange=self._exchange(_event(batch), source.num_classes),
         )[0]  # fmt: skip
 
 
@@ -264,7 +293,7 @@ class ContrastiveLoss(ClassifierLoss):
 
         See :func:`softnce.functional.linear_soft_target_info_nce`.
         """
-        source = Table(features, table, bias, sparse, cosine, self._exchange() is not None)
+        source = Table(features, table, bias, sparse, cosine, self._exchanges())
         return self._loss(source, targets, sample_weight, batch, own, generator)
 
     def remember(self, batch: SoftTargets, *, generator: torch.Generator | None = None) -> None:
@@ -274,11 +303,14 @@ class ContrastiveLoss(ClassifierLoss):
         """
         if not isinstance(batch, SoftTargets):
             raise TypeError(f"batch must be SoftTargets, got {type(batch).__name__}")
+        self._remember(batch, generator)
+
+    def _remember(self, batch: SoftTargets, generator: torch.Generator | None) -> None:
         whole = batch.smooth(self.label_smoothing).detach()
         if self.draw is not None:
             whole = self.draw.alpha(whole, generator)
-        if (exchange := self._exchange()) is not None and self._remembers:
-            whole, _ = _ranks.gather_targets(whole, exchange.group)
+        if self._remembers and (exchange := self._exchange(Event.MEMORY, batch.num_classes)) is not None:
+            whole, _ = exchange.gather(whole)
         self._take_in(whole)
 
     @property
@@ -310,7 +342,8 @@ class ContrastiveLoss(ClassifierLoss):
             others=self.others, remove_accidental_hits=self.remove_accidental_hits, chunk_size=self.chunk_size,
             reduction=self.reduction, sample_weight=sample_weight, class_weight=self.class_weight,
             label_smoothing=self.label_smoothing, ignore_index=self.ignore_index, batch=batch, own=own,
-            generator=generator, exchange=self._exchange(), gather=self.running_noise is not None,
+            generator=generator, exchange=self._exchange(_event(batch), source.num_classes),
+            gather=self.running_noise is not None,
         )  # fmt: skip
         if batch is None and self._trains():
             self._take_in(whole)
@@ -318,10 +351,9 @@ class ContrastiveLoss(ClassifierLoss):
 
 
 class SoftTargetInfoNCE(ContrastiveLoss):
-    r"""Pick each row's soft target out of the candidates; by default the batch's soft targets.
+    """Pick each row's soft target out of the candidates; by default the batch's soft targets.
 
-    .. math:: \ell = -\log \frac{e^{\sigma(\alpha)}}{\sum_{c \in C} e^{\sigma(c)}}, \qquad
-              \sigma(c) = \sum_k c_k \left(\text{logit}_k / \tau - \log \eta_k\right)
+        ℓ = −σ(α) + log Σ_{c ∈ C} exp σ(c),   σ(c) = Σ_k c_k s_k,   s_k = logit_k/τ − log η_k
 
     Args:
         noise_probs: η, class probabilities (K,), None for uniform, or a :class:`~softnce.RunningNoise`.
@@ -415,10 +447,9 @@ class SoftDistributionInfoNCE(ContrastiveLoss):
 
 
 class ExpectedInfoNCE(ContrastiveLoss):
-    r"""InfoNCE summed over the label that each soft target could draw, instead of drawing it.
+    """InfoNCE summed over the label that each soft target could draw, instead of drawing it.
 
-    .. math:: \ell = \sum_k \alpha_k \log\left(1 + R / e^{s_k}\right), \qquad
-              R = \sum_{c \in C,\, c \neq \text{own}} \sum_j c_j e^{s_j}
+        ℓ = Σ_k α_k log(1 + R/exp(s_k)),   R = Σ_{c ∈ C, c ≠ own} Σ_j c_j exp(s_j)
 
     The loss to use when soft targets meet many classes, or differ from sample to sample (a teacher, votes); see
     :func:`softnce.functional.expected_info_nce`.
@@ -474,6 +505,60 @@ class ExpectedInfoNCE(ContrastiveLoss):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, others={self.others!r}"
+
+
+@contextmanager
+def join(*joinables: Joinable | ClassifierLoss, divide_by_initial_world_size: bool = True) -> Iterator[None]:
+    """Train on ranks that have different numbers of batches: ``with softnce.join(model, loss):``.
+
+    Ranks that have run out of batches take part in what the others exchange, so nobody waits in vain, and every step is
+    that of one process on the batches of all ranks that still have one. Use it in place of
+    ``with model.join():``, which knows DDP's exchange alone; there a loss that exchanges raises an error.
+
+    Args:
+        joinables: models wrapped by ``DistributedDataParallel``, other ``Joinable`` objects such as
+            ``ZeroRedundancyOptimizer``, and the losses.
+        divide_by_initial_world_size: as in ``DistributedDataParallel.join``. The steps are exact either way.
+
+    All ranks enter and leave the context. At its end the losses' parameters, as the models', are those of a rank that
+    had the most batches; queues and running noises have followed all steps. What a loss exchanges travels through the
+    host's memory (gloo).
+
+    >>> model, loss = nn.Linear(2, 3), NLL()
+    >>> with join(loss):  # on one process, or without DDP, nothing to do
+    ...     loss(model(torch.ones(4, 2)), torch.arange(4) % 3).backward()
+    """
+    losses = [found for found in joinables if isinstance(found, ClassifierLoss)]
+    others = [found for found in joinables if not isinstance(found, ClassifierLoss)]
+    for other in others:
+        if not isinstance(other, Joinable):
+            raise TypeError(
+                "joinables must be models wrapped by DistributedDataParallel, other torch Joinables or losses of "
+                f"softnce, got {type(other).__name__}"
+            )
+    exchanging = [loss for loss in losses if loss.distributed and _ranks.is_active(loss.process_group)]
+    for loss in exchanging:
+        if loss._uneven is not None:
+            raise ValueError(f"{type(loss).__name__} is in a join context already")
+        loss._uneven = Uneven(
+            loss.process_group, check_flag(divide_by_initial_world_size, "divide_by_initial_world_size")
+        )
+    try:
+        with Join(others, divide_by_initial_world_size=divide_by_initial_world_size) if others else nullcontext():
+            yield
+            for loss in exchanging:
+                if loss._uneven is not None:
+                    loss._uneven.leave(loss._play, list(loss.parameters()))
+        for loss in exchanging:
+            if loss._uneven is not None:
+                loss._uneven.close()
+    finally:
+        for loss in exchanging:
+            loss._uneven = None
+
+
+def _event(batch: SoftTargets | None) -> Event:
+    return Event.BATCH if batch is None else Event.PART
 
 
 def _check_distributed(distributed: object) -> Distributed:

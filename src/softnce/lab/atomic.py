@@ -1,5 +1,6 @@
 """Files that are complete or absent: written to a second file, then renamed."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,16 @@ def replacing(path: Path, *, shared: bool = False, durable: bool = False) -> Ite
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def why(error: BaseException) -> str:
+    """What kept a file from being written or read, in words; torch hides the system's error behind one of its own."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return "the disk is full"
+        cause = cause.__cause__ or cause.__context__
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _force_to_disk(path: Path, flags: int) -> None:

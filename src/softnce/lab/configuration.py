@@ -23,15 +23,16 @@ import argparse
 import dataclasses
 import difflib
 import re
-import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from operator import ge, gt, le, lt
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, TypeVar, Union
+from typing import Any, Literal, TypeVar, Union
 
 from jsonargparse import ArgumentParser, Namespace
+
+from softnce.cli import refuse
 
 Config = TypeVar("Config")
 
@@ -118,7 +119,7 @@ def from_args(
         given = _options(argv)
         return _checked(config_type, parser, lambda: parser.parse_args(list(argv)), given, dashes="--")
     except ValueError as error:
-        _exit_with_line(prog, str(error))
+        refuse(f"{prog}: {error}")
 
 
 def from_mapping(
@@ -175,6 +176,19 @@ def to_mapping(config: Any) -> dict[str, Any]:
     result = plain(config)
     assert isinstance(result, dict)
     return result
+
+
+def dotted(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested dictionaries by their dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in mapping.items():
+        flat |= dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def field_types(config_type: type) -> dict[str, Any]:
+    """Types of all fields by their dotted names."""
+    return {name: leaf.type for name, leaf in _leaves(config_type).items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,8 +357,3 @@ def _type_name(wanted: Any) -> str:
         return "a mapping to " + _type_name(arguments[1])
     names = {int: "int", float: "float", bool: "true or false", str: "text", Path: "a path"}
     return names.get(wanted, getattr(wanted, "__name__", str(wanted)))
-
-
-def _exit_with_line(prog: str, message: str) -> NoReturn:
-    print(f"{prog}: {message}", file=sys.stderr)
-    raise SystemExit(2)

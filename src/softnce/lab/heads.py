@@ -5,16 +5,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import nn
-
-from softnce.heads import CosineHead, MLPHead
+import softnce
 from softnce.lab.configuration import option
 
-HEADS: dict[str, Callable[[int, int, "Head", bool], nn.Module]] = {
-    "mlp": lambda dim, classes, config, bias: MLPHead(dim, classes, config.hidden),
-    "linear": lambda dim, classes, config, bias: nn.Linear(dim, classes, bias=bias),
-    "cosine": lambda dim, classes, config, bias: CosineHead(dim, classes),
+if TYPE_CHECKING:  # reading a recipe needs no torch
+    from torch import nn
+
+
+def _linear(dim: int, classes: int, config: "Head", bias: bool) -> "nn.Module":
+    from torch import nn
+
+    return nn.Linear(dim, classes, bias=bias)
+
+
+HEADS: dict[str, Callable[[int, int, "Head", bool], "nn.Module"]] = {
+    "mlp": lambda dim, classes, config, bias: softnce.heads.MLPHead(dim, classes, config.hidden),
+    "linear": _linear,
+    "cosine": lambda dim, classes, config, bias: softnce.heads.CosineHead(dim, classes),
 }
 """From the number of features, the number of classes, the configuration and whether linear scores have a bias."""
 
@@ -33,7 +40,7 @@ class Head:
     output_norm: bool = option(False, "BatchNorm without parameters on the scores, as the authors' code has it")
 
 
-def build_head(config: Head, dim: int, num_classes: int, seed: int | None = None, *, bias: bool = False) -> nn.Module:
+def build_head(config: Head, dim: int, num_classes: int, seed: int | None = None, *, bias: bool = False) -> "nn.Module":
     """The head a recipe describes: features (N, dim) to scores (N, num_classes).
 
     Args:
@@ -43,6 +50,9 @@ def build_head(config: Head, dim: int, num_classes: int, seed: int | None = None
         seed: of the initial weights; None draws them from torch's global generator.
         bias: whether the one layer of a linear head has a bias.
     """
+    import torch
+    from torch import nn
+
     with ExitStack() as stack:
         if seed is not None:
             stack.enter_context(torch.random.fork_rng())

@@ -1,11 +1,13 @@
 """How a label becomes the target of training: smoothing, MixUp and CutMix as a recipe says them, and soft targets."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+import softnce
+from softnce.lab.configuration import later, option
 
-from softnce.lab.configuration import option
-from softnce.targets import SoftTargets
+if TYPE_CHECKING:  # reading a recipe needs no torch
+    from torch import Tensor
 
 IGNORED = -100
 """Label of a row that does not count."""
@@ -22,6 +24,9 @@ class Targets:
     switch_probability: float = option(
         0.5, "share of the mixed batches that take CutMix where both are on", least=0, most=1
     )
+    mix_group: int = later(
+        0, "rows that share a λ and are mixed with each other, as if a device had so many; 0: the whole batch"
+    )
 
     @property
     def hard(self) -> bool:
@@ -32,7 +37,7 @@ class Targets:
         return (self.mixup > 0 or self.cutmix > 0) and self.mix_probability > 0
 
 
-def soft_targets(labels: Tensor, votes: Tensor | None, num_classes: int, smoothing: float) -> SoftTargets:
+def soft_targets(labels: "Tensor", votes: "Tensor | None", num_classes: int, smoothing: float) -> "softnce.SoftTargets":
     """Soft targets before mixing.
 
     Args:
@@ -42,10 +47,10 @@ def soft_targets(labels: Tensor, votes: Tensor | None, num_classes: int, smoothi
         smoothing: ε of label smoothing.
     """
     if votes is None:
-        return SoftTargets.from_labels(labels, num_classes, smoothing, ignore_index=IGNORED)
+        return softnce.SoftTargets.from_labels(labels, num_classes, smoothing, ignore_index=IGNORED)
     ignored = labels == IGNORED
     votes = votes.masked_fill(ignored[:, None], 0)
     votes[ignored, 0] = 1  # any class: the mask leaves the row out
-    soft = SoftTargets.from_votes(votes, num_classes).smooth(smoothing)
+    soft = softnce.SoftTargets.from_votes(votes, num_classes).smooth(smoothing)
     mask = ~ignored if bool(ignored.any()) else None
-    return SoftTargets(num_classes, soft.index, soft.weight, soft.smoothing, soft.smoothing_dist, mask)
+    return softnce.SoftTargets(num_classes, soft.index, soft.weight, soft.smoothing, soft.smoothing_dist, mask)

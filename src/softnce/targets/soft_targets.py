@@ -388,6 +388,70 @@ class SoftTargets(Constructors):
             raise ValueError(f"lam must lie in [0, 1], got {lam}")
         return float(lam), float(lam)
 
+    def compact(self, *others: SoftTargets) -> tuple[Tensor, *tuple[SoftTargets, ...]]:
+        r"""The classes that occur in these rows or in ``others``, and the same targets over those classes alone.
+
+        With it the label table may live anywhere: ask its engine (a parameter server, TorchRec, an FSDP gather) for the
+        rows of ``classes``, and take the loss of their logits. This equals the loss from the whole table, in value and
+        gradient, with the noise of those classes: η[classes], normalised. (η is defined up to a factor: all scores move
+        by one constant, which every contrast drops.) It holds for contrastive losses whose candidates are the batch or
+        ``others``; candidates that reach further classes (``NoiseCandidates``, ``ClassCandidates``, and
+        ``SampledCandidates``, which draw inside the loss) do not fit.
+
+        Time O(N·S·log(N·S)), whatever K, or O(N·K) for dense rows. How many classes occur depends on the values, so on
+        a GPU the host waits for them.
+
+        Args:
+            others: further targets of the same K classes, for example candidates (M, K).
+
+        Returns:
+            ``classes`` (U,), sorted, at least one; these rows over U classes; each of ``others`` over U classes.
+            Weights, forms and ignored rows stay; pairs of weight 0 count as no class.
+
+        >>> targets = SoftTargets.from_labels(torch.tensor([7, 90, 7]), num_classes=100)
+        >>> drawn = SoftTargets.from_pairs([[5, 90]], [[0.5, 0.5]], num_classes=100)
+        >>> classes, small, candidates = targets.compact(drawn)
+        >>> classes, small.labels, candidates.index
+        (tensor([ 5,  7, 90]), tensor([1, 2, 1]), tensor([[0, 2]]))
+        """
+        members = (self, *others)
+        for other in others:
+            if not isinstance(other, SoftTargets):
+                raise TypeError(f"others must be SoftTargets, got {type(other).__name__}")
+            if other.num_classes != self.num_classes or other.device != self.device:
+                raise ValueError(
+                    f"others must have {self.num_classes} classes on {self.device} as these rows have, "
+                    f"got {other.num_classes} classes on {other.device}"
+                )
+        for member in members:
+            if not is_zero(member.smoothing):
+                raise ValueError(
+                    f"{'these rows' if member is self else 'others'} must have no background, got smoothing, which "
+                    "touches every class; compact unsmoothed targets and pass label_smoothing to SoftTargetInfoNCE"
+                )
+        classes = torch.cat([member._occurring() for member in members]).unique()
+        if len(classes) == 0:
+            classes = classes.new_zeros(1)
+        return classes, *(member._over(classes) for member in members)
+
+    def _occurring(self) -> Tensor:
+        """Classes of the rows that count, with weight, repeated as they come."""
+        if self.form == DENSE:
+            occurs = self.pair_weight() != 0
+            return (occurs if self.mask is None else occurs & self.mask[:, None]).any(0).nonzero()[:, 0]
+        if self.weight is None:
+            return self.labels if self.mask is None else self.labels[self.mask]
+        occurs = self.weight != 0
+        return self.classes[occurs if self.mask is None else occurs & self.mask[:, None]]
+
+    def _over(self, classes: Tensor) -> SoftTargets:
+        """These rows over some of the classes, sorted, which hold all that occur."""
+        if self.form == DENSE:
+            return SoftTargets(len(classes), None, self.pair_weight()[:, classes], mask=self.mask)
+        # A pair without weight, or of an ignored row, may name a class that is not there.
+        place = torch.searchsorted(classes, self.classes.contiguous()).clamp(max=len(classes) - 1)
+        return SoftTargets(len(classes), place, self.weight, mask=self.mask)
+
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
         """Row by row, (N,): whether all weights are equal. Rows that are ignored in both are equal."""
         return self._close(other, 0.0, 0.0) if isinstance(other, SoftTargets) else NotImplemented

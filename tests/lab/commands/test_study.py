@@ -76,7 +76,7 @@ def test_a_damaged_line_is_named_and_only_its_run_done_again(tmp_path, toy, caps
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["squares"], "softnce study: unknown study 'squares'; the studies are "),
+        (["squares"], "softnce study: unknown study 'squares'; did you mean "),
         (["toy", "--seeds", "0"], "softnce study toy: seeds: got 0, need at least 1"),
         (["toy", "--power", "-1"], "softnce study toy: power: got -1, need at least 0"),
         (["toy", "--powr", "3"], "softnce study toy: unknown option --powr; did you mean --power?"),

@@ -1,4 +1,5 @@
 import json
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -39,11 +40,18 @@ def test_commands_end_in_one_line(argv, message, capsys):
         (["laptop/digits", "--compute.wandb", "mine"], "compute.wandb needs wandb: pip install 'softnce[wandb]'"),
         (["laptop/digits", "--optimiser.batch", "3000"], "exceeds the 1438 training samples"),
         (["laptop/digits", "--optimiser.bacth", "30"], "did you mean --optimiser.batch"),
+        (["laptop/digits", "--compute.accelerator", "gpu"], "compute.accelerator gpu: torch finds none"),
+        (["laptop/digits", "--data.augment", "foo"], "data.augment: got 'foo', need none, crop or a string of timm"),
+        (["laptop/digits", "--compute.nodes", "2"], "compute.nodes 2 needs MASTER_ADDR, MASTER_PORT, NODE_RANK"),
+        (
+            ["laptop/digits", "--data.kind", "folder", "--data.dir", "a\x1b[31mb"],
+            r"data.dir a\x1b[31mb is not a folder",
+        ),
     ],
 )
 def test_mistakes_end_in_one_line(argv, message, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("softnce.lab.train.run.find_spec", lambda name: None)
+    monkeypatch.setattr("softnce.lab.train.run._is_installed", lambda name: False)
     with pytest.raises(SystemExit) as stopped:
         train.main(argv)
     text = f"{stopped.value}{capsys.readouterr().err}"
@@ -51,11 +59,54 @@ def test_mistakes_end_in_one_line(argv, message, capsys, monkeypatch):
     assert len(text.strip().splitlines()) == 1
 
 
+def test_a_folder_called_wandb_is_not_wandb(tmp_path, monkeypatch):
+    """As wandb itself leaves one behind: it can be imported."""
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    if find_spec("wandb").origin is not None:
+        pytest.skip("wandb is installed")
+    with pytest.raises(SystemExit, match=r"compute.wandb needs wandb: pip install"):
+        train.main(["laptop/digits", "--compute.wandb", "mine"])
+
+
+def test_other_seeds_and_folds_have_folders_of_their_own(tmp_path):
+    def folder(*argv):
+        return str(train.parse(list(argv)).trainings[0].out)
+
+    assert folder("laptop/digits") == folder("laptop/digits", "--seed", "0") == "runs/laptop-digits"
+    assert folder("laptop/digits", "--seed", "3") == "runs/laptop-digits-seed3"
+    assert folder("laptop/tissue", "--data.fold", "2") == "runs/laptop-tissue-fold2"
+    assert folder("laptop/tissue", "--data.fold=2", "--seed=1") == "runs/laptop-tissue-seed1-fold2"
+    assert folder("laptop/digits", "--seed", "3", "--out", ".") == "."
+    file = tmp_path / "mine.yaml"
+    file.write_text("seed: 3")
+    assert folder(str(file)).endswith("mine")
+    assert folder(str(file), "--seed", "0").endswith("mine-seed0")
+
+
+@pytest.mark.parametrize("inherited", ["3", "[a.yaml]", "{a: b}"])
+def test_inheriting_no_file_is_one_line(tmp_path, inherited, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"inherit: {inherited}")
+    with pytest.raises(SystemExit, match=r"mine\.yaml: inherit: got .*, need the path of a recipe file"):
+        train.main([str(file)])
+
+
 def test_command_line_overrides_the_recipe(tmp_path):
-    recipe, out, resume = train.parse(["laptop/digits", "--optimiser.batch", "64", "--out", str(tmp_path), "--resume"])
-    assert recipe.optimiser.batch == 64
-    assert recipe.model.name == recipes.load("laptop/digits").model.name
-    assert (out, resume) == (tmp_path, True)
+    command = train.parse(["laptop/digits", "--optimiser.batch", "64", "--out", str(tmp_path), "--resume"])
+    (training,) = command.trainings
+    assert training.recipe.optimiser.batch == 64
+    assert training.recipe.model.name == recipes.load("laptop/digits").model.name
+    assert (training.out, command.options.out, command.options.resume) == (tmp_path, tmp_path, True)
+
+
+def test_several_values_are_several_trainings(tmp_path):
+    words = ["laptop/digits", "--seeds", "2", "--optimiser.base_lr", "1e-3,4e-3", "--out", str(tmp_path)]
+    command = train.parse(words)
+    assert [str(training.out.relative_to(tmp_path)) for training in command.trainings] == [
+        "seed=0,base_lr=0.001", "seed=0,base_lr=0.004", "seed=1,base_lr=0.001", "seed=1,base_lr=0.004",
+    ]  # fmt: skip
+    assert [(t.recipe.seed, t.recipe.optimiser.base_lr) for t in command.trainings][-1] == (1, 4e-3)
 
 
 def test_help_teaches(capsys):

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import torch
 
@@ -101,9 +103,9 @@ def test_loader_goes_on_with_the_next_share(workers):
     first = loader()
     first.batches.set_epoch(2)
     before = iter(first)
-    seen = [next(before).inputs for _ in range(3)]
+    seen = [next(before).inputs for _ in range(4)]
     state = first.state_dict()
-    assert state == {"epoch": 2, "taken": 3}
+    assert state == {"epoch": 2, "updates": 2}
     second = loader()
     second.load_state_dict(state)
     seen += [batch.inputs for batch in second]
@@ -113,3 +115,43 @@ def test_loader_goes_on_with_the_next_share(workers):
     third = loader()
     third.load_state_dict(second.state_dict())
     assert (third.batches.epoch, third.batches.start) == (3, 0)
+
+
+def test_loader_goes_on_after_the_same_updates_on_other_devices():
+    """With a third of the micro-batch, on two devices: the state counts updates, not shares."""
+
+    def loader(micro_batch, rank=0, world=1):
+        rows = FeatureRows(torch.arange(50.0)[:, None], torch.arange(50) % 3)
+        return Loader(rows, TrainingBatches(50, 12, micro_batch, rank, world, drop_last=False))
+
+    first = loader(12)
+    before = iter(first)
+    for _ in range(2):
+        next(before)
+    expected = [batch.whole[batch.own] for batch in before]
+    state = first.state_dict() | {"updates": 2}
+    others = [loader(2, rank, 2) for rank in range(2)]
+    for other in others:
+        other.load_state_dict(state)
+    seen = [list(other) for other in others]
+    assert len(seen[0]) == 2 * 3 + 1  # two whole batches, and one of two rows
+    assert {batch.step for batch in seen[0]} == {2, 3, 4}
+    assert sum(len(batch.own) for batches in seen for batch in batches) == sum(map(len, expected)) == 26
+    for finished, other in ((first, loader(2, 0, 2)), (others[0], loader(12))):
+        other.load_state_dict(finished.state_dict())
+        assert (other.batches.epoch, other.batches.start) == (1, 0)
+
+
+class Whereabouts(FeatureRows):
+    """Each input is the process that made it."""
+
+    def __getitems__(self, share):
+        return super().__getitems__(share)._replace(inputs=torch.tensor([os.getpid()]))
+
+
+def test_workers_live_through_all_epochs():
+    loader = Loader(Whereabouts(torch.zeros(8, 1), torch.zeros(8)), EvaluationBatches(8, 2), workers=2)
+    first, second = ({batch.inputs.item() for batch in loader} for _ in range(2))
+    assert first == second
+    assert len(first) == 2
+    assert os.getpid() not in first

@@ -1,10 +1,14 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from PIL import Image
 
 from softnce.lab.data.batches import EvaluationBatches, Loader
 from softnce.lab.data.image_loader import ImageRows
+from softnce.lab.data.image_module import ImageData
 from softnce.lab.data.images import ImageFiles
+from softnce.lab.recipes.recipe import Data, Model, Recipe
 
 
 @pytest.fixture
@@ -43,3 +47,14 @@ def test_corrupt_image_is_replaced_by_the_next_of_its_class_and_counted(files):
         pytest.raises(RuntimeError, match="no image of class a can be read"),
     ):
         next(iter(loader))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # as many as this machine has cores, or more
+def test_loaders_divide_the_cores_of_one_machine_among_its_devices(monkeypatch):
+    """16 machines of 8 devices and 64 cores: 8 loader processes per device."""
+    data = ImageData(Recipe(data=Data("digits", image_size=32, workers=9), model=Model("test_vit")), world=128)
+    monkeypatch.setattr("softnce.lab.cores.cores", lambda: 64)
+    data.trainer = SimpleNamespace(global_rank=0, num_devices=8)
+    assert data.train_dataloader().num_workers == data.val_dataloader().num_workers == 8
+    data.trainer.num_devices = 1
+    assert data.train_dataloader().num_workers == 9  # as many as asked for

@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
 from softnce.lab.data.transforms import (
     STATISTICS,
     evaluation_transform,
+    statistics,
     training_transform,
 )
 from softnce.lab.recipes.recipe import Data, Model
@@ -26,6 +30,14 @@ def test_packaged_weights_get_the_inputs_they_were_trained_on():
     data = Data("cifar100", image_size=128, crop=1.0)
     pixel = evaluation_transform(data, Model("tf_efficientnet_lite0", "packaged"))(image)[:, 5, 5]
     torch.testing.assert_close(pixel, torch.tensor([-127 / 128, 0.0, 1.0]), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "mean"), [("vit_small_patch16_224.augreg_in21k", 0.5), ("resnet10t", 0.485)])
+def test_weights_of_the_hub_get_the_inputs_they_were_trained_on(name, mean):
+    data = Data("cifar100")
+    assert statistics(data, Model(name, "hub"))[0][0] == mean
+    assert statistics(data, Model(name))[0] == tuple(STATISTICS["cifar100"][0])
+    assert statistics(replace(data, mean=[0.1, 0.2, 0.3]), Model(name, "hub"))[0] == (0.1, 0.2, 0.3)
 
 
 def test_augmentation_is_a_function_of_seed_epoch_and_sample():

@@ -8,7 +8,8 @@ import time
 import pytest
 import torch
 
-from softnce.lab.experiment.parallel import one_per_core
+from softnce.lab.cores import cores
+from softnce.lab.experiment.parallel import Killed, gpu_shares, one_per_core
 
 
 def threads_and_square(number: int) -> tuple[int, int]:
@@ -66,3 +67,60 @@ def _until(found, seconds):
             return value
         time.sleep(0.1)
     pytest.fail(f"not within {seconds} s")
+
+
+def survives_one_kill(place: str) -> str:
+    if not os.path.exists(place):
+        with open(place, "w"):
+            os.kill(os.getpid(), 9)
+    return place
+
+
+def is_killed(number: int) -> None:
+    os.kill(os.getpid(), 9)
+
+
+@pytest.mark.slow
+def test_a_run_whose_process_is_killed_is_done_again(tmp_path):
+    places = [str(tmp_path / name) for name in "abc"]
+    assert sorted(one_per_core(survives_one_kill, places)) == places
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_each_time_is_named():
+    with pytest.raises(Killed, match=r"killed 3 times.*: 7$"):
+        list(one_per_core(is_killed, [7]))
+
+
+def visible(number: int) -> str:
+    time.sleep(0.2)  # so that the other process gets a run, too
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+@pytest.mark.slow
+def test_each_process_has_its_own_gpus():
+    assert set(one_per_core(visible, range(8), shares=["0,1", "2,3"])) == {"0,1", "2,3"}
+
+
+def test_gpus_are_divided(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpu_shares(1) == ["0", "1", "2", "3"]
+    assert gpu_shares(3) == ["0,1,2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert gpu_shares(2) == ["4,5", "6,7"]
+
+
+@pytest.mark.slow
+def test_runs_are_taken_when_a_process_is_free():
+    asked = []
+
+    def runs():
+        for number in range(100):
+            asked.append(number)
+            yield number
+
+    results = one_per_core(threads_and_square, runs())
+    next(results)
+    assert len(asked) <= cores()
+    results.close()

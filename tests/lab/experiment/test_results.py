@@ -126,3 +126,12 @@ def test_read_only_directory_is_one_clear_error(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(ValueError, match=r"^out: cannot write .*toy\.jsonl: Permission denied"):
         Results(tmp_path, "toy")
+
+
+def test_a_study_without_runs_leaves_no_file(tmp_path):
+    results = Results(tmp_path / "out", "squares")
+    assert results.rows() == []
+    assert not results.finished({"seed": 0})
+    assert not results.path.exists()
+    results.append({"seed": 0}, {"value": 1}, 0.1)
+    assert results.finished({"seed": 0})

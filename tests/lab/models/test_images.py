@@ -1,10 +1,18 @@
+import argparse
+import urllib.error
+import urllib.request
+from dataclasses import replace
+
+import huggingface_hub
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from softnce.heads import CosineHead, MLPHead
 from softnce.lab.models.images import (
     build_backbone,
     build_network,
+    form_of,
     load_mae,
 )
 from softnce.lab.recipes.recipe import Head, Model
@@ -149,3 +157,134 @@ def test_packaged_weights_load_and_know_something():
     assert features.shape == (1, 1280)
     # trained BatchNorm statistics, not the initial zeros and ones
     assert model.bn1.running_var.std() > 0.1
+
+
+SMALL_ONES = {
+    # a dozen families whose smallest members are small: what each gives for 64 px, and whether it has stochastic depth
+    "convnext_atto": (320, True),
+    "deit_tiny_distilled_patch16_224": (192, True),
+    "edgenext_xx_small": (168, True),
+    "efficientvit_b0": (1280, False),  # its last layers are part of the head: num_features is 128
+    "efficientvit_m0": (192, False),  # "vit" in its name
+    "ghostnet_050": (1280, False),
+    "inception_next_atto": (960, True),
+    "levit_128s": (384, True),
+    "mobilenetv3_small_050": (1024, True),
+    "pvt_v2_b0": (256, True),
+    "repvit_m0_9": (384, False),
+    "resnet10t": (512, True),
+    "test_byobnet": (256, True),
+    "vit_tiny_patch16_224": (192, True),
+    "vgg11": (4096, False),
+    "xcit_nano_12_p16_224": (128, True),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "expected"), SMALL_ONES.items(), ids=list(SMALL_ONES))
+def test_models_of_many_families(name, expected):
+    features, has_drop_path = expected
+    model = Model(name, drop_path=0.1 if has_drop_path else 0.0)
+    network = build_network(model, Head("linear"), 5, 64).train()
+    images = torch.randn(2, 3, 64, 64)
+    network(images).logsumexp(1).mean().backward()
+    assert network.head.weight.grad.shape == (5, features)
+    assert network.eval().backbone(images).shape == (2, features)
+    if not has_drop_path:
+        with pytest.raises(ValueError, match=f"model.name {name} has no stochastic depth: set model.drop_path to 0"):
+            build_network(replace(model, drop_path=0.1), Head("linear"), 5, 64)
+
+
+def test_a_model_is_asked_without_drawing_random_numbers():
+    torch.manual_seed(0)
+    expected = timm.create_model("test_vit", num_classes=0, global_pool="avg", img_size=32).state_dict()
+    form_of.cache_clear()
+    torch.manual_seed(0)
+    model = build_backbone(Model("test_vit", drop_path=0.0), 32).state_dict()
+    assert all(torch.equal(model[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "said"),
+    [
+        ("swin_tiny_patch4_window7_224", 30, "swin_tiny_patch4_window7_224 cannot take images of 30 px: "),
+        ("vit_tiny_patch16_224", 8, "vit_tiny_patch16_224 cannot take images of 8 px: "),
+        ("convmixer_768_32", 64, "has no stochastic depth"),  # takes the option and does nothing with it
+    ],
+)
+def test_what_a_model_cannot_do_is_one_line(name, size, said):
+    with pytest.raises(ValueError, match=said) as raised:
+        build_backbone(Model(name), size)
+    assert "\n" not in str(raised.value)
+
+
+class Code:
+    def __reduce__(self):
+        return print, ("ran",)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (lambda state: [1, 2], "need tensors by their names, got list"),
+        (lambda state: {"model": [1]}, "need tensors by their names, got under 'model' a list"),
+        (lambda state: {"model": {"blocks": 3}}, "need tensors by their names"),
+        (
+            lambda state: {"model": state, "x": Code()},
+            "it holds builtins.print, which could run code and is not loaded",
+        ),
+    ],
+)
+def test_files_without_weights_are_one_line(content, said, tmp_path, capsys):
+    file = tmp_path / "weights.pth"
+    torch.save(content(build_backbone(Model("test_vit"), 32).state_dict()), file)
+    with pytest.raises(ValueError, match=said) as raised:
+        build_backbone(Model("test_vit", str(file)), 32)
+    assert "\n" not in str(raised.value)
+    assert "weights_only" not in str(raised.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_truncated_file_is_one_line(tmp_path):
+    file = tmp_path / "weights.pth"
+    torch.save(build_backbone(Model("test_vit"), 32).state_dict(), file)
+    for cut in (0, 10, 5000):
+        file.write_bytes(file.read_bytes()[:cut])
+        with pytest.raises(ValueError, match="cannot be loaded: it is truncated, damaged or no"):
+            build_backbone(Model("test_vit", str(file)), 32)
+    (tmp_path / "weights.safetensors").write_bytes(b"123")
+    with pytest.raises(ValueError, match=r"weights.safetensors cannot be loaded"):
+        build_backbone(Model("test_vit", str(tmp_path / "weights.safetensors")), 32)
+
+
+@pytest.mark.parametrize("kind", ["pth", "legacy", "safetensors"])
+def test_a_training_checkpoint_with_its_options_is_loaded(tmp_path, kind):
+    """MAE's own checkpoints hold the options of the command line."""
+    state = build_backbone(Model("test_vit"), 32).state_dict()
+    for value in state.values():
+        torch.nn.init.normal_(value)
+    content = {"model": state, "epoch": 3, "args": argparse.Namespace(blr=1e-3, output_dir="x")}
+    file = tmp_path / f"weights.{kind}"
+    if kind == "safetensors":
+        save_file(state, file)
+    else:
+        torch.save(content, file, _use_new_zipfile_serialization=kind == "pth")
+    loaded = build_backbone(Model("test_vit", str(file)), 32).state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in state.items())
+
+
+@pytest.mark.parametrize("weights", ["mae", "hub"])
+def test_without_a_connection_the_option_for_a_file_is_named_at_once(weights, monkeypatch, tmp_path):
+    def refuse(*_, **__):
+        raise urllib.error.URLError("Name or service not known")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    before, asked = huggingface_hub.constants.HF_HUB_OFFLINE, []
+    monkeypatch.setattr("time.sleep", asked.append)
+    with pytest.raises(
+        ValueError, match=rf"model.weights {weights}: cannot download .*no connection.*--model.weights FILE"
+    ):
+        build_backbone(Model("vit_tiny_patch16_224", weights), 224)
+    assert asked == []  # not tried again and again
+    assert huggingface_hub.constants.HF_HUB_OFFLINE is before

@@ -202,12 +202,14 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
     assert cells["accuracy (%)"] == f"{100 * best:.1f}"
 
 
+@pytest.mark.slow
 def test_runs_of_other_lengths_are_no_further_seeds(finished):
     rows = studies.load("classes").results(finished).rows()
     shorter = [replace(row, config=row.config | {"steps": 10}, result=row.result | {"accuracy": 0.0}) for row in rows]
     assert page.section(rows + shorter).blocks[2] == page.section(rows).blocks[2]
 
 
+@pytest.mark.slow
 def test_the_claim_has_the_numbers_at_one_time(finished):
     def row(method, accuracy, seconds):
         config = next(r.config for r in rows if (r.config["method"], r.config["classes"]) == (method, 200))
@@ -229,6 +231,7 @@ def test_the_claim_has_the_numbers_at_one_time(finished):
     assert found.verdict == "beyond"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("accuracy", "seconds", "verdict"),
     [([0.35, 0.45, 0.5], [10, 20, 30], "beyond"), ([0.1, 0.2, 0.25], [10, 20, 30], "not reproduced")],
@@ -251,6 +254,7 @@ def test_the_claim_about_expected_info_nce(finished, accuracy, seconds, verdict)
     assert found.verdict == verdict
 
 
+@pytest.mark.slow
 def test_a_page_of_what_there_is_while_the_rest_still_runs(finished):
     rows = studies.load("classes").results(finished).rows()
     for some in (rows[:1], rows[:3], rows[-1:]):

@@ -137,7 +137,7 @@ def test_the_page_says_the_numbers_of_the_rows():
     section = page.section(rows)
     text = section.summary + " ".join(block for block in section.blocks if isinstance(block, str))
     for words in ("soft target cross-entropy +5.00 [+5.00, +5.00]", "soft target InfoNCE +2.00 [+2.00, +2.00]",
-                  "+26.05 [+25.93, +26.17] points when all rows share", "70.0 % top-1"):  # fmt: skip
+                  "+26.05 [+25.93, +26.17] points if all rows share", "70.0 % top-1"):  # fmt: skip
         assert words.replace(" %", "\N{NO-BREAK SPACE}%") in text
     chosen = findings.find(rows).chosen
     behind = chosen[study.OURS, findings.ALL].minus(chosen[study.CE, findings.ALL], findings.TOP1)

@@ -11,7 +11,9 @@ def test_loading_executes_nothing(tmp_path):
             return (exec, ("raise SystemExit('executed')",))
 
     torch.save({"about": Trap()}, tmp_path / "evil.ckpt")
-    with pytest.raises(ValueError, match="is not a checkpoint of softnce train: UnpicklingError"):
+    with pytest.raises(
+        ValueError, match=r"is not a checkpoint of softnce train: it holds builtins\.exec, which could run code"
+    ):
         load_trained(tmp_path / "evil.ckpt")
 
 
@@ -39,4 +41,30 @@ def test_the_best_epoch_is_measured_again(run):
     for name in ("top1", "ece", "nll"):
         assert found.results[name] == pytest.approx(results["best"][name], abs=1e-6)
     assert int(found.curve.count.sum()) == 30
-    assert found.confusion is None
+    assert found.confusions is None
+
+
+def test_images_are_normalised_as_in_training(run, tmp_path):
+    """Weights need not be read again, but their name says which channel statistics they were trained with."""
+    content = torch.load(run[0] / "out" / "best.ckpt", weights_only=True)
+    content["about"]["recipe"]["model"]["weights"] = "packaged"
+    torch.save(content, tmp_path / "best.ckpt")
+    assert load_trained(tmp_path / "best.ckpt").recipe.model.weights == "packaged"
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda c: c.pop("state_dict"), "is not a checkpoint of softnce train: it has no 'state_dict'"),
+        (lambda c: c["about"].pop("classes"), "is not a checkpoint of softnce train: it has no 'classes'"),
+        (lambda c: c.update(state_dict=[1]), "is not a checkpoint of softnce train"),
+        (lambda c: c["state_dict"].pop("model.head.weight"), r"its weights do not fit its recipe: .*head\.weight"),
+    ],
+)
+def test_incomplete_checkpoints_are_one_line(run, tmp_path, damage, said):
+    content = torch.load(run[0] / "out" / "best.ckpt", weights_only=True)
+    damage(content)
+    torch.save(content, tmp_path / "best.ckpt")
+    with pytest.raises(ValueError, match=said) as raised:
+        load_trained(tmp_path / "best.ckpt")
+    assert "\n" not in str(raised.value)

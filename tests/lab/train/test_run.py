@@ -1,5 +1,6 @@
 """Training stays alive, and the machine it runs on does not change what it learns."""
 
+import errno
 import json
 import os
 import random
@@ -7,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +17,13 @@ import torch
 from lab.training import run_until, same
 
 from softnce.lab import recipes
+from softnce.lab.models.images import build_backbone
 from softnce.lab.recipes.recipe import Compute, Data, Head, Loss, Model, Optimiser, Recipe, Schedule, Targets
+from softnce.lab.stored import Unreadable
 from softnce.lab.train import run as train
-from softnce.lab.train.checkpoints import AtomicCheckpointIO, Checkpoints, Interrupted, NotSaved, Unreadable
+from softnce.lab.train.checkpoints import WEIGHTS, AtomicCheckpointIO, Checkpoints, Interrupted, NotSaved
 from softnce.lab.train.classifier import Classifier, Diverged
+from softnce.lab.train.evaluate import evaluate, load_trained
 
 HARD = Targets()
 SOFT = Targets(smoothing=0.1, mixup=0.8, cutmix=1.0)
@@ -92,14 +97,11 @@ def test_killed_runs_end_in_the_same_bits(uninterrupted, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 3, 4])
-def test_every_checkpoint_resumes_exactly(uninterrupted, images, tmp_path, step, monkeypatch):
+def test_every_checkpoint_resumes_exactly(uninterrupted, tmp_path, step):
     """In the middle of an epoch, at its end, at the start of the next: stop there, resume, compare."""
     recipe, whole, results = uninterrupted
-    seen = Checkpoints._asked_to_stop
-    monkeypatch.setattr(Checkpoints, "_asked_to_stop", lambda self, trainer: trainer.global_step == step)
-    with pytest.raises(Interrupted):
+    with stopping_at(step), pytest.raises(Interrupted):
         train.train(recipe, tmp_path / "run")
-    monkeypatch.setattr(Checkpoints, "_asked_to_stop", seen)
     assert load(tmp_path / "run" / "last.ckpt")["global_step"] == step
     assert train.train(recipe, tmp_path / "run", resume=True) == results
     a, b = load(whole / "last.ckpt"), load(tmp_path / "run" / "last.ckpt")
@@ -113,10 +115,11 @@ def test_results_and_best_checkpoint(uninterrupted):
     assert json.loads((out / "results.json").read_text()) == results
     assert results["last"]["epoch"] == 3
     assert results["best"]["top1"] >= results["last"]["top1"]
-    assert load(out / "best.ckpt")["epoch"] == results["best"]["epoch"]
+    best = load(out / "best.ckpt")
+    assert best["epoch"] == results["best"]["epoch"]
+    assert best.keys() == set(WEIGHTS)  # nothing of the optimiser
+    assert (out / "best.ckpt").stat().st_size < (out / "last.ckpt").stat().st_size / 3
     assert recipes.load(str(out / "recipe.yaml")) == recipe
-    from softnce.lab.train.evaluate import evaluate
-
     measured = evaluate(out, progress=False, workers=0).results  # in a process, a loader and a network of its own
     for name in ("top1", "nll", "ece", "brier"):
         assert measured[name] == pytest.approx(results["best"][name], abs=1e-6), name
@@ -132,6 +135,16 @@ def plain(images, **changes):
         "compute": Compute(accelerator="cpu", progress=False),
     } | changes
     return small(images, **changes)
+
+
+def two_processes(*argv):
+    """``softnce train`` under torchrun."""
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "softnce", "train", *argv,
+    ]  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums round by their order
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
 
 
 def weights(out):
@@ -152,14 +165,7 @@ def test_two_processes_learn_what_one_does(images, tmp_path, loss, targets):
     """20 updates of 24 rows, every third of 18; rows are dealt 12 + 12 and 10 + 8."""
     recipe = plain(images, loss=loss, targets=targets)
     train.train(recipe, tmp_path / "one")
-    file = write(recipe, tmp_path / "r.yaml")
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
-        "-m", "softnce", "train", file, "--out", str(tmp_path / "two"),
-    ]  # fmt: skip
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums round by their order
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    done = two_processes(write(recipe, tmp_path / "r.yaml"), "--out", str(tmp_path / "two"))
     assert done.returncode == 0, done.stderr
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     start = train.prepare(recipe, tmp_path / "start").classifier.state_dict()
@@ -167,6 +173,42 @@ def test_two_processes_learn_what_one_does(images, tmp_path, loss, targets):
     assert difference(one, two) <= 1e-5
     measured = [json.loads((tmp_path / name / "results.json").read_text())["last"] for name in ("one", "two")]
     assert measured[0] == pytest.approx(measured[1], abs=1e-5)
+
+
+@contextmanager
+def stopping_at(step):
+    """As if a signal came in that update."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "_asked", lambda self, trainer: (trainer.global_step == step, False))
+        yield
+
+
+@pytest.mark.slow
+def test_a_run_moves_between_numbers_of_processes_and_micro_batches(images, tmp_path):
+    """One process, two, one again with other micro-batches, stopped within and between epochs: always 21 updates.
+
+    By SGD: Adam divides by the size of gradients and so enlarges what sums in another order round differently.
+    """
+    recipe = plain(
+        images,
+        optimiser=Optimiser("sgd", batch=24, base_lr=1.0),
+        schedule=Schedule(epochs=7, warmup_epochs=1.0),
+        compute=Compute("cpu", micro_batch=4, progress=False),
+    )
+    train.train(recipe, tmp_path / "whole")
+    out = tmp_path / "moved"
+    with stopping_at(5), pytest.raises(Interrupted):
+        train.train(recipe, out)
+    done = two_processes("--resume", str(out), "--schedule.max_steps", "10")
+    assert done.returncode == 0, done.stderr
+    assert load(out / "last.ckpt")["global_step"] == 10
+    with stopping_at(15), pytest.raises(Interrupted):  # the end of an epoch, whose last batch has 18 rows
+        train.train(replace(recipe, compute=replace(recipe.compute, micro_batch=12)), out, resume=True)
+    train.train(replace(recipe, compute=replace(recipe.compute, micro_batch=0)), out, resume=True)
+    a, b = load(tmp_path / "whole" / "last.ckpt"), load(out / "last.ckpt")
+    assert a["global_step"] == b["global_step"] == 21
+    assert a["epoch"] == b["epoch"] == 6
+    assert difference(a["state_dict"], b["state_dict"]) <= 1e-6
 
 
 @pytest.mark.slow
@@ -203,11 +245,11 @@ def test_failed_write_names_the_checkpoint_that_is_left(images, tmp_path, monkey
 
     def fill(self, checkpoint, path, storage_options=None):
         if checkpoint["global_step"] > 2:
-            raise OSError(28, "No space left on device")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         save(self, checkpoint, path, storage_options)
 
     monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", fill)
-    with pytest.raises(NotSaved, match=r"last\.ckpt at step 3: .*No space left.*; the one of step 2 is intact"):
+    with pytest.raises(NotSaved, match=r"last\.ckpt at step 3: the disk is full; the one of step 2 is intact"):
         train.train(small(images), tmp_path / "run")
     assert load(tmp_path / "run" / "last.ckpt")["global_step"] == 2
 
@@ -224,8 +266,47 @@ def test_a_run_is_not_overwritten(uninterrupted, images):
 
 def test_one_process_trains_in_a_folder(uninterrupted):
     recipe, out, _ = uninterrupted
+    before = (out / "recipe.yaml").read_bytes()
+    changed = replace(recipe, schedule=replace(recipe.schedule, epochs=9))
     with train._alone_in(out), pytest.raises(train.Occupied, match="another process is training in"):
+        train.train(changed, out, resume=True)
+    assert (out / "recipe.yaml").read_bytes() == before  # what the other process would be resumed with
+
+
+def test_what_changes_only_speed_or_extends_a_run_may_change(uninterrupted, tmp_path):
+    recipe, whole, _ = uninterrupted
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    faster = replace(
+        recipe,
+        data=replace(recipe.data, corrupt="skip", workers=1, cache=tmp_path / "cache"),
+        compute=replace(
+            recipe.compute, micro_batch=12, eval_batch=7, checkpoint_steps=2, devices=1, deterministic=True
+        ),
+        schedule=replace(recipe.schedule, epochs=5),
+    )
+    results = train.train(faster, out, resume=True)
+    assert (results["last"]["epoch"], results["last"]["step"]) == (4, 15)
+    assert recipes.load(str(out / "recipe.yaml")) == faster
+    shorter = replace(faster, schedule=replace(recipe.schedule, epochs=2))
+    with pytest.raises(ValueError, match=r"schedule.epochs was 5, is 2"):
+        train.train(shorter, out, resume=True)
+
+
+def test_a_flipped_bit_does_not_resume(uninterrupted, tmp_path):
+    recipe, whole, _ = uninterrupted
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    last = out / "last.ckpt"
+    content = bytearray(last.read_bytes())
+    kept = load(last)["state_dict"]["model.backbone.patch_embed.proj.weight"]
+    content[content.find(kept.numpy().tobytes()) + 100] ^= 4
+    last.write_bytes(content)
+    assert not torch.equal(load(last)["state_dict"]["model.backbone.patch_embed.proj.weight"], kept)  # torch is silent
+    with pytest.raises(Unreadable, match=r"last.ckpt is damaged \(the checksum of \d+ is wrong\)"):
         train.train(recipe, out, resume=True)
+    with pytest.raises(ValueError, match=r"last.ckpt is not a checkpoint .*: the checksum of \d+ is wrong"):
+        load_trained(last)
 
 
 def test_a_damaged_checkpoint_is_named(uninterrupted, tmp_path):
@@ -233,10 +314,9 @@ def test_a_damaged_checkpoint_is_named(uninterrupted, tmp_path):
     shutil.copytree(out, tmp_path / "run")
     last = tmp_path / "run" / "last.ckpt"
     last.write_bytes(last.read_bytes()[:5000])
-    with pytest.raises(Unreadable, match=r"last.ckpt is damaged .*copy best.ckpt over it"):
+    with pytest.raises(Unreadable, match=r"last.ckpt is damaged .*delete it to start from the beginning"):
         train.train(recipe, tmp_path / "run", resume=True)
-    shutil.copy(out / "best.ckpt", last)
-    train.train(recipe, tmp_path / "run", resume=True)
+    load_trained(tmp_path / "run")  # the best epoch's weights are as they were
 
 
 def test_a_file_is_no_folder_for_a_run(images, tmp_path):
@@ -264,3 +344,25 @@ def test_frozen_backbone_trains_the_head_on_kept_features(images, tmp_path):
     # the best epoch was chosen on the held-out part; the test split was measured once, from images
     assert results["test"].keys() >= {"top1", "ece"}
     assert results["best"].keys() >= {"epoch", "top1"}
+    # the evaluation reads the images anew and finds what the features said
+    measured = evaluate(tmp_path / "run", split="validation", workers=0, progress=False).results
+    assert measured["nll"] == pytest.approx(results["best"]["nll"], abs=1e-5)
+
+
+def test_a_frozen_backbone_that_has_changed_is_not_resumed(images, tmp_path):
+    file = tmp_path / "weights.pth"
+    recipe = plain(
+        images,
+        data=Data("arrays", images, image_size=32, workers=0, cache=tmp_path / "cache"),
+        model=Model("test_vit", str(file), drop_path=0.0, freeze="backbone"),
+        targets=HARD,
+        schedule=Schedule(epochs=2, warmup_epochs=0.0, max_steps=2),
+    )
+    for seed, words in enumerate([None, "gives other weights than the backbone of this run had"]):
+        torch.manual_seed(seed)
+        torch.save(build_backbone(Model("test_vit"), 32).state_dict(), file)
+        if words is None:
+            train.train(recipe, tmp_path / "run")
+        else:
+            with pytest.raises(Unreadable, match=words):
+                train.train(recipe, tmp_path / "run", resume=True)

@@ -1,10 +1,9 @@
 """``softnce bench``: time and memory of the losses compared with others, or of the parts of a recipe's update."""
 
-import sys
-
 import torch
 from rich.console import Console
 
+from softnce.cli import refuse
 from softnce.lab import recipes
 from softnce.lab.bench import update
 from softnce.lab.bench.run import PRESETS, Config, run
@@ -44,7 +43,7 @@ def main(argv: list[str]) -> None:
     try:
         run(config)
     except ValueError as error:
-        sys.exit(f"softnce bench: {error}")
+        refuse(f"softnce bench: {error}")
 
 
 def _bench_recipe(name: str, *options: str) -> None:
@@ -53,5 +52,5 @@ def _bench_recipe(name: str, *options: str) -> None:
     try:
         table = update.measure(recipes.load(name), config)
     except ValueError as error:
-        sys.exit(f"softnce bench: {error}")
+        refuse(f"softnce bench: {error}")
     Console().print(table.rich())

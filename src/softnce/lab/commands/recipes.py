@@ -1,9 +1,8 @@
 """``softnce recipes``: list the recipes, or show one with every value filled in."""
 
-import sys
-
+from softnce.cli import refuse
 from softnce.lab import recipes
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe
 
 HELP = """usage: softnce recipes [NAME]
 
@@ -17,19 +16,21 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def _row(name: str, recipe: Recipe | GraphRecipe) -> list[str]:
+def _row(name: str, recipe: AnyRecipe) -> list[str]:
     """The values of the paper's tables, as the run will use them; – where a recipe has no such value."""
     o, t, s = recipe.optimiser, recipe.targets, recipe.schedule
-    images = isinstance(recipe, Recipe)
     values = (
-        recipe.optimiser.base_lr if isinstance(recipe, Recipe) else None,
+        None if isinstance(recipe, GraphRecipe) else recipe.optimiser.base_lr,
         o.lr, o.batch, s.epochs, s.warmup_epochs, o.weight_decay,
-        recipe.optimiser.layer_decay if isinstance(recipe, Recipe) else None,
-        t.smoothing, t.mixup if images else None, t.cutmix if images else None,
+        None if isinstance(recipe, GraphRecipe) else recipe.optimiser.layer_decay,
+        t.smoothing,
+        None if isinstance(recipe, GraphRecipe) else t.mixup,
+        t.cutmix if isinstance(recipe, Recipe) else None,
     )  # fmt: skip
     drop_path = f"{recipe.model.drop_path:g}" if isinstance(recipe, Recipe) else "–"
     numbers = ("–" if value is None else f"{value:g}" for value in values)
-    return [name, o.name, *numbers, recipe.data.augment, drop_path]
+    augment = getattr(recipe.data, "augment", "–")
+    return [name, o.name, *numbers, augment, drop_path]
 
 
 def main(argv: list[str]) -> None:
@@ -37,14 +38,14 @@ def main(argv: list[str]) -> None:
         print(HELP, end="")
         return
     if len(argv) > 1:
-        sys.exit(f"softnce recipes: at most one NAME, got {len(argv)}\n\n{HELP}")
+        refuse(f"softnce recipes: got {' '.join(argv)!r}, need at most one NAME")
     try:
         if argv:
             print(recipes.to_yaml(recipes.load(argv[0])), end="")
             return
         rows = [_row(name, recipes.load(name)) for name in recipes.names()]
     except ValueError as error:
-        sys.exit(f"softnce recipes: {error}")
+        refuse(f"softnce recipes: {error}")
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
     for cells in (COLUMNS, *rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())

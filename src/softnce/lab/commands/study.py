@@ -1,8 +1,8 @@
 """``softnce study``: run one experiment, or all."""
 
-import sys
-
+from softnce.cli import Refused, fail, nearest, refuse
 from softnce.lab.configuration import from_args
+from softnce.lab.experiment.parallel import Killed
 from softnce.lab.experiment.results import damage_on_stderr
 from softnce.lab.experiment.study import DEFAULT_OUT, Study, StudyConfig
 from softnce.lab.studies import in_order, load, names
@@ -21,8 +21,8 @@ def main(argv: list[str]) -> None:
     elif name in names():
         print(f"to build the page: softnce report {_run_one(load(name), options)}")
     else:
-        print(f"softnce study: unknown study {name!r}; the studies are {', '.join(names())}", file=sys.stderr)
-        raise SystemExit(2)
+        near = nearest(name, [*names(), "all", "list"])
+        refuse(f"softnce study: unknown study {name!r}; did you mean {near!r}? `softnce study list` lists the studies")
 
 
 def _run_one(study: Study, options: list[str]) -> str:
@@ -33,8 +33,9 @@ def _run_one(study: Study, options: list[str]) -> str:
         with damage_on_stderr():
             study.make(config)
     except ValueError as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        refuse(f"{prog}: {error}")
+    except Killed as error:
+        fail(f"{prog}: a run failed, {error}; finished runs are saved")
     return config.out
 
 
@@ -49,11 +50,8 @@ def _run_all(options: list[str]) -> None:
         out = config.out
         try:
             _run_one(study, options)
-        except SystemExit as stop:
-            if stop.code != 2:
-                raise
+        except Refused:
             missing.append(study.name)
     print(f"to build the page: softnce report {out}")
     if missing:
-        print(f"softnce study all: could not run {', '.join(missing)}; see above", file=sys.stderr)
-        raise SystemExit(2)
+        refuse(f"softnce study all: could not run {', '.join(missing)}; see above")

@@ -1,13 +1,16 @@
-"""Features of a frozen backbone: computed once and cached on disk."""
+"""Features of a frozen backbone: computed once and cached on disk, under a name that follows from their content."""
 
 import hashlib
 import json
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from rich.progress import track
 from torch import Tensor, nn
 
+from softnce.lab import stored
 from softnce.lab.atomic import replacing
 from softnce.lab.data.batches import EvaluationBatches, Loader
 from softnce.lab.data.image_loader import ImageRows
@@ -15,41 +18,75 @@ from softnce.lab.data.images import ImageArray, ImageFiles, Images, Part
 from softnce.lab.data.transforms import evaluation_transform, statistics
 from softnce.lab.recipes.recipe import Recipe
 
+import timm  # isort: skip
+
 
 def features_of(recipe: Recipe, backbone: nn.Module, images: Images) -> Tensor:
     """Features (N, dim) of the images, prepared as in evaluation; from the cache if they are there.
 
-    The cache key covers the model, its weights, the transform and the images (for files, their names and labels).
+    The cache key covers the content of the backbone's weights and of the images, the network and the transform; so a
+    start reads every image once to see that none has changed. A damaged file is computed again.
     """
     if isinstance(images, Part):
         return features_of(recipe, backbone, images.whole)[images.indices]
-    path = cache_path(recipe, images)
+    path = cache_path(recipe, backbone, images)
     if path.is_file():
-        return torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            features = stored.load(path)
+            if isinstance(features, Tensor) and len(features) == len(images.labels):
+                return features
+            reason = "it does not hold a row per image"
+        except stored.Unreadable as error:
+            reason = str(error)
+        warnings.warn(f"computing features again: {path}: {reason}", stacklevel=2)
     features = compute_features(recipe, backbone, images)
-    with replacing(path, shared=True) as partial:
-        torch.save(features, partial)
+    try:
+        with replacing(path, shared=True) as partial, partial.open("wb") as file:
+            torch.save(features, file)
+    except (OSError, RuntimeError) as error:  # torch reports a failed write as either
+        warnings.warn(f"the features are not kept: cannot write {path}: {error}", stacklevel=2)
     return features
 
 
-def cache_path(recipe: Recipe, images: Images) -> Path:
-    weights = Path(recipe.model.weights)
+def cache_path(recipe: Recipe, backbone: nn.Module, images: Images) -> Path:
     description = [
         recipe.model.name,
-        [str(weights.resolve()), weights.stat().st_size] if weights.is_file() else recipe.model.weights,
+        timm.__version__,
         recipe.data.image_size,
         recipe.data.crop,
         statistics(recipe.data, recipe.model),
         recipe.compute.precision,
+        *(["skip"] if recipe.data.corrupt == "skip" else []),  # other images may stand in for unreadable ones
     ]
-    digest = hashlib.sha256(json.dumps(description).encode())
+    digest = hashlib.blake2b(json.dumps(description).encode(), digest_size=8)
+    digest.update(weights_digest(backbone))
     digest.update(images.labels.numpy().tobytes())
     if isinstance(images, ImageArray):
+        digest.update(repr(images.pixels.shape).encode())
         digest.update(images.pixels.tobytes())
     elif isinstance(images, ImageFiles):
-        digest.update("\n".join(images.paths.tolist()).encode())
-    name = f"{recipe.model.name}-{recipe.data.kind}-{recipe.data.image_size}-{digest.hexdigest()[:16]}.pt"
+        with ThreadPoolExecutor(8) as pool:
+            for content in pool.map(_file_digest, images.paths.tolist()):
+                digest.update(content)
+    name = f"{recipe.model.name}-{recipe.data.kind}-{recipe.data.image_size}-{digest.hexdigest()}.pt"
     return recipe.data.cache.expanduser() / name
+
+
+def weights_digest(network: nn.Module) -> bytes:
+    """Changes with any parameter or buffer."""
+    digest = hashlib.blake2b()
+    for name, value in network.state_dict().items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.digest()
+
+
+def _file_digest(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "blake2b").digest()
+    except OSError:  # as unreadable now as when its features are computed, which reports it
+        return b"unreadable"
 
 
 @torch.inference_mode()

@@ -1,6 +1,5 @@
 """Shares of a batch as tensors: images read and augmented, or rows of features."""
 
-import os
 import warnings
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from softnce.cli import printable
 from softnce.lab.data.batches import Batch, CorruptImage, Share
 from softnce.lab.data.images import Images
 from softnce.lab.data.transforms import Transform
@@ -49,7 +49,7 @@ class ImageRows(Dataset):
             ) from error
         if row not in self.named:
             self.named.add(row)
-            warnings.warn(f"skipped {self.images.name(row)}: {error}", stacklevel=2)
+            warnings.warn(printable(f"skipped {self.images.name(row)}: {error}"), stacklevel=2)
         same = (self.labels == self.labels[row]).nonzero()[:, 0].tolist()
         place = same.index(row)
         for other in same[place + 1 :] + same[:place]:
@@ -87,8 +87,3 @@ def _batch(inputs: Tensor, labels: Tensor, share: Share, skipped: int) -> Batch:
     assert share.own is not None
     own = share.own
     return Batch(inputs, labels[share.batch[own]], labels[share.batch], own, share.step, skipped)
-
-
-def worker_count(wanted: int, devices: int) -> int:
-    """No more processes than there are cores for each device."""
-    return min(wanted, max(0, (os.cpu_count() or 1) // max(1, devices)))

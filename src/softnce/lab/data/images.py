@@ -44,8 +44,12 @@ class ImageFiles:
 
 
 def read_image(path: str | Path) -> Image.Image:
-    """An image file as RGB of 8 bits."""
-    with Image.open(path) as file:
+    """An image file as RGB of 8 bits; raises OSError, SyntaxError or ValueError if it cannot be read."""
+    try:
+        opened = Image.open(path)
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from None
+    with opened as file:
         if file.mode == "F":
             raise ValueError("its pixels are floating point numbers; 8 or 16 bits are needed")
         if file.mode.startswith("I"):  # 16 bits; Pillow would cut off at 255
@@ -103,9 +107,13 @@ def open_images(data: Data, split: Split) -> Images:
 
     With ``data.holdout`` evaluation is on a part of the training set that training leaves out, the same for every seed.
     """
-    if data.holdout == 0:
+    if split == "evaluation" and data.holdout == 0:
         return _open(data, split)
     whole = _open(data, "train")
+    if data.share < 1:
+        whole = Part(whole, stratified(whole.labels, data.share)[1])
+    if data.holdout == 0:
+        return whole
     kept, held = stratified(whole.labels, data.holdout)
     return Part(whole, kept if split == "train" else held)
 

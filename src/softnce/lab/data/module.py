@@ -7,7 +7,7 @@ from torch import Tensor
 
 from softnce.lab.data.batches import TrainingBatches
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe
 
 import lightning as L  # isort: skip
 
@@ -30,7 +30,7 @@ class TrainingData(L.LightningDataModule):
     network: Any = None
     drop_last = False
 
-    def __init__(self, recipe: Recipe | GraphRecipe, world: int) -> None:
+    def __init__(self, recipe: AnyRecipe, world: int) -> None:
         super().__init__()
         self.recipe: Any = recipe
         self.world = world
@@ -38,6 +38,11 @@ class TrainingData(L.LightningDataModule):
     @property
     def rank(self) -> int:
         return 0 if self.trainer is None else self.trainer.global_rank
+
+    @property
+    def devices(self) -> int:
+        """Devices of this machine, which share its cores."""
+        return 1 if self.trainer is None else self.trainer.num_devices
 
     def batches(self, rank: int) -> TrainingBatches:
         batch = self.recipe.optimiser.batch
@@ -49,5 +54,6 @@ class TrainingData(L.LightningDataModule):
             self.world,
             self.recipe.seed,
             in_pairs=self.recipe.targets.mixes,
+            mix_group=self.recipe.targets.mix_group,
             drop_last=self.drop_last,
         )

@@ -22,6 +22,7 @@ from torch_geometric.data import Data
 from softnce.lab.data import layout
 from softnce.lab.data.celltypegraph import find_specimens, load_specimen
 from softnce.lab.data.folds import honest_folds, published_folds
+from softnce.lab.data.planetoid import read_graph
 
 Transform = Callable[[Data], Data]
 
@@ -118,21 +119,15 @@ def planetoid_task(
     and dropout need not draw for the zeros, which would be most of the cost of training a GCN.
 
     Args:
-        root: holds the raw files ``<name>/raw/ind.<name>.*`` as PyG's ``Planetoid`` keeps them.
+        root: holds the raw files ``<name>/raw/ind.<name>.*`` as PyG's ``Planetoid`` keeps them; not unpickled.
         name: ``Cora``, ``CiteSeer`` or ``PubMed``.
         transform: applied to the training graph only.
     """
-    from torch_geometric.datasets import Planetoid
     from torch_geometric.transforms import NormalizeFeatures
 
     if name not in ("Cora", "CiteSeer", "PubMed"):
         raise ValueError(f"name: got {name!r}, need Cora, CiteSeer or PubMed")
-    raw = Path(root) / name / "raw"
-    parts = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
-    missing = [part for part in (f"ind.{name.lower()}.{p}" for p in parts) if not (raw / part).is_file()]
-    if missing:
-        raise FileNotFoundError(f"{raw}: missing {', '.join(missing)}")
-    graph = Planetoid(str(root), name, transform=NormalizeFeatures())[0]
+    graph = NormalizeFeatures()(read_graph(Path(root) / name / "raw", name))
     if not torch.sparse.check_sparse_tensor_invariants.is_enabled():
         torch.sparse.check_sparse_tensor_invariants.disable()  # as it is; said aloud, torch does not warn when batching
     graph.x = graph.x.to_sparse().coalesce()

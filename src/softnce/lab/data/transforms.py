@@ -10,6 +10,7 @@ from softnce.lab.models.images import PACKAGED_MEAN, PACKAGED_STD
 from softnce.lab.recipes.recipe import Data, Model
 
 from timm.data import auto_augment, create_transform  # isort: skip
+from timm.models import get_pretrained_cfg  # isort: skip
 
 Transform = Callable[[Image.Image], Tensor]
 
@@ -34,10 +35,15 @@ STATISTICS = {
 
 
 def statistics(data: Data, model: Model) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Channel means and deviations: as given, as the weights were trained with, or the data set's (or ImageNet's)."""
+    """Channel means and deviations: as given, as the weights were trained with, or the data set's (or ImageNet's).
+
+    MAE's weights and those of files get the data set's, as in the paper.
+    """
     mean, deviation = STATISTICS.get(data.kind, STATISTICS["imagenet"])
     if model.weights == "packaged":
         mean, deviation = PACKAGED_MEAN, PACKAGED_STD
+    elif model.weights == "hub" and (theirs := get_pretrained_cfg(model.name)):
+        mean, deviation = theirs.mean, theirs.std
     return tuple(data.mean or mean), tuple(data.std or deviation)
 
 
@@ -54,14 +60,19 @@ def training_transform(data: Data, model: Model) -> Transform:
     if data.augment == "none":
         return evaluation_transform(data, model)
     mean, deviation = statistics(data, model)
-    return create_transform(
-        data.image_size,
-        is_training=True,
-        color_jitter=0.0,
-        auto_augment=None if data.augment == "crop" else data.augment,
-        interpolation="bicubic",
-        re_prob=data.erasing,
-        re_mode="pixel",
-        mean=mean,
-        std=deviation,
-    )
+    try:
+        return create_transform(
+            data.image_size,
+            is_training=True,
+            color_jitter=0.0,
+            auto_augment=None if data.augment == "crop" else data.augment,
+            interpolation="bicubic",
+            re_prob=data.erasing,
+            re_mode="pixel",
+            mean=mean,
+            std=deviation,
+        )
+    except (AssertionError, ValueError, KeyError, IndexError) as error:
+        raise ValueError(
+            f"data.augment: got {data.augment!r}, need none, crop or a string of timm such as rand-m9-mstd0.5-inc1"
+        ) from error

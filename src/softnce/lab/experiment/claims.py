@@ -6,7 +6,8 @@ A study's claims are data, ``claims.toml`` in its folder; its ``findings.py`` an
         return {"small-batch-drop": Finding("−3.9 ± 0.4 points", "CIFAR-100 features, 20 seeds", "reproduced")}
 
 The page opens with all claims of all studies. A key without a finding is "not yet run"; what the rows cannot decide
-(a short preset, an interval that contains both answers) has the verdict "undecided".
+(a short preset, an interval that contains both answers) has the verdict "undecided", and says how many seeds would
+decide if the gap is as measured (80 % power).
 """
 
 import difflib
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from softnce.lab.experiment.statistics import Estimate
+from softnce.lab.experiment.statistics import MOST_SEEDS, Estimate, seeds_needed
 from softnce.lab.experiment.text import prose
 
 MARGIN = 0.5
@@ -40,7 +41,7 @@ class Claim:
     Attributes:
         key: stable name.
         text: the claim in one sentence.
-        where: the paper's figure or table with its LaTeX label, label of the equation, or title of the section.
+        where: figure, table, equation or section of the paper, in words.
         paper: the paper's figure.
         study: the study that tests it.
     """
@@ -100,6 +101,23 @@ def on_par(gap: Estimate) -> Verdict:
     if gap.low > -MARGIN and gap.high < MARGIN:
         return "reproduced"
     return "not reproduced" if gap.low > MARGIN or gap.high < -MARGIN else "undecided"
+
+
+def ahead_would_take(gap: Estimate, unit: str = "seeds") -> str:
+    """Of an undecided lead, how many seeds would decide it; nothing where it is decided."""
+    return _would_take(gap, abs(gap.mean), unit) if ahead(gap) == "undecided" else ""
+
+
+def on_par_would_take(gap: Estimate, unit: str = "seeds") -> str:
+    """Of an undecided equivalence, how many seeds would decide it; nothing where it is decided."""
+    return _would_take(gap, abs(abs(gap.mean) - MARGIN), unit) if on_par(gap) == "undecided" else ""
+
+
+def _would_take(gap: Estimate, distance: float, unit: str) -> str:
+    if gap.count < 2:
+        return ""
+    count = seeds_needed(gap, distance)
+    return f" ({f'about {count:,}' if count else f'more than {MOST_SEEDS:,}'} {unit} would decide)"
 
 
 def checked(study: str, claims: Sequence[Claim], findings: Mapping[str, Finding]) -> dict[str, Finding]:

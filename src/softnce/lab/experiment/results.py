@@ -19,9 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from filelock import FileLock
+
+from softnce.lab.atomic import why
 
 
 class DamagedLine(UserWarning):
@@ -72,10 +75,11 @@ class Results:
         self.path = Path(directory) / f"{study}.jsonl"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab"):
+            # the file itself comes with its first run, so that a study that cannot run leaves none
+            with self.path.open("ab") if self.path.exists() else TemporaryFile(dir=self.path.parent):
                 pass
         except OSError as error:
-            raise ValueError(f"out: cannot write {self.path}: {error.strerror}") from None
+            raise ValueError(f"out: cannot write {self.path}: {why(error)}") from None
         self._lock = FileLock(f"{self.path}.lock")
         self._rows: dict[str, Row] = {}
         self._offset = 0
@@ -125,6 +129,8 @@ class Results:
 
     def _read(self) -> None:
         """Read the complete lines added since the last call."""
+        if not self.path.exists():
+            return
         with self.path.open("rb") as file:
             file.seek(self._offset)
             for raw in file:

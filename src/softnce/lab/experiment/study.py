@@ -2,18 +2,21 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from softnce.lab.configuration import check_ranges, option, to_mapping
+from softnce.lab.experiment.choices import Choice
 from softnce.lab.experiment.claims import Claim, Finding, checked, read
+from softnce.lab.experiment.cluster import on_cluster
 from softnce.lab.experiment.parallel import one_per_core
-from softnce.lab.experiment.results import Results, Row
+from softnce.lab.experiment.reservations import shared
+from softnce.lab.experiment.results import Results, Row, run_id
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,6 +30,8 @@ class StudyConfig:
 
     seeds: int = option(3, "number of seeds: 0, 1, …")
     out: str = option(DEFAULT_OUT, "folder for results and figures; studies of one page share it")
+    engine: Literal["processes", "ray"] = option("processes", "one run per core of this machine, or of a Ray cluster")
+    address: str = option("", "of the Ray cluster; auto: the one of this machine; empty: that, or a new one")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -103,27 +108,49 @@ class Study:
         """What the rows say about the claims, by their keys."""
         return checked(self.name, self.claims, self.findings.claims(rows)) if self.claims else {}
 
+    def advise(self, rows: Sequence[Row]) -> list[Choice]:
+        """Which loss to use when, as far as the rows say."""
+        advice = getattr(self.findings, "choices", None)
+        return advice(rows) if advice else []
+
     def make(self, config: StudyConfig) -> None:
-        """Do the runs that have no result yet; each is saved when it is finished."""
+        """Do the runs that have no result yet; each is saved when it is finished.
+
+        Several processes can do this in one folder at the same time: they share the runs, and all end when all runs are
+        finished.
+        """
+        if config.engine == "ray" and hasattr(self.run, "execute"):
+            raise ValueError(f"engine: {self.name} computes its runs together on one machine: use --engine processes")
         results = self.results(config.out)
-        self._run(list(dict.fromkeys(self.run.runs(config))), results)
+        self._run(list(dict.fromkeys(self.run.runs(config))), results, config)
         follow_up = getattr(self.run, "follow_up", None)
         if follow_up is not None:
-            self._run(list(dict.fromkeys(follow_up(config, results.rows()))), results)
+            self._run(list(dict.fromkeys(follow_up(config, results.rows()))), results, config)
+            while more := [run for run in follow_up(config, results.rows()) if not results.finished(to_mapping(run))]:
+                self._run(list(dict.fromkeys(more)), results, config)
 
-    def _run(self, runs: list[Any], results: Results) -> None:
+    def _run(self, runs: list[Any], results: Results, config: StudyConfig) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        todo = [run for run in runs if not results.finished(to_mapping(run))]
+        todo = [run for run in runs if not self._finished(run, results)]
         print(f"{self.name}: {len(todo)} runs to do, {len(runs) - len(todo)} already in {results.path}")
         if not todo:
             return
+        if hasattr(self.run, "prepare"):
+            self.run.prepare(todo)
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
         finished = 0
         with Progress(*columns) as progress:
             saved = progress.add_task("runs finished", total=len(todo))
+            outcomes: Iterator[Outcome] = shared(
+                todo,
+                partial(self._execute, progress=progress, config=config),
+                folder=results.path.with_name(f".{self.name}.running"),
+                name=lambda run: run_id(self.name, self.run.VERSION, to_mapping(run)),
+                finished=partial(self._finished, results=results),
+            )
             try:
-                for outcome in self._execute(todo, progress):
+                for outcome in outcomes:
                     results.append(to_mapping(outcome.run), outcome.result, outcome.seconds)
                     finished += 1
                     progress.advance(saved)
@@ -136,11 +163,14 @@ class Study:
                 )
                 raise SystemExit(130) from None
 
-    def _execute(self, todo: list[Any], progress: "Progress") -> Iterator[Outcome]:
-        """The study's own way to do its runs, or ``perform(run)`` for each, one per core, after ``prepare(todo)``."""
+    def _finished(self, run: Any, results: Results) -> bool:
+        return results.finished(to_mapping(run))
+
+    def _execute(self, todo: Iterable[Any], progress: "Progress", config: StudyConfig) -> Iterator[Outcome]:
+        """The study's own way to do its runs, or ``perform(run)`` for each, one per core."""
         if hasattr(self.run, "execute"):
-            yield from self.run.execute(todo, progress)
-            return
-        if hasattr(self.run, "prepare"):
-            self.run.prepare(todo)
-        yield from one_per_core(partial(timed, self.run.perform), todo)
+            together = list(todo)
+            return self.run.execute(together, progress) if together else iter(())
+        if config.engine == "ray":
+            return on_cluster(partial(timed, self.run.perform), todo, address=config.address)
+        return one_per_core(partial(timed, self.run.perform), todo)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from softnce.lab.data.batches import Batch
-from softnce.lab.data.mixing import draw_mix, mix_inputs
+from softnce.lab.data.mixing import draw_batch
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
 from softnce.lab.optimiser import build_optimiser, decay_groups
 from softnce.lab.recipes.recipe import GraphOptimiser, Optimiser, Schedule
@@ -108,16 +108,22 @@ class Classifier(L.LightningModule):
         torch.manual_seed(derived_seed(self.seed, step, batch_idx, rank))  # dropout and stochastic depth
         labels = batch.labels if batch.whole is None else batch.whole
         soft = soft_targets(labels, batch.votes, self.num_classes, self.targets.smoothing)
-        inputs = batch.inputs
+        inputs, mix = batch.inputs, None
         if self.targets.mixes:
             if not isinstance(inputs, Tensor):
                 raise ValueError(
                     f"targets.mixup and cutmix need inputs that are one tensor, got {type(inputs).__name__}"
                 )
-            mix = draw_mix(self.targets, inputs.shape, self.seed, step)
-            if mix is not None:
-                inputs, soft = mix_inputs(inputs, mix), soft.mix(soft.flip(0), mix.share)
-        scores, generator = self(inputs), self._shared_generator(step, batch.labels.device)
+            mix = draw_batch(self.targets, len(labels), inputs.shape, self.seed, step)
+            soft = mix.targets(soft)
+        if mix is None:
+            scores = self(inputs)
+        elif inputs.is_floating_point():
+            scores = self(mix.inputs(inputs, batch.own))
+        else:  # tokens cannot be averaged, what the head takes can
+            network: Any = self.model
+            scores = network.head(mix.inputs(network.embed(inputs), batch.own))
+        generator = self._shared_generator(step, batch.labels.device)
         if batch.whole is None or batch.own is None:
             return self.loss(scores, soft, generator=generator), soft
         if len(batch.own) == 0:
@@ -168,7 +174,10 @@ class Classifier(L.LightningModule):
     # -------------------------------------------------------------------------------------------- evaluation
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.scores.update(self(batch.inputs).float() / self.loss.temperature, batch.labels, batch.inputs)
+        logits = self(batch.inputs).float() / self.loss.temperature
+        if logits.isnan().any():
+            raise Diverged(f"the class scores are NaN after step {self.global_step} (epoch {self.current_epoch})")
+        self.scores.update(logits, batch.labels, batch.inputs)
 
     def on_validation_epoch_end(self) -> None:
         self.scores.gather()

@@ -1,9 +1,9 @@
 """Load the network of a checkpoint, and measure it: accuracy, likelihood, calibration."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
@@ -11,9 +11,9 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from softnce.calibration import ReliabilityCurve, fit_temperature
-from softnce.lab import recipes
+from softnce.lab import recipes, stored
 from softnce.lab.data.batches import Batch, EvaluationBatches, Loader
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe
 from softnce.lab.scores import Scores
 from softnce.lab.targets import IGNORED
 from softnce.lab.train.build import build_network
@@ -23,7 +23,7 @@ from softnce.lab.train.build import build_network
 class Trained:
     """The network of a checkpoint, and what is needed to use it."""
 
-    recipe: Recipe | GraphRecipe
+    recipe: AnyRecipe
     classes: list[str]
     network: nn.Module
     device: torch.device
@@ -36,10 +36,50 @@ class Trained:
 
 @dataclass(frozen=True)
 class Evaluation:
+    """What was measured, and the scores it was measured on.
+
+    Attributes:
+        results: the metrics by name.
+        curve: confidence against accuracy.
+        classes: names of the K classes.
+        logits: (N, K) class scores over temperature, of all rows that count, in order.
+        labels: (N,)
+        confusions: (graphs, K, K) nodes by true and predicted class, of graphs.
+        names: of the rows, where they are files.
+    """
+
     results: dict[str, float]
     curve: ReliabilityCurve
     classes: Sequence[str]
-    confusion: Tensor | None = None  # (K, K) nodes by true and predicted class, of graphs
+    logits: Tensor
+    labels: Tensor
+    confusions: Tensor | None = None
+    names: Sequence[str] | None = None
+
+    @property
+    def right(self) -> Tensor:
+        """(N,) whether the highest score is that of the label."""
+        return self.logits.argmax(1) == self.labels
+
+    def samples(self) -> list[dict[str, Any]]:
+        """Per row: its label, the most probable class, both probabilities, and the negative log-likelihood."""
+        log = self.logits.double().log_softmax(1)
+        best, nll = log.max(1), -log.gather(1, self.labels[:, None])[:, 0]
+        columns = zip(
+            self.labels.tolist(), best.indices.tolist(), best.values.exp().tolist(), nll.tolist(), strict=True
+        )
+        return [
+            {
+                "row": row,
+                **({} if self.names is None else {"name": self.names[row]}),
+                "label": self.classes[label],
+                "predicted": self.classes[predicted],
+                "probability": probability,
+                "probability_of_label": math.exp(-loss),
+                "nll": loss,
+            }
+            for row, (label, predicted, probability, loss) in enumerate(columns)
+        ]
 
 
 def load_trained(path: Path) -> Trained:
@@ -49,18 +89,23 @@ def load_trained(path: Path) -> Trained:
         last = path.with_name("last.ckpt")
         raise ValueError(f"no checkpoint {path}" + (f"; there is {last}" if last.is_file() else ""))
     try:
-        stored = torch.load(path, map_location="cpu", weights_only=True)
-        about = stored["about"]
-        classes = about["classes"]
+        kept = stored.load(path)
+        about, state = kept["about"], kept["state_dict"]
+        classes, features = [str(name) for name in about["classes"]], list(about["features"])
         recipe = recipes.from_plain(about["recipe"], source=f"{path}, recipe")
-    except (KeyError, TypeError, RuntimeError, EOFError, OSError, UnpicklingError) as error:
-        reason = f"{type(error).__name__}: {str(error).partition('. ')[0]}".removesuffix(": ")
-        raise ValueError(f"{path} is not a checkpoint of softnce train: {' '.join(reason.split())}") from error
-    weights = {k.removeprefix("model."): v for k, v in stored["state_dict"].items() if k.startswith("model.")}
-    if isinstance(recipe, Recipe):
-        recipe = replace(recipe, model=replace(recipe.model, weights="none"))
-    network = build_network(recipe, len(classes), about["features"])
-    network.load_state_dict(weights)
+        weights = {k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")}
+    except (stored.Unreadable, KeyError, TypeError, AttributeError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path} is not a checkpoint of softnce train: {reason}") from error
+    # the recipe keeps the name of its weights, which says how images are normalised; they need not be read again
+    bare = recipe
+    if not isinstance(recipe, GraphRecipe):
+        bare = replace(recipe, model=replace(recipe.model, weights="none"))  # type: ignore[arg-type]
+    network = build_network(bare, len(classes), features)
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{path}: its weights do not fit its recipe: {' '.join(str(error).split())}") from error
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return Trained(recipe, classes, network.eval().to(device), device)
 
@@ -87,8 +132,11 @@ def evaluate(
     trained = load_trained(checkpoint)
     recipe, folder = trained.recipe, Path(data_dir or trained.recipe.data.dir)
     recipe = replace(recipe, compute=replace(recipe.compute, eval_batch=batch or recipe.compute.eval_batch))
+    names: Sequence[str] | None = None
     if isinstance(recipe, Recipe):
-        loader, classes, scores = _images(recipe, folder, split, workers)
+        (loader, classes, scores), names = _images(recipe, folder, split, workers)
+    elif isinstance(recipe, TextRecipe):
+        loader, classes, scores = _sentences(recipe, folder, split)
     else:
         loader, classes, scores = _graphs(recipe, folder, split)
     if list(classes) != trained.classes:
@@ -105,19 +153,17 @@ def evaluate(
         kept.append((logits[counted], part.labels[counted]))
     results = scores.compute()
     # what one number could still mend; fitted on the very data it is measured on, so a diagnosis, not a result
-    results["best_temperature"] = fit_temperature(
-        torch.cat([logits for logits, _ in kept]), torch.cat([labels for _, labels in kept])
-    )
+    logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
+    results["best_temperature"] = fit_temperature(logits, labels)
     confusions = getattr(scores, "confusions", None)
-    confusion = None if confusions is None else confusions.sum(0)
-    return Evaluation(results, scores.calibration.curve(), classes, confusion)
+    return Evaluation(results, scores.calibration.curve(), classes, logits, labels, confusions, names)
 
 
 Part = tuple[Loader, Sequence[str], Scores]
 """Batches to evaluate, the names of the classes, and what is measured."""
 
 
-def _images(recipe: Recipe, folder: Path, split: str, workers: int) -> Part:
+def _images(recipe: Recipe, folder: Path, split: str, workers: int) -> tuple[Part, Sequence[str]]:
     from softnce.lab.data.image_module import evaluation_loader
     from softnce.lab.data.images import open_images
 
@@ -126,7 +172,16 @@ def _images(recipe: Recipe, folder: Path, split: str, workers: int) -> Part:
         data = replace(data, holdout=0.0)
     images = open_images(data, "evaluation")
     batches = EvaluationBatches(len(images.labels), recipe.compute.eval_batch)
-    return evaluation_loader(replace(recipe, data=data), images, batches), images.classes, Scores(len(images.classes))
+    loader = evaluation_loader(replace(recipe, data=data), images, batches)
+    names = [images.name(row) for row in range(len(images.labels))]
+    return (loader, images.classes, Scores(len(images.classes))), names
+
+
+def _sentences(recipe: TextRecipe, folder: Path, split: Literal["validation", "test"]) -> Part:
+    from softnce.lab.data.text_module import SentenceData
+
+    data = SentenceData(replace(recipe, data=replace(recipe.data, dir=folder)))
+    return data.evaluation_loader(split), data.classes, Scores(len(data.classes))
 
 
 def _graphs(recipe: GraphRecipe, folder: Path, split: str) -> Part:

@@ -11,6 +11,10 @@ from softnce.lab.recipes.recipe import Compute
 from lightning.pytorch.plugins.environments import SLURMEnvironment  # isort: skip
 
 
+NODE_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+"""What Lightning reads to join machines where no launcher does: where the first one listens, and which one this is."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """Accelerator, devices per node and nodes of a run, in Lightning's terms."""
@@ -25,8 +29,14 @@ class Machine:
 
     @staticmethod
     def of(compute: Compute) -> "Machine":
-        """Devices and nodes: those of torchrun or SLURM, else the recipe's, else all available."""
+        """Devices and nodes: those of torchrun or SLURM, else the recipe's, else all available.
+
+        Raises ValueError if there is no such device, or if several machines cannot know of each other.
+        """
         accelerator = compute.accelerator
+        there = {"gpu": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+        if accelerator in there and not there[accelerator]():
+            raise ValueError(f"compute.accelerator {accelerator}: torch finds none on this machine; use cpu or auto")
         if accelerator == "auto":
             accelerator = "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
         environment = os.environ
@@ -36,10 +46,18 @@ class Machine:
         if SLURMEnvironment.detect() and int(environment.get("SLURM_NTASKS", "1")) > 1:
             nodes = int(environment.get("SLURM_NNODES", "1"))
             return Machine(accelerator, int(environment["SLURM_NTASKS"]) // nodes, nodes)
-        devices = compute.devices or (torch.cuda.device_count() if accelerator == "gpu" else 1)
-        return Machine(accelerator, devices, compute.nodes)
+        available = torch.cuda.device_count() if accelerator == "gpu" else 1
+        if accelerator != "cpu" and compute.devices > available:
+            raise ValueError(f"compute.devices: got {compute.devices}, but this machine has {available}")
+        missing = [name for name in NODE_VARIABLES if name not in environment]
+        if compute.nodes > 1 and missing:
+            raise ValueError(
+                f"compute.nodes {compute.nodes} needs {', '.join(missing)} in the environment of the command on each "
+                "machine, or torchrun or srun to start it"
+            )
+        return Machine(accelerator, compute.devices or available, compute.nodes)
 
 
 def is_first_process() -> bool:
     """Whether this process is rank 0, as far as the launcher has said."""
-    return all(int(os.environ.get(name, "0")) == 0 for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+    return all(int(os.environ.get(name, "0")) == 0 for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))

@@ -123,8 +123,9 @@ def test_fits_find_the_maximum_of_the_likelihood():
     variants = [Variant("nll", lr=1e-2), Variant("info-nce", lr=1e-2)]
     fits = fit(data, variants, [0], batch_size=4000, epochs=1000, dtype=torch.float64)
     objective = Gradient(data, variants, torch.float64).objective
-    gap = objective(fits.weights) - objective(best[:, None].expand(1, 2, 5, 5))
-    assert gap.min() >= 0
+    least = objective(best[:, None].expand(1, 2, 5, 5))
+    gap = objective(fits.weights) - least
+    assert (gap >= -torch.finfo(torch.float64).eps * least.abs()).all()  # an ulp: the fit can land on the optimum
     assert gap.max() < 1e-5
 
 

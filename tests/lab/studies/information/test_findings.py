@@ -38,7 +38,7 @@ def test_the_bound_of_expected_info_nce(excess, verdict):
     rows = of_expected(excess)
     found = studies.load("information").judge([*rows, of_expected(0.4, noise="uniform")[-1]])
     assert found["expected-bound"].verdict == verdict
-    assert "1.40 where the truth is 1.00" in found["expected-bound"].ours
+    assert "1.40, true value 1.00" in found["expected-bound"].ours
     assert found["bound"] == studies.load("information").judge(critics(-0.2, 0.1))["bound"]
 
 

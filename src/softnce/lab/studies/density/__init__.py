@@ -1,4 +1,4 @@
-"""Does InfoNCE estimate parameters better than NLL? The paper's first figure, and what is behind it.
+"""Does InfoNCE estimate parameters better than NLL? The paper's first figure and its cause.
 
 Linear softmax models are fitted to mixtures of Gaussians whose true conditional is known, from orthogonal modes (0 %
 alignment) to almost parallel ones (80 %, an angle of 18°), and scored by KL(p‖q). Five parts:

@@ -270,7 +270,7 @@ def _soft_target(found: Density) -> Finding:
     )
     ours = f"KL {e.mean:.2g} nats at {worst:g} % alignment; {tempered:.2g} with scores divided by {temperature:.2g}"
     if ignorant:
-        ours += f"; answering 1/K always has {ignorant.mean:.2g}"
+        ours += f"; always predicting 1/K gives {ignorant.mean:.2g}"
     verdict: Verdict = "undecided"
     if e.count >= FEWEST_SEEDS:
         if e.high < 2 * found.limit:

@@ -8,7 +8,7 @@ from itertools import product
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Diagonal, Figure, Heat, Level, Line, Mark, Panel, Points, curve
-from softnce.lab.report.page import Block, Section, Table
+from softnce.lab.report.page import Block, Headline, Section, Table
 from softnce.lab.report.style import LOSSES
 from softnce.lab.studies.density.findings import (
     EXPECTED,
@@ -34,8 +34,8 @@ def section(rows: Sequence[Row]) -> Section:
     adam, sgd = (interval(found.gap(highest, optimiser)) for optimiser in PROTOCOLS)
     summary = f"""The paper reports that, as classes overlap, NLL estimates parameters worse than InfoNCE. At
         {highest:g} % alignment NLL's KL minus InfoNCE's is {adam} thousandths of a nat with the paper's small steps
-        (Adam) and {sgd} with noisier ones (SGD); the statistical limit is {1e3 * found.limit:.2f}. The gap is
-        gradient noise, which the batch's label counts in InfoNCE's denominator cancel."""
+        (Adam) and {sgd} with noisier steps (SGD); the statistical limit is {1e3 * found.limit:.2f}. The
+        cause is gradient noise. The batch's label counts in InfoNCE's denominator cancel it."""
     method = f"""{d["num_modes"]} modes of unit length in {d["dimension"]} dimensions, the first at one angle to all
         others; {d["num_points"]} points drawn around ten times the modes, resampled to {d["num_samples"]} samples,
         labels from softmax(xᵀθ). A seed fixes all of it; alignments of one seed share their random numbers. The paper
@@ -52,7 +52,9 @@ def section(rows: Sequence[Row]) -> Section:
         _maps_figure(found) if found.maps else None,
         _speed_text(found) if found.speed else None,
     ]
-    return Section("Estimating a known conditional", summary, blocks, [method])
+    headline = f"""Where classes overlap ({highest:g} % alignment), NLL's KL minus InfoNCE's is {adam} thousandths of a
+        nat with the paper's small steps and {sgd} with noisier steps: an effect of gradient noise."""
+    return Section("Estimating a known conditional", summary, blocks, [method], Headline(30, headline, "kl"))
 
 
 def _kl_figure(found: Density) -> Figure:
@@ -61,7 +63,7 @@ def _kl_figure(found: Density) -> Figure:
     panels = []
     for optimiser, words in (("adam", "(a) the paper's protocol: Adam"), ("sgd", "(b) noisier: SGD")):
         marks: list[Mark] = [
-            Line("answering 1/K always", *curve(found.exact("uniform"))[:2], dash="dash"),
+            Line("always predicting 1/K", *curve(found.exact("uniform"))[:2], dash="dash"),
             Line("maximum likelihood", *curve(found.exact("kl"))[:2], dash="dot"),
             *(Line.of_loss(loss, *curve(found.kl(loss, optimiser))) for loss in PAIR),
             Level(LIMIT, found.limit),
@@ -71,8 +73,8 @@ def _kl_figure(found: Density) -> Figure:
         rate = "".join(f", {row.config['lr']:g}" for row in found.of("nll", optimiser)[:1])
         panels.append(Panel(f"{words}{rate}", ALIGNMENT, KL, marks, y_range=(0, top)))
     caption = f"""Error of the fitted conditional; mean and 95 % confidence band over
-        {counted(max(e.count for e in fitted), "seed")}. (a) With small steps both losses reach what sampled labels
-        allow. (b) With noisy steps NLL does not, InfoNCE does."""
+        {counted(max(e.count for e in fitted), "seed")}. (a) With small steps both losses reach the statistical
+        limit. (b) With noisy steps only InfoNCE does."""
     return Figure("kl", caption, panels, panel_size=(4.6, 3.4))
 
 
@@ -87,8 +89,8 @@ def _kl_text(found: Density) -> str:
             errors.append(f"{how}: {last.mean:.4f}")
     if not ranges:
         return ""
-    return f"""Mean error relative to the limit, from 20 % alignment on: {"; ".join(ranges)}. Root mean square error
-        of the parameters at {max(found.alignments):g} %: {"; ".join(errors)}."""
+    return f"""Mean error relative to the limit, for alignments of 20 % and more: {"; ".join(ranges)}. Root mean square
+        error of the parameters at {max(found.alignments):g} %: {"; ".join(errors)}."""
 
 
 def _table(found: Density) -> Table:
@@ -104,7 +106,7 @@ def _table(found: Density) -> Table:
     parts = [f"{name}: {part}" for name in ("Adam", "SGD") for part in ("NLL", "InfoNCE", "difference, 95 %")]
     caption = """KL in thousandths of a nat, means over seeds. Differences (NLL − InfoNCE) are paired: the same data,
         the same batches."""
-    return Table(["alignment", *parts, "maximum likelihood", "answering 1/K"], rows, caption)
+    return Table(["alignment", *parts, "maximum likelihood", "predicting 1/K"], rows, caption)
 
 
 def _expected_table(found: Density) -> Table | None:
@@ -160,11 +162,10 @@ def _noise_figure(found: Density) -> Figure:
         Level(LIMIT, found.limit),
     ]
     control = Panel("(c) control: InfoNCE without −log η", ALIGNMENT, KL, controls, log_y=True)
-    caption = """(a) NLL's gradient noise lies along the mean of x, where it is the fluctuation of the batch's label
-        counts; InfoNCE is free of it. (b) The KL that SGD adds to the optimum's, predicted without a free parameter,
-        for every setting of the grid whose training loss has stopped falling; pale where less than a tenth of the limit
-        is predicted, not drawn where the measured value is negative. (c) Without −log η InfoNCE fits p/η instead of
-        p."""
+    caption = """(a) NLL's gradient noise lies along the mean of x. It comes from the fluctuation of the batch's label
+        counts, which does not affect InfoNCE. (b) The KL that SGD adds to the optimum's KL, predicted without free
+        parameters, for every grid setting whose training loss has stopped falling. Pale points: predicted below a tenth
+        of the limit. Negative measured values are not drawn. (c) Without −log η InfoNCE fits p/η instead of p."""
     return Figure("noise", caption, [variance, excess, control])
 
 
@@ -178,10 +179,10 @@ def _noise_text(found: Density) -> str:
     large = sorted(p.measured / p.predicted for p in points if p.predicted >= found.limit / 10)
     below = sum(p.measured <= 0 for p in points)
     if large:
-        text += f""" Of {len(points)} settings of SGD that have stopped falling, {len(large)} have a predicted excess
-            of at least a tenth of the limit: measured over predicted is {statistics.median(large):.2f} in the median,
-            {large[0]:.2f} to {large[-1]:.2f} in all. {below} of the others measure below the optimum's KL: they have
-            not converged in their slow directions."""
+        text += f""" The training loss has stopped falling for {len(points)} SGD settings. In {len(large)} of them the
+            predicted excess is at least a tenth of the limit; there, measured over predicted has median
+            {statistics.median(large):.2f} (range {large[0]:.2f} to {large[-1]:.2f}). {below} of the others measure
+            below the optimum's KL: they have not converged in their slow directions."""
     return text
 
 
@@ -201,7 +202,8 @@ def _grid_figure(found: Density) -> Figure:
         )
         panels.append(Panel(f"{LOSSES[loss].name}, {name}, {alignment:g} %", "learning rate", "batch size", [heat]))
     caption = f"""KL divided by the statistical limit after {epochs} epochs, mean over seeds and the last tenth of the
-        epochs. ↓: the training loss is still falling; values well below 1 have not yet learned the labels' noise."""
+        epochs. ↓: the training loss is still falling; values well below 1 have not yet fitted the noise in the
+        labels."""
     return Figure("grid", caption, panels, columns=4, panel_size=(3.0, 2.6))
 
 
@@ -221,7 +223,7 @@ def _soft_figure(found: Density) -> Figure | None:
         Line.of_loss("soft-ce", *curve(exact)[:2]),
         Line.of_loss("soft-target-info-nce", *curve(by_alignment(found.contrast, "kl"))[:2]),
         Line(f"{look.name}, best temperature", *tempered, colour=look.colour, dash="dot"),
-        Line("answering 1/K always", *curve(found.exact("uniform"))[:2], dash="dash"),
+        Line("always predicting 1/K", *curve(found.exact("uniform"))[:2], dash="dash"),
         Level(LIMIT, found.limit),
     ]
     right: list[Mark] = [
@@ -229,9 +231,9 @@ def _soft_figure(found: Density) -> Figure | None:
         Line("best linear model of p^ε", *curve(found.exact("smoothed_floor"))[:2], dash="dot"),
         Level(LIMIT, found.limit),
     ]
-    caption = """(a) Soft target cross-entropy with the true conditional as target finds the truth (below 1e-7 where its
-        line leaves the picture); soft target InfoNCE, its scores normalised by a softmax, does not. (b) Soft
-        distribution InfoNCE against the smoothed conditional p^ε, which it reaches as far as a linear model can."""
+    caption = """(a) With the true conditional as target, soft target cross-entropy finds the truth (below 1e-7 where
+        its line leaves the plot). Soft target InfoNCE, with scores normalised by a softmax, does not. (b) Soft
+        distribution InfoNCE and the smoothed conditional p^ε: it is as close as a linear model can be."""
     panels = [
         Panel("(a) true conditional as soft target", ALIGNMENT, KL, left, log_y=True, y_range=(1e-7, 200)),
         Panel("(b) labels redrawn with smoothing", ALIGNMENT, "KL(p^ε‖q) (nats)", right, log_y=True),
@@ -243,9 +245,9 @@ def _soft_text(found: Density) -> str:
     values = ("kl", "best_temperature", "kl_at_best_temperature", "agreement")
     highest = max(by_alignment(found.contrast, "kl"))
     kl, temperature, best, right = (by_alignment(found.contrast, value)[highest].mean for value in values)
-    return f"""Soft target InfoNCE at {highest:g} % alignment: KL {kl:.2g}; {best:.2g} with scores divided by the
-        temperature that suits them best, {temperature:.2g}; the most probable class is right for {100 * right:.0f} %
-        of the samples."""
+    return f"""Soft target InfoNCE at {highest:g} % alignment: KL {kl:.2g}; {best:.2g} after dividing the scores by
+        their best temperature, {temperature:.2g}. The most probable class is correct for {100 * right:.0f} % of the
+        samples."""
 
 
 def _maps_figure(found: Density) -> Figure:
@@ -268,6 +270,6 @@ def _maps_figure(found: Density) -> Figure:
 
 def _speed_text(found: Density) -> str:
     s = found.speed
-    return f"""One tensor program for all fits: {1e3 * s["batched"]:.1f} ms per fit and epoch on {s["cores"]} cores. One
-        after another, by autograd and torch.optim: {1e3 * s["plain"]:.1f} ms, {s["ratio"]:.1f} times as long
+    return f"""All fits run as one tensor program: {1e3 * s["batched"]:.1f} ms per fit and epoch on {s["cores"]} cores.
+        One fit at a time with autograd and torch.optim takes {1e3 * s["plain"]:.1f} ms, {s["ratio"]:.1f} times as long
         ({s["ratio_on_one_core"]:.1f} times on one core)."""

@@ -6,7 +6,7 @@ from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.losses import INTERVAL, points_panel
-from softnce.lab.report.page import Section, Table
+from softnce.lab.report.page import Headline, Section, Table
 from softnce.lab.report.style import LOSSES
 from softnce.lab.studies.digits.findings import read
 from softnce.lab.studies.digits.run import IMAGES
@@ -35,11 +35,11 @@ def section(rows: Sequence[Row]) -> Section:
         for loss, scores in found.scores.items()
     ]
     best = max(found.scores, key=lambda loss: found.scores[loss]["accuracy"].mean)
-    summary = f"""One small network, six losses, the same data, weights and batches. The highest mean accuracy is
-        {LOSSES[best].name}'s; intervals say which differences mean something."""
-    method = f"""{c["train_size"]} digits to train on, the other {IMAGES - c["train_size"]} to test; two hidden layers
-        of {c["hidden"]}, Adam at {c["lr"]:g}, {c["epochs"]} epochs of batches of {c["batch_size"]}. The best
-        temperature is fitted on the test set itself: it shows what of the likelihood is a matter of scale."""
+    summary = f"""One small network, six losses, the same data, weights and batches. {LOSSES[best].name}
+        has the highest mean accuracy; the intervals show which differences are significant."""
+    method = f"""{c["train_size"]} training digits, {IMAGES - c["train_size"]} test digits; two hidden layers of
+        {c["hidden"]}, Adam at {c["lr"]:g}, {c["epochs"]} epochs of batches of {c["batch_size"]}. The best temperature
+        is fitted on the test set itself: it shows how much of the likelihood depends on the scale of the scores."""
     table = Table(["loss", *(label for label, _ in COLUMNS.values())], cells, f"Test scores: {INTERVAL}.")
     figure = Figure("losses", caption, panels, panel_size=(3.2, 2.9))
-    return Section("Six losses on digits", summary, [figure, table], [method])
+    return Section("Six losses on digits", summary, [figure, table], [method], Headline(40, summary, "losses"))

@@ -39,9 +39,9 @@ def section(rows: Sequence[Row]) -> Section:
     summary, *reading = _sentences(found) if found.complete else [UNFINISHED]
     config, teacher = found.config, found.config["teacher"]
     method = f"""Teacher: {teacher["members"]} heads of three layers, {teacher["hidden"]} wide, trained by NLL for
-        {teacher["epochs"]} epochs; their probabilities are averaged. Student: {config["features"]} features drawn at
-        random once, {100 * config["share"]:g} % of the training part, {config["epochs"]} epochs of batches of
-        {config["batch"]}; learning rate and epoch chosen on the held-out part for each setting; nothing is mixed."""
+        {teacher["epochs"]} epochs; their probabilities are averaged. Student: {config["features"]} random features, the
+        same for all, {100 * config["share"]:g} % of the training part, {config["epochs"]} epochs of batches of
+        {config["batch"]}; learning rate and epoch are selected on the held-out part for each setting; no MixUp."""
     return Section(TITLE, summary, [_figure(found), *reading, _table(found)], [method])
 
 
@@ -59,26 +59,26 @@ def _sentences(found: Lessons) -> list[str]:
 
     gains = listed(ALL, lambda method: found.gain(method, ALL, over=PLAIN))
     text = [
-        f"""A student that NLL trains on labels has {found.chosen[PLAIN, LABELS].mean(TOP1).mean:.1f} % top-1. From the
-        teacher's whole output at temperature 1, each loss gains this many points over it: {gains}."""
+        f"""A student trained on labels with NLL has {found.chosen[PLAIN, LABELS].mean(TOP1).mean:.1f} % top-1. Gains
+        over it from the teacher's whole output at temperature 1, in points: {gains}."""
     ]
     if found.teacher is not None:
         scores = found.teacher.result
         text.append(f"""The teacher has {100 * scores["test"]["top1"]:.1f} % top-1 on the test part and
-            {100 * scores["train"]["top1"]:.1f} % on the training part, where the probability of its first class is
-            {100 * scores["confidence"]:.0f} % on average.""")
+            {100 * scores["train"]["top1"]:.1f} % on the training part, where the mean probability of its first class
+            is {100 * scores["confidence"]:.0f} %.""")
     hot: Lesson = (0, "spread", found.hottest)
     if found.hottest > 1:
         changes = listed(hot, lambda method: found.change(method, hot, ALL))
-        text.append(f"At temperature {found.hottest:g} instead of 1, whole outputs: {changes} points.")
+        text.append(f"Change with temperature {found.hottest:g} instead of 1, whole outputs, in points: {changes}.")
     if found.shared is not None:
         text.append(f"""At k = 1 and temperature {found.hottest:g}, soft target InfoNCE gains {signed(found.shared)}
-            points when all rows share the mean mass of the rest instead of having each its own; their classes are the
-            same.""")
+            points if all rows share the mean mass of the other classes, instead of each row its own. The classes stay
+            the same.""")
     if found.kept:
         kept = ", ".join(f"k = {k} keeps {share:.0f} %" for k, share in found.kept.items())
-        text.append(f"""Of what soft target cross-entropy gains over (smoothed) labels from the whole output, {kept},
-            with the rest spread over all classes.""")
+        text.append(f"""Share of the gain of soft target cross-entropy from the whole output over smoothed labels:
+            {kept} (rest spread over all classes).""")
     return text
 
 
@@ -98,8 +98,8 @@ def _figure(found: Lessons) -> Figure:
         )
         for remainder, temperature in kinds
     ]
-    caption = f"""The student's test accuracy against how much of the teacher it sees; mean and 95 % interval over
-        {counted(found.seeds, "seed")}. The dashed line is the student that NLL trains on labels."""
+    caption = f"""The student's test accuracy against how many of the teacher's classes it sees; mean and 95 % interval
+        over {counted(found.seeds, "seed")}. Dashed: the student trained on labels with NLL."""
     return Figure("topk", caption, panels, panel_size=(4.3, 3.4))
 
 

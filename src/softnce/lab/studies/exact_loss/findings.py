@@ -218,8 +218,8 @@ def _below(gaps: Sequence[Estimate]) -> Verdict:
 def _sampling(of_classes: Shapes) -> Finding:
     many, most = of_classes[1000], max(shape["proposals"] for shape in of_classes.values())
     text = f"""{many["proposals"]:.2f} proposals per draw at K = 1000 (at most {most:.2f} up to K = {max(of_classes)});
-        the method known before takes 10^{many["log10_original_proposals"]:.0f}. But such a draw says only
-        {many["strength"]["1"]["nats"]:.1g} nats about its target"""
+        the earlier method needs 10^{many["log10_original_proposals"]:.0f}. But such a draw has only
+        {many["strength"]["1"]["nats"]:.1g} nats of information about its target"""
     return Finding(
         text, f"labels smoothed by {SMOOTHING:g}, known in closed form", "beyond" if most < 10 else "reproduced"
     )

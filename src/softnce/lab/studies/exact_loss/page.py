@@ -11,7 +11,7 @@ from softnce.lab.experiment.text import counted
 from softnce.lab.losses import TITLES
 from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, Points, band
 from softnce.lab.report.page import Section, Table
-from softnce.lab.report.style import AVERAGED, LOSSES
+from softnce.lab.report.style import AVERAGED, LOSSES, SERIES
 from softnce.lab.studies.exact_loss.distribution import EXACT_UP_TO, SMOOTHING
 from softnce.lab.studies.exact_loss.findings import (
     EXPECTED,
@@ -28,8 +28,8 @@ from softnce.lab.studies.exact_loss.findings import (
 from softnce.lab.studies.exact_loss.training import CLASSES, DIMENSION, SPREAD, Method, Problem
 
 ORDER = 80
-EXACT, ORANGE, BLUE = "#882255", "#D55E00", "#0072B2"
-STRENGTHS = {"1": (EXACT, "o"), "√K": (ORANGE, "D"), "K": (BLUE, "s")}  # how each κ is drawn
+EXACT, THEIRS, OURS = SERIES[1], SERIES[0], SERIES[2]
+STRENGTHS = {"1": (EXACT, "o"), "√K": (THEIRS, "D"), "K": (OURS, "s")}  # how each κ is drawn
 PROBLEMS: dict[Problem, str] = {
     "digits": "digits, K = 10, smoothed labels",
     "conditional": f"K = {CLASSES}, the true conditional",
@@ -41,9 +41,9 @@ EXPECTED_LOSSES = (EXPECTED, Method("expected-info-nce", noise_count=0.0))
 METHOD = f"""Digits: two hidden layers of 128, Adam at 1e-3. Known conditional: x normal in {DIMENSION} dimensions,
     p(y|x) ∝ exp(x·θ_y + b_y) with normal θ (standard deviation {SPREAD:g}) and b, {CLASSES} classes, 4096 samples to
     train on and 4096 to test; the linear model, which contains the truth, Adam at 0.02. Learning rates fall to 0 on a
-    cosine; they were not tuned for any loss. The best temperature is fitted on the test set itself: it shows what of
-    the error is a matter of scale. Gradient noise is taken at the weights after one epoch of soft target cross-entropy.
-    Errors of log Z are medians of five ω, up to K = {EXACT_UP_TO} and within 1e-16 and 1."""
+    cosine; they were not tuned for any loss. The best temperature is fitted on the test set itself: it shows how much
+    of the error depends on the scale of the scores. Gradient noise is measured at the weights after one epoch of soft
+    target cross-entropy. Errors of log Z are medians of five ω, up to K = {EXACT_UP_TO} and within 1e-16 and 1."""
 Curve = tuple[list[float], list[float] | None, list[float] | None]
 """Heights, and the band around them."""
 
@@ -59,7 +59,7 @@ def section(rows: Sequence[Row]) -> Section:
         blocks += [_strength_figure(of_classes), _original_figure(of_classes)]
     if of_cost:
         blocks.append(_cost_table(of_cost))
-    return Section("What the exact loss buys", _summary(trained), blocks, [METHOD])
+    return Section("The exact loss", _summary(trained), blocks, [METHOD])
 
 
 def _name(method: Method) -> str:
@@ -78,7 +78,7 @@ def _summary(trained: Trainings) -> str:
         if all(best):
             errors = (f"{trained.error(problem, method).mean:.3f} ({_name(method)})" for method in best if method)
             parts.append(f"With {target}, KL to the truth at the best temperature is {', '.join(errors)} nats.")
-    return f"The exact loss can be trained, at any number of classes. {' '.join(parts)}"
+    return f"The exact loss can be trained with any number of classes. {' '.join(parts)}"
 
 
 def _training_figure(trained: Trainings) -> Figure:
@@ -89,8 +89,8 @@ def _training_figure(trained: Trainings) -> Figure:
         above.append(Panel(PROBLEMS[problem], "nats in a draw", label, errors, log_x=True, log_y=True))
         below.append(Panel("", "nats in a draw", "gradient noise", noises, log_x=True, log_y=True))
     caption = f"""Above: error of the trained model at its best temperature, mean and 95 % interval over
-        {counted(trained.seeds, "seed")}, against what a draw says about its target. Below: noise of the gradient (seed
-        0), in batches to average until signal equals noise. Dashed: losses that draw nothing."""
+        {counted(trained.seeds, "seed")}, against the information in a draw. Below: noise of the gradient (seed
+        0), as the number of batches to average until signal equals noise. Dashed: losses that draw nothing."""
     return Figure("training", caption, [*above, *below], columns=len(above), panel_size=(3.9, 2.9))
 
 
@@ -224,8 +224,8 @@ def _close_table(near: Close) -> Table | None:
         return None
     seeds = max(len(values) for values in near.noise.values())
     caption = f"""Left: KL(p‖q) of the model trained on the true conditional, K = {CLASSES}, as it is. The others: noise
-        of the gradient. Mean ± half of the 95 % interval over {counted(seeds, "seed")}. m is the number of further
-        candidates from η; where none is given it is K."""
+        of the gradient. Mean ± half of the 95 % interval over {counted(seeds, "seed")}. m: number of
+        further candidates from η, K unless given."""
     return Table(["loss", "KL(p‖q)", *(f"noise, {title}" for title in columns.values())], body, caption)
 
 
@@ -281,18 +281,18 @@ def _original_figure(of_classes: Shapes) -> Figure:
 
     def lines(theirs: dict[int, float], ours: dict[int, float]) -> list[Mark]:
         return [
-            Line("original authors", list(theirs), list(theirs.values()), colour=ORANGE, marker="D"),
-            Line("softnce", list(ours), list(ours.values()), colour=BLUE, marker="o"),
+            Line("original authors", list(theirs), list(theirs.values()), colour=THEIRS, marker="D"),
+            Line("softnce", list(ours), list(ours.values()), colour=OURS, marker="o"),
         ]
 
     normaliser = lines(original, {k: _shown(shape["error"]) for k, shape in errors.items()})
     sampler = lines({k: 10**power for k, power in drawn.items() if power <= 15}, proposals)
-    lost = [f"The original sum has lost its digits by K = {k}." for k, error in original.items() if error > 1e-3]
+    lost = [f"The original sum has no correct digits left at K = {k}." for k, error in original.items() if error > 1e-3]
     worst = max((shape["error"] for shape in errors.values()), default=math.nan)
-    caption = f"""This library beside the method of the distribution's original authors. Left: error of log Z in fp64,
-        for normal ω. Right: proposals per draw for a smoothed label. {lost[0] if lost else ""} Ours errs by at most
-        {worst:.1g} up to K = {max(errors, default=0)}, and a draw takes at most {max(proposals.values()):.2f} proposals
-        up to K = {max(drawn)}, where ordered rejection would take 10^{drawn[max(drawn)]:.0f}."""
+    caption = f"""This library and the method of the distribution's original authors. Left: error of log Z in fp64, for
+        normal ω. Right: proposals per draw for a smoothed label. {lost[0] if lost else ""} Our error is at most
+        {worst:.1g} up to K = {max(errors, default=0)}; a draw takes at most {max(proposals.values()):.2f} proposals up
+        to K = {max(drawn)}, where ordered rejection would need 10^{drawn[max(drawn)]:.0f}."""
     panels = [
         Panel("normaliser", "K", "absolute error of log Z", normaliser, log_x=True, log_y=True),
         Panel("sampler", "K", "proposals per draw", sampler, log_x=True, log_y=True),

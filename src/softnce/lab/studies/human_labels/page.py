@@ -45,8 +45,8 @@ def section(rows: Sequence[Row]) -> Section:
     summary, reading = _sentences(found) if found.complete else (UNFINISHED, None)
     config = found.config
     method = f"""Three layers of {config["hidden"]}, {config["epochs"]} epochs of batches of {config["batch"]}; learning
-        rates by the likelihood of held-out votes, as many per image as in training; no choice of epoch. The test votes
-        are a sample too, so even the true distribution would not reach KL 0."""
+        rates are selected by the likelihood of held-out votes, as many per image as in training; the last epoch counts.
+        The test votes are a sample too, so even the true distribution would not reach KL 0."""
     return Section(
         TITLE, summary, [_figure(found), reading, _gaps(found), _accuracy_gaps(found), _table(found)], [method]
     )
@@ -57,13 +57,13 @@ def _sentences(found: Votes) -> tuple[str, str]:
     gaps = "; ".join(f"{name(way)} {signed(hard[way, most], 4)}" for way in found.ways if (way, most) in hard)
     nearer = ", ".join(_votes(number) for number in found.numbers if (CE, number) in hard and hard[CE, number].high < 0)
     summary = f"""On {found.data}, with {_votes(most)} per image, KL from people's votes to the prediction on new images
-        is {found.chosen[HARD, most].mean(KL).mean:.3f} nats for NLL on the majority's label; the others minus that:
+        is {found.chosen[HARD, most].mean(KL).mean:.3f} nats for NLL on the majority label. The other losses minus NLL:
         {gaps}."""
-    reading = f"""Soft target cross-entropy is nearer to people than NLL on the majority's label with
+    reading = f"""Soft target cross-entropy is closer to people's votes than NLL on the majority label with
         {nearer or "no votes"} per image (the interval of the paired difference excludes 0), on the most disputed tenth
         of the images by {signed(found.minus(CE, HARD, most, DISPUTED), 3)} nats with {_votes(most)}. Soft target
-        InfoNCE minus soft target cross-entropy is then {signed(found.minus(OURS, CE, most), 4)} nats, after temperature
-        scaling {signed(found.minus(OURS, CE, most, SCALED), 4)}."""
+        InfoNCE minus soft target cross-entropy is {signed(found.minus(OURS, CE, most), 4)} nats there, and
+        {signed(found.minus(OURS, CE, most, SCALED), 4)} after temperature scaling."""
     return summary, reading
 
 
@@ -83,9 +83,9 @@ def _figure(found: Votes) -> Figure:
         Panel(title, "votes per image in training", label, _lines(found, value), log_x=True, x_range=(0.8, 70))
         for title, label, value in shown
     ]
-    caption = f"""Test images, {found.data}: KL from all their votes to the prediction, as it is and after temperature
-        scaling, and accuracy by the data set's label, against the votes per image in training (all: at {VOTERS}). Mean
-        and 95 % interval over {counted(found.seeds, "seed")}."""
+    caption = f"""Test images, {found.data}: KL from all votes to the prediction, before and after temperature scaling,
+        and accuracy with respect to the data set's label, against the votes per image in training (all: at {VOTERS}).
+        Mean and 95 % interval over {counted(found.seeds, "seed")}."""
     return Figure("votes", caption, panels, columns=2, panel_size=(4.6, 3.2))
 
 
@@ -112,7 +112,7 @@ def _gaps(found: Votes) -> Table:
         for way in found.ways
         if way != CE
     ]
-    caption = "Paired by seed, with 95 % intervals. Below 0 is nearer to people than soft target cross-entropy is."
+    caption = "Paired by seed, with 95 % intervals. Below 0: closer to people's votes than soft target cross-entropy."
     return Table(["KL minus that of soft target cross-entropy (nats)", *map(_votes, found.numbers)], body, caption)
 
 
@@ -126,7 +126,7 @@ def _accuracy_gaps(found: Votes) -> Table | None:
         ]
         if any(cells):
             body.append([name(way), *cells])
-    caption = "Paired by seed, with 95 % intervals. m: further candidates from η; where none is given it is K."
+    caption = "Paired by seed, with 95 % intervals. m: number of further candidates from η, K unless given."
     header = ["top-1 minus that of soft target cross-entropy (points)", *map(_votes, found.numbers)]
     return Table(header, body, caption) if body else None
 

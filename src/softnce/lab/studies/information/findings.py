@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from softnce.information import conditional_entropy, entropy, mutual_information, smoothed_joint
+from softnce.lab.experiment.choices import Choice
 from softnce.lab.experiment.claims import Finding
 from softnce.lab.experiment.comparison import over
 from softnce.lab.experiment.results import Row
@@ -101,7 +102,7 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     is_bound = max(excess(row, "paper_bound") for row in drawn) <= ERRORS
     answers = {
         "bound": Finding(
-            f"the highest of {len(drawn)} bounds stands at {highest:+.4f} nats from its truth",
+            f"the highest of {len(drawn)} bounds differs by {highest:+.4f} nats from the true value",
             on,
             "reproduced" if is_bound else "not reproduced",
         )
@@ -111,7 +112,7 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     if ends[0] < ends[1]:
         (first, last), (soft_first, soft_last) = ([course[end].mean for end in ends] for course in courses.values())
         ours = f"""bound {first:.2f} → {last:.2f} nats from ε = {ends[0]:g} to {ends[1]:g} for labels drawn from soft
-            targets; it does not carry over to soft target InfoNCE, {soft_first:.2f} → {soft_last:.2f}"""
+            targets; for soft target InfoNCE it does not change, {soft_first:.2f} → {soft_last:.2f}"""
         answers["bound-epsilon"] = Finding(ours, on, "reproduced" if last < first else "not reproduced")
     if found.expected:
         answers["expected-bound"] = _expected(found, on)
@@ -120,10 +121,20 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
 
 def _expected(found: Information, on: str) -> Finding:
     highest = max(row.result["bound"] - row.result["truth"] for row in found.expected)
-    text = f"the highest of {len(found.expected)} bounds stands at {highest:+.4f} nats from its truth"
+    text = f"the highest of {len(found.expected)} bounds differs by {highest:+.4f} nats from the true value"
     if found.outside:
         over = max(found.outside, key=lambda row: row.result["bound"] - row.result["truth"]).result
-        text += (
-            f"; with η uniform, not the marginal, it reads {over['bound']:.2f} where the truth is {over['truth']:.2f}"
-        )
+        text += f"; with uniform η (not the marginal): {over['bound']:.2f}, true value {over['truth']:.2f}"
     return Finding(text, on, "beyond" if max(map(excess, found.expected)) <= ERRORS else "not reproduced")
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    found = read(rows)
+    if not found.expected:
+        return []
+    counts = []
+    for of_loss, bound in ((found.of(loss=DRAWN), "paper_bound"), (found.expected, "bound")):
+        counts.append(f"{sum(excess(row, bound) <= ERRORS for row in of_loss)} of {len(of_loss)}")
+    text = f"bounds that are not above the true value: {counts[0]} and {counts[1]}"
+    use = "`SoftDistributionInfoNCE` or `ExpectedInfoNCE`, η the marginal of the targets"
+    return [Choice("any", "a bound on information wanted", use, text)]

@@ -10,12 +10,12 @@ from softnce.lab.experiment.statistics import estimate
 from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, curve
 from softnce.lab.report.page import Block, Section, Table
-from softnce.lab.report.style import OTHER
+from softnce.lab.report.style import OTHER, SERIES
 from softnce.lab.studies.information.findings import DRAWN, ERRORS, EXPECTED, SOFT, Information, excess, read
 from softnce.lab.studies.information.run import GROUPS, NEGATIVE_SETS
 
 ORDER = 70
-TRUTH = "#333333"
+TRUTH = OTHER
 
 
 def section(rows: Sequence[Row]) -> Section:
@@ -23,13 +23,13 @@ def section(rows: Sequence[Row]) -> Section:
     rule = "No bound exceeds" if max(map(excess, found.rows)) <= ERRORS else "A bound exceeds"
     highest = max(row.result["bound"] - row.result["truth"] for row in found.rows)
     gap = max(row.result["truth"] - row.result["bound"] for row in found.of(critic="free", candidates=found.most))
-    summary = f"""{rule} the information it bounds (the highest stands at {highest:+.4f} nats from it), and a critic
-        that can be exact comes within {gap:.3f} nats at M = {found.most}. Smoothing lowers what soft distribution
-        InfoNCE bounds, I_ε(Z;Y); it leaves untouched what soft target InfoNCE bounds, I(Z;Y) itself."""
+    summary = f"""{rule} the information it bounds (highest difference {highest:+.4f} nats), and a critic that can
+        be exact comes within {gap:.3f} nats at M = {found.most}. Smoothing lowers I_ε(Z;Y), which soft distribution
+        InfoNCE bounds. It does not change I(Z;Y), which soft target InfoNCE bounds."""
     method = f"""{found.steps} steps of Adam on batches of {found.batch_size} pairs (z, y), in {GROUPS} groups that
         share their M − 1 negatives; the learning rate falls to 0 on a cosine. A bound is log M − ℓ, the loss averaged
         exactly over the table and over {NEGATIVE_SETS} fresh sets of negatives. For soft target InfoNCE the learning
-        rate is divided by 1 − ε, by which its scores are multiplied."""
+        rate is divided by 1 − ε, because its scores are multiplied by it."""
     blocks: list[Block] = [_figure(found), _few_candidates(found), _expected_table(found)]
     return Section("What the losses bound", summary, blocks, [method])
 
@@ -48,20 +48,20 @@ def _figure(found: Information) -> Figure:
         Line("I_ε(Z;Y)", grid, [found.truth(e) for e in grid], colour=TRUTH),
         Level("I(Z;Y)", found.truth()),
         *(Line.of_loss(loss, *curve(found.over("epsilon", loss=loss, **free)), **trained) for loss in (DRAWN, SOFT)),
-        Line(f"soft distribution InfoNCE, z·y of {dimension}", *embedding, colour="#56B4E9", marker="s", dash="dot"),
+        Line(f"soft distribution InfoNCE, z·y of {dimension}", *embedding, colour=SERIES[2], marker="s", dash="dot"),
     ]
     paper, classifier = (
         curve(found.over("candidates", value, **varied)) for value in ("paper_bound", "classifier_bound")
     )
     candidates: list[Mark] = [
         Line("I_ε(Z;Y)", over_m, [found.truth(epsilon)] * len(over_m), colour=TRUTH),
-        Line("log M, the ceiling", over_m, [math.log(m) for m in over_m], colour=OTHER, dash="dash"),
+        Line("log M, the ceiling", over_m, [math.log(m) for m in over_m], colour=SERIES[3], dash="dash"),
         Line.of_loss(DRAWN, *curve(found.over("candidates", **varied)), **trained),
-        Line("the same as printed, log N − ℓ", *paper, colour="#D55E00", marker="x", dash="dot"),
-        Line("the same critic as a classifier", *classifier, colour="#E69F00", marker="D", dash="dot"),
+        Line("the same as printed, log N − ℓ", *paper, colour=SERIES[1], marker="x", dash="dot"),
+        Line("the same critic as a classifier", *classifier, colour=SERIES[0], marker="D", dash="dot"),
     ]
     uniform: list[Mark] = [
-        Line("H(Y) − H_ε(Y|Z), as printed", grid, expression, colour="#D55E00"),
+        Line("H(Y) − H_ε(Y|Z), as printed", grid, expression, colour=SERIES[1]),
         Line("I of the smoothed channel", grid, information, colour=TRUTH, dash="dash"),
         Level("", 0.0),
     ]
@@ -75,7 +75,7 @@ def _figure(found: Information) -> Figure:
     nats, top = "information (nats)", 1.35 * found.truth(epsilon)
     return Figure(
         "bounds",
-        f"""Bounds found by trained critics, and the truth they bound; means over {found.seeds}, whose 95 % intervals
+        f"""Bounds found by trained critics, and the true values; means over {found.seeds}, whose 95 % intervals
             are mostly narrower than the lines. Left: over ε. Middle: over M. Right: ξ uniform instead of the labels'
             marginal; the printed left-hand side of the bound falls below zero.""",
         [
@@ -106,8 +106,8 @@ def _expected_table(found: Information) -> Table | None:
         cells = [f"{means[size].mean:.3f}" if size in means else "–" for size in sizes]
         body.append([f"m = {m:g}, η {'= ' if eta == 'p(y)' else ''}{eta}", *cells, f"{highest:+.4f}"])
     caption = f"""Bounds log(M + m) − ℓ of free critics trained by expected InfoNCE, at ε = {found.epsilon:g}, where the
-        truth is {found.truth(found.epsilon):.3f} nats; the last column is the highest bound minus its truth over all ε
-        and seeds. With an η that is not the labels' marginal it is not a bound."""
+        true value is {found.truth(found.epsilon):.3f} nats; the last column is the highest bound minus its true value
+        over all ε and seeds. If η is not the labels' marginal, it is not a bound."""
     return Table(["expected InfoNCE", *(f"M = {size}" for size in sizes), "highest"], body, caption) if body else None
 
 
@@ -118,5 +118,5 @@ def _few_candidates(found: Information) -> str:
     lost = max(row.result["truth"] - row.result["classifier_bound"] for row in few)
     return f"""I(Z;Y) = {found.truth():.3f} nats, I_ε(Z;Y) = {found.truth(found.epsilon):.3f} at ε =
         {found.epsilon:g}. With M = {fewest} candidates the bound cannot exceed log {fewest} = {math.log(fewest):.2f}
-        and is {bound:.2f}; the same critic read as a classifier, by log q(y|z)/p(y), shows the whole information but
-        {lost:.3f} nats."""
+        and is {bound:.2f}; the same critic used as a classifier, by log q(y|z)/p(y), finds all but {lost:.3f} nats of
+        the information."""

@@ -9,17 +9,21 @@ import numpy as np
 
 from softnce.lab.data.features import NAMES
 from softnce.lab.experiment import search
+from softnce.lab.experiment.choices import Choice
 from softnce.lab.experiment.claims import Finding
 from softnce.lab.experiment.comparison import Value, by_seed, largest, percent
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import TOP1, Setting, by
 from softnce.lab.experiment.statistics import Estimate, estimate, signed
 from softnce.lab.experiment.text import counted
+from softnce.lab.losses import LOSSES, PAPER, TITLES
 from softnce.lab.studies.long_tail.run import CONTRASTIVE
 
 Variant = tuple[str, bool]
-"""Name of the loss, and whether log η is subtracted in training."""
+"""Name of the loss, with m where it is not the default, and whether log η is subtracted in training."""
 NLL: Variant = ("nll", False)
+EXPECTED, BATCH_ALONE = "expected-info-nce", "expected-info-nce, m = 0"
+NAMED = TITLES | {BATCH_ALONE: f"{TITLES[EXPECTED]}, m = 0"}
 SWITCHED = percent("top1", "switched")
 
 
@@ -56,7 +60,13 @@ class Tail:
 
     @property
     def complete(self) -> bool:
-        return NLL in self.chosen and all((name, c) in self.chosen for name in CONTRASTIVE for c in (False, True))
+        wanted = [name for name in PAPER if LOSSES[name].contrastive]
+        return NLL in self.chosen and set(wanted) <= set(self.both_ways)
+
+    @property
+    def both_ways(self) -> list[str]:
+        """The contrastive losses that were trained with and without the correction, in the registry's order."""
+        return [name for name in NAMED if all((name, c) in self.chosen for c in (False, True))]
 
     def effect(self, loss: str, value: Value = TOP1) -> Estimate:
         """What leaving the correction out adds."""
@@ -133,7 +143,8 @@ def tails(rows: Sequence[Row]) -> list[Tail]:
 
 def _variant(config: dict[str, Any]) -> Variant:
     loss = config["loss"]
-    return loss["name"], loss["name"] in CONTRASTIVE and loss["noise"] == "labels"
+    name = BATCH_ALONE if loss.get("noise_count") == 0 else loss["name"]
+    return name, loss["name"] in CONTRASTIVE and loss["noise"] == "labels"
 
 
 def in_group(name: str) -> Value:
@@ -157,4 +168,31 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
         {signed(tail.switched(ours), 1)} ({signed(tail.switched(plain), 1)})"""
     on = f"{tail.data} features, imbalance {tail.imbalance:g}, {counted(seeds, 'seed')}"
     is_explained = seeds >= 3 and tail.first.config["data"] != "digits" and tail.is_the_prior
-    return {"noise-correction": Finding(text, on, "explained" if is_explained else "undecided")}
+    answers = {"noise-correction": Finding(text, on, "explained" if is_explained else "undecided")}
+    if {EXPECTED, BATCH_ALONE} <= set(tail.both_ways):
+        answers["long-tail-expected"] = _expected(tail, on)
+    return answers
+
+
+def _expected(tail: Tail, on: str) -> Finding:
+    """Uniform η as logit adjustment: what it adds to expected InfoNCE, and where that stands beside the others."""
+    adjusted = tail.chosen[BATCH_ALONE, False]
+    soft, ce = (adjusted.minus(tail.chosen[other, False], TOP1) for other in ("soft-target-info-nce", "soft-ce"))
+    text = f"""{signed(tail.effect(BATCH_ALONE), 1)} points on a balanced test with m = 0,
+        {signed(tail.effect(EXPECTED), 1)} with m = K, whose further candidates are then uniform too; with m = 0 and
+        uniform η it is {signed(ce, 1)} from soft target cross-entropy and {signed(soft, 1)} from soft target InfoNCE
+        without −log η"""
+    is_enough = len(adjusted) >= 3 and tail.first.config["data"] != "digits"
+    return Finding(text, on, "beyond" if is_enough else "undecided")
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    found = tails(rows)
+    if not found or BATCH_ALONE not in found[-1].both_ways or found[-1].first.config["data"] == "digits":
+        return []
+    tail = found[-1]
+    gap = tail.chosen[BATCH_ALONE, False].minus(tail.chosen["soft-ce", False], TOP1)
+    text = f"""{tail.data} features, imbalance {tail.imbalance:g}: {signed(gap, 1)} points against soft target
+        cross-entropy; on labels `InfoNCE(None)` minus `InfoNCE(η)` {signed(tail.effect("info-nce"), 1)}"""
+    use = "`ExpectedInfoNCE(None, candidates=BatchCandidates())`, on labels `InfoNCE(None)`"
+    return [Choice("any", "unbalanced classes that count equally in the test", use, text)]

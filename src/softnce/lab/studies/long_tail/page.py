@@ -6,12 +6,21 @@ from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import ECE, TOP1
 from softnce.lab.experiment.statistics import signed
 from softnce.lab.experiment.text import counted
-from softnce.lab.losses import PAPER, TITLES
 from softnce.lab.report.charts import Diagonal, Figure, Line, Mark, Panel, Points, band
 from softnce.lab.report.losses import INTERVAL, Columns, cells, listed
 from softnce.lab.report.page import UNFINISHED, Section, Table
-from softnce.lab.studies.long_tail.findings import NLL, SWITCHED, Tail, Variant, in_group, of_classes, tails
-from softnce.lab.studies.long_tail.run import CONTRASTIVE, GROUPS
+from softnce.lab.studies.long_tail.findings import (
+    BATCH_ALONE,
+    NAMED,
+    NLL,
+    SWITCHED,
+    Tail,
+    Variant,
+    in_group,
+    of_classes,
+    tails,
+)
+from softnce.lab.studies.long_tail.run import GROUPS
 
 ORDER = 50
 TITLE = "Rare classes and −log η"
@@ -33,7 +42,7 @@ def section(rows: Sequence[Row]) -> Section:
     if last.complete:
         summary = f"""With −log η a contrastive loss aims at p(y|x), as NLL does; without it at p(x|y). At imbalance
             {last.imbalance:g}, leaving it out changes top-1 on a balanced test by this many points:
-            {listed({loss: last.effect(loss) for loss in CONTRASTIVE})}."""
+            {listed({loss: last.effect(loss) for loss in last.both_ways if loss != BATCH_ALONE})}."""
     blocks = [
         _tail_figure(found),
         _predictions(complete) if complete else None,
@@ -49,7 +58,11 @@ def section(rows: Sequence[Row]) -> Section:
 
 def _name(variant: Variant) -> str:
     loss, corrected = variant
-    return TITLES[loss] + ("" if loss not in CONTRASTIVE else ", with −log η" if corrected else ", without")
+    return NAMED[loss] + ("" if not _is_contrastive(variant) else ", with −log η" if corrected else ", without")
+
+
+def _is_contrastive(variant: Variant) -> bool:
+    return variant[0] not in ("nll", "soft-ce")
 
 
 def _tail_figure(found: Sequence[Tail]) -> Figure:
@@ -57,10 +70,11 @@ def _tail_figure(found: Sequence[Tail]) -> Figure:
     for tail in found:
         x = [sum(tail.counts[k] for k in classes) / len(classes) for classes in tail.bins()]
         marks = []
-        for variant in sorted(tail.chosen, key=lambda variant: PAPER.index(variant[0])):
+        shown = [variant for variant in tail.chosen if variant[0] != BATCH_ALONE]
+        for variant in sorted(shown, key=lambda variant: list(NAMED).index(variant[0])):
             means = [tail.chosen[variant].mean(of_classes(classes)) for classes in tail.bins()]
-            dash = "dash" if variant[0] in CONTRASTIVE and not variant[1] else "solid"
-            suffix = _name(variant).removeprefix(TITLES[variant[0]])
+            dash = "dash" if _is_contrastive(variant) and not variant[1] else "solid"
+            suffix = _name(variant).removeprefix(NAMED[variant[0]])
             marks.append(Line.of_loss(variant[0], x, *band(means), suffix=suffix, dash=dash))
         axes = "training samples of the class", "accuracy (%)"
         panels.append(Panel(f"imbalance {tail.imbalance:g}", *axes, marks, log_x=True))
@@ -74,15 +88,15 @@ def _tail_figure(found: Sequence[Tail]) -> Figure:
 def _predictions(found: Sequence[Tail]) -> Table:
     """What theory says beside what was measured, one column per imbalance."""
 
-    def line(words: str, predicted: str, measured: Callable[[Tail], str]) -> list[str]:
-        return [words, predicted, *map(measured, found)]
+    def line(words: str, predicted: str, measured: Callable[[Tail], str], loss: str = "info-nce") -> list[str]:
+        return [words, predicted, *(measured(tail) if loss in tail.both_ways else "–" for tail in found)]
 
     nll, adjusted = "minus NLL (points of top-1)", "minus NLL with log p(y) subtracted afterwards (points)"
     body = [
         line(f"InfoNCE with −log η, {nll}", "0", lambda tail: signed(tail.behind_nll)),
         line(f"InfoNCE without, {adjusted}", "0", lambda tail: signed(tail.behind_adjusted)),
     ]
-    for loss in CONTRASTIVE:
+    for loss in found[-1].both_ways:
 
         def slopes(tail: Tail, loss: str = loss) -> str:
             return ", ".join(f"{slope:.2f}" for slope in tail.slopes(loss).values())
@@ -95,13 +109,16 @@ def _predictions(found: Sequence[Tail]) -> Table:
 
         left_out = "points from leaving it out, classes with few samples; some; many"
         body += [
-            line(f"{TITLES[loss]}: slope of the shift of scores against −log p(y)", "1", slopes),
+            line(f"{NAMED[loss]}: slope of the shift of scores against −log p(y)", "1", slopes, loss),
             line(
-                f"{TITLES[loss]}: points from log p(y) subtracted afterwards; from leaving −log η out", "equal", points
+                f"{NAMED[loss]}: points from log p(y) subtracted afterwards; from leaving −log η out",
+                "equal",
+                points,
+                loss,
             ),
-            line(f"{TITLES[loss]}: {left_out}", "+; ; −", by_group),
+            line(f"{NAMED[loss]}: {left_out}", "+; ; −", by_group, loss),
         ]
-    rates = ", ".join(f"{lr:g}" for lr in found[-1].slopes(CONTRASTIVE[0]))
+    rates = ", ".join(f"{lr:g}" for lr in found[-1].slopes(found[-1].both_ways[0]))
     caption = f"""Differences are paired by seed, with 95 % intervals. Slopes are those of seed 0 at the learning rates
         {rates}, the same with and without."""
     return Table(["on a balanced test", "predicted", *(f"imbalance {t.imbalance:g}" for t in found)], body, caption)
@@ -121,8 +138,8 @@ def _shift_figure(found: Sequence[Tail]) -> Figure:
         centre = sum(tail.surprise) / len(tail.surprise)
         x = [value - centre for value in tail.surprise]
         marks: list[Mark] = [Diagonal("theory: slope 1", min(x), max(x))]
-        for loss in CONTRASTIVE:
-            if shifts := tail.shifts(loss):
+        for loss in tail.both_ways:
+            if loss != BATCH_ALONE and (shifts := tail.shifts(loss)):
                 lr = tail.shared_rate(loss)
                 hover = [f"learning rate {lr:g}"] * len(x)
                 marks.append(Points.of_loss(loss, x, shifts[lr], size=3.5, opacity=0.75, hover=hover))

@@ -17,10 +17,10 @@ from softnce.lab.experiment.probe import Probe, targets_for
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.study import StudyConfig
 from softnce.lab.heads import Head
-from softnce.lab.losses import LOSSES, PAPER, Loss
+from softnce.lab.losses import LOSSES, Loss
 
 VERSION = 1
-CONTRASTIVE = tuple(name for name in PAPER if LOSSES[name].contrastive)
+CONTRASTIVE = tuple(name for name in LOSSES if LOSSES[name].contrastive)
 GROUPS = ("many", "some", "few")
 
 
@@ -31,6 +31,7 @@ class Config(StudyConfig):
     imbalance: tuple[float, ...] = option(
         (10.0, 100.0), "samples of the commonest class per sample of the rarest", least=1, fewest=1
     )
+    expected_imbalance: tuple[float, ...] = option((100.0,), "those of expected InfoNCE; also among the imbalances")
     epochs: int = option(6, "passes over the training part", least=1)
     batch: int = option(256, "rows in a batch, which are also the candidates", least=2)
     hidden: int = option(256, "width of the head's hidden layers", least=1)
@@ -38,7 +39,9 @@ class Config(StudyConfig):
 
 
 PRESETS = {
-    "quick": Config(data="digits", imbalance=(10.0,), epochs=8, batch=64, hidden=64, rates=(3e-3, 1e-2)),
+    "quick": Config(
+        data="digits", imbalance=(10.0,), expected_imbalance=(10.0,), epochs=8, batch=64, hidden=64, rates=(3e-3, 1e-2)
+    ),
     "paper": Config(),
 }
 
@@ -51,7 +54,8 @@ class Run(Probe):
 
 
 def settings(config: Config) -> list[Run]:
-    variants = [*map(Loss, PAPER), *(Loss(name, noise="uniform") for name in CONTRASTIVE)]
+    variants = [*map(Loss, LOSSES), *(Loss(name, noise="uniform") for name in CONTRASTIVE)]
+    variants += [replace(loss, noise_count=0) for loss in variants if loss.kind.counts_noise]
     return [
         Run(
             config.data,
@@ -64,6 +68,7 @@ def settings(config: Config) -> list[Run]:
         )
         for imbalance in config.imbalance
         for loss in variants
+        if not loss.kind.counts_noise or imbalance in config.expected_imbalance
     ]
 
 

@@ -1,4 +1,4 @@
-"""Five losses on the nodes of graphs: cell types in generated tissue, papers in citation graphs.
+"""Six losses on the nodes of graphs: cell types in generated tissue, papers in citation graphs.
 
 The paper's benchmark, CellTypeGraph, has to be downloaded; `softnce train celltypegraph/nll` and kin train on it. Here
 specimens are grown in its layout and take its place: DeeperGCN, five folds, the benchmark's metrics, each loss with the

@@ -58,7 +58,7 @@ def section(rows: Sequence[Row]) -> Section:
             laptop/citeseer-deeper-gcn. Nothing was tuned for a loss.""")
     else:
         blocks.append("Cora and CiteSeer were not run: their files were not in $SOFTNCE_DATA/planetoid.")
-    return Section("Five losses on graphs", " ".join(summary), blocks, method)
+    return Section("Six losses on graphs", " ".join(summary), blocks, method)
 
 
 def _summary(found: Folds) -> str:
@@ -72,7 +72,7 @@ def _summary(found: Folds) -> str:
         for loss, e in found.told_apart.items()
     ]
     apart = " and ".join(told) or f"no loss can be told from {TITLES[OURS]}"
-    return f"""On tissue grown in the layout of the paper's benchmark, the five losses lie within
+    return f"""On tissue grown in the layout of the paper's benchmark, the losses lie within
         {max(means.values()) - min(means.values()):.1f} points of each other, {TITLES[best]} in front. Paired over the
         folds, {apart}."""
 
@@ -81,7 +81,7 @@ def _table(found: Folds) -> Table:
     body = []
     for loss in found.rows:
         pooled = found.pooled(loss)
-        printed = [f"{value:.2f}" for value in PRINTED[loss]]
+        printed = [f"{value:.2f}" for value in PRINTED[loss]] if loss in PRINTED else ["–", "–"]
         ours = [spread(list(found.values(loss, value).values())) for value in (TOP1, AVERAGE, PUBLISHED)]
         body.append([TITLES[loss], *printed, *ours, f"{100 * pooled.top1:.1f} ± {100 * pooled.top1_deviation:.1f}"])
     return Table(
@@ -124,7 +124,7 @@ def _points(loss: str, place: int, offsets: Sequence[float], y: Sequence[float],
     """A point for each value and a line at their mean, around the place of the loss."""
     x = [place + offset for offset in offsets]
     middle = [fmean(y)] * 2
-    line = Line("", [place - 0.36, place + 0.36], middle, colour=LOSSES[loss].colour)
+    line = Line("", [place - 0.36, place + 0.36], middle, colour=LOSSES[loss].colour, loss=loss)
     return [Points.of_loss(loss, x, y, hover=hover, size=5.0), line]
 
 

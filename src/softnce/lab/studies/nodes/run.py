@@ -100,7 +100,7 @@ def runs(config: Config) -> list[Run]:
         Tissue(loss, fold, seed, c.specimens, c.stages, c.cells, c.layers, c.hidden, c.epochs, smoothing(loss))
         for seed in range(c.tissue_seeds)
         for fold in range(FOLDS)
-        for loss in PAPER
+        for loss in LOSSES
     ]
     missing = missing_citation_graphs(c.citation)
     if missing:

@@ -1,0 +1,169 @@
+"""Ranks that have different numbers of batches.
+
+A rank that has run out of batches must still take part in what a loss exchanges, as a rank with an empty batch does,
+until all ranks have run out. DDP's ``join()`` does that for DDP's own collectives, one training step at a time, and
+leaves no place between forward and backward for a loss. So a loss does it beside DDP: in a thread, over a process group
+of its own, where its messages cannot meet DDP's.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.algorithms.join import Join, Joinable
+
+from softnce._ranks import Exchange, Scaling, all_gather_single
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class Event(IntEnum):
+    """What a rank is about to do with a loss."""
+
+    NOTHING = 0
+    """It has run out of batches."""
+    BATCH = 1
+    PART = 2
+    """A part of a batch, given with ``batch`` and ``own``."""
+    MEMORY = 3
+    """``remember``."""
+
+
+class _Round(NamedTuple):
+    event: Event
+    num_classes: int
+    active: int
+    """Ranks that still have batches."""
+
+
+class _Groups:
+    """Process groups that are not in use. A context needs one for a while; gloo cannot make the same group twice."""
+
+    idle: ClassVar[dict[tuple[int, ...], list[ProcessGroup]]] = {}
+    world: ClassVar[ProcessGroup | None] = None
+
+    @classmethod
+    def take(cls, ranks: tuple[int, ...]) -> ProcessGroup:
+        if cls.world is not dist.group.WORLD:  # torch.distributed was set up anew
+            cls.idle, cls.world = {}, dist.group.WORLD
+        if idle := cls.idle.get(ranks):
+            return idle.pop()
+        return dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
+
+    @classmethod
+    def give_back(cls, ranks: tuple[int, ...], group: ProcessGroup) -> None:
+        cls.idle.setdefault(ranks, []).append(group)
+
+
+class Uneven:
+    """The exchange of one loss while ranks run out of batches. Made by all ranks of ``group`` together.
+
+    Args:
+        group: the ranks that exchange; None: all.
+        counts_all: DDP divides gradients by the number of all ranks; else by that of the ranks that still have batches.
+    """
+
+    def __init__(self, group: ProcessGroup | None, counts_all: bool) -> None:
+        self._ranks = tuple(dist.get_process_group_ranks(group))
+        self.group = _Groups.take(self._ranks)
+        self._counts_all = counts_all
+        self._rounds = 0
+        self._latest = _Round(Event.NOTHING, 0, 0)
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def begin(self, event: Event, num_classes: int, scaling: Scaling) -> Exchange:
+        """How ranks exchange in a call of the loss; every rank that still has batches begins the same event."""
+        if self._thread is None:  # else the thread has announced it
+            self._announce(event, num_classes)
+        world = dist.get_world_size(self.group) if self._counts_all else self._latest.active
+        return Exchange(self.group, scaling, on_host=True, divisor=world)
+
+    def leave(self, play: Callable[[Event, int], None], parameters: Iterable[Tensor]) -> None:
+        """This rank has run out of batches: take part in the others' events until nobody has any, in a thread."""
+        rounds = self._rounds
+
+        def follow() -> None:
+            try:
+                while self._announce(Event.NOTHING, 0).active:
+                    play(self._latest.event, self._latest.num_classes)
+                self._copy_from_last(rounds, parameters)
+            except Exception as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=follow, name="softnce-join", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait until all ranks have run out."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        _Groups.give_back(self._ranks, self.group)
+
+    def _announce(self, event: Event, num_classes: int) -> _Round:
+        mine = torch.tensor([event, num_classes])
+        everyone = mine.new_empty(2 * dist.get_world_size(self.group))
+        all_gather_single(everyone, mine, group=self.group)
+        events = everyone.view(-1, 2)
+        self._latest = _Round(Event(int(events[:, 0].max())), int(events[:, 1].max()), int((events[:, 0] > 0).sum()))
+        self._rounds += self._latest.active > 0
+        return self._latest
+
+    def _copy_from_last(self, rounds: int, parameters: Iterable[Tensor]) -> None:
+        """The loss's parameters from a rank that had the most batches: the others made fewer steps."""
+        mine = torch.tensor([rounds])
+        everyone = mine.new_empty(dist.get_world_size(self.group))
+        all_gather_single(everyone, mine, group=self.group)
+        last = int(everyone.argmax())
+        for parameter in parameters:
+            host = parameter.detach().cpu().clone()
+            dist.broadcast(host, dist.get_global_rank(self.group, last), group=self.group)
+            with torch.no_grad():
+                parameter.copy_(host)
+
+
+class _Known:
+    """Models that a ``join()`` context could be of."""
+
+    joinables: ClassVar[weakref.WeakSet[Joinable]] = weakref.WeakSet()
+    ended: ClassVar[weakref.WeakKeyDictionary[Joinable, object]] = weakref.WeakKeyDictionary()
+    """Traces of contexts that have ended."""
+    to_be_sought = True
+
+
+def check_no_other_join() -> None:
+    """An error inside ``with model.join():``, where this loss would wait for ranks that have no batches left.
+
+    The context leaves a trace in its model alone, so the models are sought, at the first exchange of the process and
+    again once those found are gone. The trace outlives the context; whether the context itself still lives decides.
+    """
+    if not _Known.joinables and _Known.to_be_sought:
+        _Known.joinables.update(_living(Joinable))
+        _Known.to_be_sought = bool(_Known.joinables)
+    for joinable in _Known.joinables:
+        config = joinable._join_config
+        if not config.enable or _Known.ended.get(joinable) is config:
+            continue
+        if any(joinable in context._joinables for context in _living(Join)):
+            raise RuntimeError(
+                "inside join() of a model, ranks without batches would not take part in what the loss exchanges: "
+                "write `with softnce.join(model, loss):` instead of `with model.join():`, or make the loss with "
+                "distributed=False"
+            )
+        _Known.ended[joinable] = config
+
+
+def _living(kind: type[Any]) -> list[Any]:
+    # type(), not isinstance(): that would ask objects for their class, which proxies answer by warnings and imports.
+    return [found for found in gc.get_objects() if issubclass(type(found), kind)]

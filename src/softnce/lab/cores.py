@@ -1,0 +1,18 @@
+"""How many processor cores there are for the work at hand."""
+
+import os
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores_per_device(devices: int) -> int:
+    """Cores for each of the ``devices`` of this machine, at least 1.
+
+    SLURM may start one task per device and then says how many cores a task has; otherwise devices share them.
+    """
+    one_each = int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "TORCHELASTIC_RUN_ID" not in os.environ
+    own = os.environ.get("SLURM_CPUS_PER_TASK") if one_each else None
+    return max(1, min(cores(), int(own)) if own else cores() // max(1, devices))

@@ -1,0 +1,107 @@
+"""Trainings of every loss on every graph: a search on the validation split, then final ones with the test split."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING
+
+import torch
+
+from softnce.lab.configuration import option
+from softnce.lab.data.links import named
+from softnce.lab.experiment.study import Outcome, StudyConfig, timed
+from softnce.lab.models.links import Score
+from softnce.lab.studies.links.training import LOSSES, Loss, Run, train
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+VERSION = 1
+
+CHOSEN: dict[tuple[str, Loss], tuple[float, float]] = {}
+"""Learning rate and weight of N3 of the final trainings, by graph and loss: the best of the search."""
+UNSEARCHED = 0.1, 0.05
+"""The same where no search was made."""
+
+
+LONGER = {"WN18RR": 3}
+"""How many times the epochs a graph gets: WN18RR has a third of FB15k-237's triples."""
+
+
+@dataclass(frozen=True)
+class Config(StudyConfig):
+    seeds: int = option(1, "number of seeds of the final trainings: 0, 1, …", least=1)
+    graphs: tuple[str, ...] = option(
+        ("FB15k-237", "WN18RR"), "folders of SOFTNCE_DATA/links, or generated for a small graph", fewest=1
+    )
+    losses: tuple[Loss, ...] = option(LOSSES, "losses", fewest=1)
+    models: tuple[Score, ...] = option(("complex",), "complex or distmult", fewest=1)
+    rank: int = option(100, "dimensions of an embedding: complex ones, or as many real ones twice", least=1)
+    search: bool = option(False, "search lr and N3 on the validation split in place of the final trainings")
+    lrs: tuple[float, ...] = option((0.1, 0.3), "learning rates of the search", above=0, fewest=1)
+    n3s: tuple[float, ...] = option((0.03, 0.1), "weights of N3 of the search", least=0, fewest=1)
+    search_epochs: int = option(2, "epochs of a search's training", least=1)
+    batch: int = option(1024, "rows of a batch: triples, or questions with their right answers", least=2)
+    most: int = option(32, "right answers in one row; a question with more has several rows", least=1)
+    negatives: int = option(1024, "entities drawn for sampled softmax", least=1)
+    epochs: int = option(12, "epochs of a final training on FB15k-237, at most; three times as many on WN18RR", least=1)
+    patience: int = option(2, "epochs without a better score on the validation sample before it stops", least=1)
+    checks: int = option(1000, "validation triples ranked after each epoch", least=1)
+
+
+PRESETS = {
+    "quick": Config(graphs=("generated",), rank=16, batch=256, negatives=256, epochs=10, checks=300),
+    "paper": Config(),
+}
+
+
+def runs(config: Config) -> list[Run]:
+    def run(graph: str, loss: Loss, model: Score, seed: int) -> Run:
+        lr, n3 = CHOSEN.get((graph, loss), UNSEARCHED)
+        return Run(
+            graph=graph,
+            model=model,
+            loss=loss,
+            rank=config.rank if model == "complex" else 2 * config.rank,
+            lr=lr,
+            n3=n3,
+            batch=config.batch,
+            most=config.most,
+            negatives=config.negatives if loss == "sampled-softmax" else 0,
+            epochs=config.epochs * LONGER.get(graph, 1),
+            patience=config.patience,
+            checks=config.checks,
+            is_final=True,
+            seed=seed,
+        )
+
+    final = [
+        run(graph, loss, model, seed)
+        for seed in range(config.seeds)
+        for graph, model, loss in product(config.graphs, config.models, config.losses)
+    ]
+    if not config.search:
+        return final
+    return [
+        replace(one, lr=lr, n3=n3, epochs=config.search_epochs * LONGER.get(one.graph, 1), is_final=False)
+        for one in final
+        if one.seed == 0
+        for lr, n3 in product(config.lrs, config.n3s)
+    ]
+
+
+def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:
+    for graph in dict.fromkeys(run.graph for run in todo):
+        named(graph)  # a missing file is told before any work
+    for run in todo:
+        title = f"{run.graph}, {run.model}, {run.loss}, lr {run.lr:g}, N3 {run.n3:g}"
+        task = progress.add_task(title, total=run.epochs)
+
+        def on_epoch(mrr: float, task=task, title=title) -> None:
+            progress.update(task, advance=1, description=f"{title}: MRR {mrr:.4f}")
+
+        with torch.random.fork_rng(devices=[]):
+            outcome = timed(partial(train, on_epoch=on_epoch), run)
+        progress.remove_task(task)
+        yield outcome

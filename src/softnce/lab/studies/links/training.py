@@ -1,0 +1,230 @@
+"""One training of a bilinear model on a graph by one loss, and what it costs and learns."""
+
+import copy
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from softnce import BatchCandidates, SoftTargets, functional, noise
+from softnce.lab.data.links import LinkGraph, named
+from softnce.lab.experiment.memory import peak_of
+from softnce.lab.models.links import Links, Score
+from softnce.lab.seeds import derived_seed
+from softnce.lab.studies.links.ranking import ranks, summary
+
+Loss = Literal["info-nce", "expected-info-nce", "soft-target-info-nce", "sampled-softmax", "softmax", "soft-softmax"]
+LOSSES: tuple[Loss, ...] = get_args(Loss)
+ALL_TAILS: tuple[Loss, ...] = ("expected-info-nce", "soft-target-info-nce", "soft-softmax")
+"""Losses of a question with all its right answers as a soft target; the others' rows are triples."""
+FULL: tuple[Loss, ...] = ("softmax", "soft-softmax")
+"""Losses whose steps score all entities."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training."""
+
+    graph: str
+    model: Score
+    loss: Loss
+    rank: int
+    lr: float
+    n3: float
+    batch: int  # rows: triples in one direction, or questions
+    most: int  # right answers in one row; a question with more has several rows
+    negatives: int  # entities drawn from the frequencies of answers, for sampled softmax
+    epochs: int  # at most; an epoch is every training triple in both directions
+    patience: int  # epochs without a better score on the validation sample after which it stops
+    checks: int  # validation triples ranked after each epoch
+    is_final: bool  # the test split is ranked once, at the end, with the best epoch's weights
+    seed: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a batch.
+
+    Attributes:
+        entity, relation: the questions, (N,).
+        classes: the entities that occur as answers, (U,), or None for all.
+        targets: right answers, over ``classes``.
+        weight: of each row, (N,), 1 on average over an epoch, or None for 1.
+        draws: how often each of ``classes`` was drawn as a negative, (U,).
+    """
+
+    entity: Tensor
+    relation: Tensor
+    classes: Tensor | None
+    targets: SoftTargets
+    weight: Tensor | None = None
+    draws: Tensor | None = None
+
+
+class Batches:
+    """The training triples in both directions, in random order: one label per row, or all answers of a question."""
+
+    def __init__(self, run: Run, graph: LinkGraph) -> None:
+        self.run, self.graph = run, graph
+        self.by_question = run.loss in ALL_TAILS
+        self.asked = graph.both_ways(graph.train)
+        # In parts, since one row with thousands of answers would weigh more than all others of its batch.
+        self.questions = graph.questions(run.most)
+        # Entities that answer no training question never occur; their share only has to be positive.
+        self.marginal = noise.from_counts(self._mass(), floor=1e-3).float()
+
+    def _mass(self) -> Tensor:
+        """How often an entity occurs among the targets of an epoch's rows, (K,)."""
+        answers, share = self.asked[:, 2], torch.ones(len(self.asked), dtype=torch.float64)
+        if self.by_question:
+            answers, counts = self.questions.answers, self.questions.counts
+            share = counts.double().reciprocal().repeat_interleave(counts)
+        return torch.zeros(self.graph.entities, dtype=torch.float64).index_add(0, answers, share)
+
+    def __len__(self) -> int:
+        """Rows of an epoch."""
+        return len(self.questions) if self.by_question else len(self.asked)
+
+    def __iter__(self) -> Iterator[Rows]:
+        for part in torch.randperm(len(self)).split(self.run.batch):
+            yield self._questions(part) if self.by_question else self._triples(part)
+
+    def _triples(self, part: Tensor) -> Rows:
+        entity, relation, answer = self.asked[part].t()
+        targets = SoftTargets.from_labels(answer, self.graph.entities)
+        if self.run.loss in FULL:
+            return Rows(entity, relation, None, targets)
+        if not self.run.negatives:
+            return Rows(entity, relation, *targets.compact())
+        negatives = torch.multinomial(self.marginal, self.run.negatives, replacement=True)
+        classes, targets, drawn = targets.compact(SoftTargets.from_labels(negatives, self.graph.entities))
+        return Rows(entity, relation, classes, targets, draws=drawn.class_mass())
+
+    def _questions(self, part: Tensor) -> Rows:
+        """A question weighs as many triples as it has answers: the sum over an epoch is that over its triples."""
+        questions = self.questions
+        counts = questions.counts[part]
+        row, answer = questions.answers_of(part)
+        if self.run.loss in FULL:
+            classes, place, width = None, answer, self.graph.entities
+        else:
+            classes, place = answer.unique(return_inverse=True)
+            width = len(classes)
+        # Most questions have few answers, some many: dense rows over those that occur are smaller than padded pairs.
+        share = torch.zeros(len(part), width).index_put_((row, place), counts.float().reciprocal()[row])
+        weight = counts * (len(questions) / len(self.asked))
+        targets = SoftTargets.from_dense(share)
+        return Rows(questions.entity[part], questions.relation[part], classes, targets, weight)
+
+
+def loss_of(run: Run, model: Links, marginal: Tensor, rows: Rows) -> Tensor:
+    """The mean loss of a batch with its N3 penalty."""
+    head, relation = model.entities(rows.entity), model.relations(rows.relation)
+    features = model.features(head, relation)
+    tails = model.table if rows.classes is None else model.entities(rows.classes)
+    losses = _losses(run, features @ tails.t(), rows, marginal)
+    penalty = model.n3(head) + model.n3(relation)
+    if rows.weight is not None:
+        losses, penalty = losses * rows.weight, penalty * rows.weight
+    if run.n3 == 0:
+        return losses.mean()
+    mass = rows.targets.class_mass() if rows.weight is None else rows.weight @ rows.targets.dense()
+    mass = mass.to(tails.dtype)  # how many triples of the batch each entity answers, (U,)
+    return (losses.sum() + run.n3 * (penalty.sum() + mass @ model.n3(tails))) / len(losses)
+
+
+def _losses(run: Run, logits: Tensor, rows: Rows, marginal: Tensor) -> Tensor:
+    """The loss of every row, (N,)."""
+    targets = rows.targets
+    if rows.classes is None:
+        return functional.soft_target_cross_entropy(logits, targets, reduction="none")
+    if run.loss == "sampled-softmax":
+        return _sampled_softmax(logits, targets.labels, rows.draws, run.negatives * marginal[rows.classes])
+    eta = marginal[rows.classes]
+    eta = eta / eta.sum()
+    if run.loss == "expected-info-nce":
+        batch = BatchCandidates()
+        return functional.expected_info_nce(logits, targets, eta, candidates=batch, reduction="none")
+    contrast = functional.info_nce if run.loss == "info-nce" else functional.soft_target_info_nce
+    return contrast(logits, targets, eta, reduction="none")
+
+
+def _sampled_softmax(logits: Tensor, labels: Tensor, draws: Tensor, expected: Tensor) -> Tensor:
+    """Sampled softmax with log Q over U classes, (N,): −log e^{s_y}/(e^{s_y} + Σ_{j≠y} e^{s_j} draws_j/expected_j).
+
+    ``draws`` (U,) counts how often a class was drawn as a negative, ``expected`` is its expectation n·Q.
+    """
+    own = logits.gather(1, labels[:, None])
+    return (logits + (draws / expected).log()).scatter(1, labels[:, None], own).logsumexp(1) - own[:, 0]
+
+
+class Trainer:
+    """A model, its optimiser and its batches."""
+
+    def __init__(self, run: Run, graph: LinkGraph) -> None:
+        torch.manual_seed(derived_seed(run.seed))
+        self.run = run
+        self.model = Links(run.model, graph.entities, graph.relations, run.rank, sparse=run.loss not in FULL)
+        self.optimiser = torch.optim.Adagrad(self.model.parameters(), lr=run.lr)
+        self.batches = Batches(run, graph)
+
+    def step(self, rows: Rows) -> None:
+        loss_of(self.run, self.model, self.batches.marginal, rows).backward()
+        with torch.sparse.check_sparse_tensor_invariants(enable=False):  # else Adagrad warns that nobody decided
+            self.optimiser.step()
+        self.optimiser.zero_grad()
+
+    def epoch(self) -> None:
+        for rows in self.batches:
+            self.step(rows)
+
+    def held_bytes(self) -> int:
+        """Parameters and what the optimiser keeps of them."""
+        kept = [value for state in self.optimiser.state.values() for value in state.values()]
+        return sum(value.nbytes for value in [*self.model.parameters(), *kept] if isinstance(value, Tensor))
+
+
+def train(run: Run, on_epoch: Callable[[float], None] = lambda mrr: None) -> dict[str, Any]:
+    """Scores in the course of training and of its best epoch; time counts steps with their batches, not evaluations."""
+    graph = named(run.graph)
+    trainer = Trainer(run, graph)
+    # The same validation triples in every run.
+    chosen = torch.randperm(len(graph.valid), generator=torch.Generator().manual_seed(0))[: run.checks]
+    checked = graph.both_ways(graph.valid[chosen])
+    course: dict[str, list[float]] = defaultdict(list)
+    wall = processor = 0.0
+    best, since = trainer.model, 0
+    for epoch in range(1, run.epochs + 1):
+        started, used = time.perf_counter(), time.process_time()
+        trainer.epoch()
+        wall += time.perf_counter() - started
+        processor += time.process_time() - used
+        score = summary(ranks(trainer.model, graph, checked))["mrr"]
+        since = 0 if score > max(course["mrr"], default=-1.0) else since + 1
+        if since == 0:
+            best = copy.deepcopy(trainer.model)
+        for name, value in (("epoch", epoch), ("seconds", wall), ("cpu_seconds", processor), ("mrr", score)):
+            course[name].append(value)
+        on_epoch(score)
+        if since >= run.patience:
+            break
+    held = trainer.held_bytes()
+    result = {
+        "course": dict(course),
+        "valid": summary(ranks(best, graph, graph.both_ways(graph.valid))),
+        "parameters": sum(weight.numel() for weight in best.parameters()),
+        "held_bytes": held,
+        "step_bytes": peak_of(partial(trainer.step, next(iter(trainer.batches)))),
+    }
+    if run.is_final:
+        found = ranks(best, graph, graph.both_ways(graph.test))
+        unseen = graph.unseen(graph.test).repeat(2)
+        result["test"] = summary(found)
+        result["unseen"] = int(unseen.sum()) // 2
+        result["test_seen"] = summary(found[~unseen])
+    return result

@@ -1,0 +1,86 @@
+"""The study from its command line: which runs, their results, findings and page."""
+
+from dataclasses import replace
+
+import pytest
+
+from softnce.lab import studies
+from softnce.lab.commands import study as study_command
+from softnce.lab.experiment.results import Row
+from softnce.lab.report.page import Table
+from softnce.lab.studies.links import findings, page
+from softnce.lab.studies.links import run as links
+
+TINY = ["--epochs", "2", "--rank", "4", "--checks", "20", "--losses", "[info-nce, expected-info-nce]"]
+
+
+def test_the_search_tries_the_same_for_every_loss_without_the_test_split() -> None:
+    trials = links.runs(replace(links.PRESETS["paper"], search=True, graphs=("WN18RR",)))
+    tried = {loss: [(run.lr, run.n3, run.epochs) for run in trials if run.loss == loss] for loss in links.LOSSES}
+    assert all(grid == tried["info-nce"] for grid in tried.values())
+    assert not any(run.is_final for run in trials)
+
+
+def test_final_trainings_use_what_the_search_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(links.CHOSEN, ("WN18RR", "info-nce"), (0.7, 0.2))
+    final = links.runs(replace(links.PRESETS["paper"], graphs=("WN18RR",), seeds=2))
+    chosen = {(run.lr, run.n3, run.is_final) for run in final if run.loss == "info-nce"}
+    assert chosen == {(0.7, 0.2, True)}
+    assert {run.seed for run in final} == {0, 1}
+
+
+@pytest.mark.slow
+def test_the_study_makes_its_page(made) -> None:
+    rows = made("links", *TINY)
+    assert {row.config["loss"] for row in rows} == {"info-nce", "expected-info-nce"}
+    tables = [block for block in page.section(rows).blocks if isinstance(block, Table)]
+    assert len(tables) == 1
+
+
+def test_missing_data_is_said_before_any_work(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.delenv("SOFTNCE_DATA", raising=False)
+    with pytest.raises(SystemExit):
+        study_command.main(["links", "--preset", "paper", "--out", str(tmp_path)])
+    assert "SOFTNCE_DATA is not set" in capsys.readouterr().err
+
+
+def row(loss: str, mrr: float, seed: int = 0, **changes) -> Row:
+    run = next(run for run in links.runs(links.PRESETS["paper"]) if run.loss == loss and run.graph == "FB15k-237")
+    config = {**run.__dict__, "seed": seed, **changes}
+    times = {"softmax": 100.0, "soft-softmax": 90.0}
+    course = {"epoch": [1, 2], "cpu_seconds": [times.get(loss, 10.0), times.get(loss, 10.0) * 2], "mrr": [0.2, mrr]}
+    scores = {"mrr": mrr, "hits1": 0.2, "hits3": 0.3, "hits10": 0.6}
+    result = {
+        "course": {**course, "seconds": course["cpu_seconds"]}, "valid": scores, "test": scores, "test_seen": scores,
+        "unseen": 28, "parameters": 1000, "held_bytes": 8000, "step_bytes": 1000,
+    }  # fmt: skip
+    return Row(f"{loss}{seed}{changes}", config, result, 1.0, "", {})
+
+
+def test_findings_judge_quality_time_and_soft_targets() -> None:
+    rows = [row("info-nce", 0.34, 0), row("info-nce", 0.341, 1), row("softmax", 0.35), row("soft-softmax", 0.35)]
+    rows += [row("expected-info-nce", 0.35, 0), row("expected-info-nce", 0.3511, 1)]
+    found = findings.claims(rows)
+    assert found["links-time"].verdict == "beyond"
+    assert "20 s, soft-softmax 180 s, 9.0 times" in found["links-time"].ours
+    assert found["links-soft-targets"].verdict == "beyond"
+    assert found["links-quality"].verdict == "undecided"  # WN18RR is missing
+    low = findings.claims([row("info-nce", 0.30)])
+    assert low["links-quality"].verdict == "not reproduced"
+    assert "links-time" not in low
+
+
+def test_of_several_settings_the_one_best_on_the_validation_split_is_shown() -> None:
+    rows = [row("info-nce", 0.30), row("info-nce", 0.34, lr=0.7), row("info-nce", 0.35, lr=0.9, is_final=False)]
+    (best,) = findings.finals(rows).values()
+    assert best.config["lr"] == 0.7
+
+
+def test_committed_final_settings_are_the_best_of_the_committed_search() -> None:
+    rows = findings.searched(studies.load("links").results("results/paper").rows())
+    best: dict[tuple[str, str], Row] = {}
+    for one in rows:
+        key = one.config["graph"], one.config["loss"]
+        if key not in best or one.result["valid"]["mrr"] > best[key].result["valid"]["mrr"]:
+            best[key] = one
+    assert {key: (one.config["lr"], one.config["n3"]) for key, one in best.items()} == links.CHOSEN

@@ -1,0 +1,112 @@
+"""Targets over the classes that occur: the loss of those rows of the table is the loss of the whole table."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from softnce import BatchCandidates, SoftTargets, functional, noise
+
+N, K, DIM = 6, 40, 5
+GENERATOR = torch.Generator().manual_seed(0)
+FEATURES = torch.randn(N, DIM, dtype=torch.float64, generator=GENERATOR)
+TABLE = torch.randn(K, DIM, dtype=torch.float64, generator=GENERATOR)
+NOISE = noise.from_counts(torch.arange(1, K + 1)).double()
+
+
+def targets(kind: str, rows: int = N, seed: int = 1) -> SoftTargets:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(1, K, (rows,), generator=generator)
+    weight = torch.rand(rows, 3, dtype=torch.float64, generator=generator)
+    match kind:
+        case "labels":
+            return SoftTargets.from_labels(labels, K)
+        case "ignored":
+            labels[::2] = -100
+            return SoftTargets.from_labels(labels, K)
+        case "pairs":
+            index = torch.randint(1, K, (rows, 3), generator=generator)
+            return SoftTargets.from_pairs(index, weight / weight.sum(1, keepdim=True), K)
+        case "padded":
+            return SoftTargets.from_pairs([[3, 7], [9]] * (rows // 2), [[0.25, 0.75], [1.0]] * (rows // 2), K)
+        case "dense":
+            rows_of_all = torch.zeros(rows, K, dtype=torch.float64)
+            first = torch.randint(1, K - 2, (1,), generator=generator)
+            rows_of_all[:, first : first + 3] = weight / weight.sum(1, keepdim=True)
+            return SoftTargets.from_dense(rows_of_all)
+    raise ValueError(kind)
+
+
+KINDS = ("labels", "ignored", "pairs", "padded", "dense")
+Loss = Callable[..., Tensor]
+MEAN = {"others": "mean"}
+LOSSES: list[tuple[Loss, Loss, dict[str, str]]] = [
+    (functional.linear_soft_target_info_nce, functional.soft_target_info_nce, {}),
+    (functional.linear_expected_info_nce, functional.expected_info_nce, MEAN),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", [None, "labels", "pairs", "dense"])
+@pytest.mark.parametrize(("linear", "of_logits", "more"), LOSSES, ids=["geometric", "expected"])
+def test_rows_of_the_classes_that_occur_give_the_loss_of_the_whole_table(
+    kind: str, other: str | None, linear: Loss, of_logits: Loss, more: dict[str, str]
+) -> None:
+    given = targets(kind)
+    extra = [] if other is None else [targets(other, 4, seed=2)]
+    leaves = [x.clone().requires_grad_() for x in (FEATURES, TABLE)]
+    z, y = leaves
+    candidates = extra[0] if extra else BatchCandidates()
+    whole = linear(z, y, given, NOISE, candidates=candidates, temperature=0.7, **more)
+
+    classes, small, *kept = given.compact(*extra)
+    assert len(classes) < K
+    eta = NOISE[classes] / NOISE[classes].sum()
+    logits = z @ y[classes].t()
+    candidates = kept[0] if kept else BatchCandidates()
+    part = of_logits(logits, small, eta, candidates=candidates, temperature=0.7, **more)
+
+    torch.testing.assert_close(part, whole, rtol=0, atol=1e-12)
+    for ours, table in zip(torch.autograd.grad(part, leaves), torch.autograd.grad(whole, leaves), strict=True):
+        torch.testing.assert_close(ours, table, rtol=0, atol=1e-12)
+
+
+@given(kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3), seed=st.integers(0, 1000))
+def test_the_targets_are_the_same_over_exactly_the_classes_that_occur(kinds: list[str], seed: int) -> None:
+    members = [targets(kind, 4, seed + i) for i, kind in enumerate(kinds)]
+    classes, *small = members[0].compact(*members[1:])
+    dense = torch.cat([member.dense(torch.float64) for member in members])
+    occurs = dense.nan_to_num().any(0).nonzero()[:, 0]
+    assert classes.equal(occurs)
+    for before, after in zip(members, small, strict=True):
+        assert after.num_classes == len(classes)
+        assert after.form == before.form
+        torch.testing.assert_close(after.dense(), before.dense()[:, classes], equal_nan=True, rtol=0, atol=0)
+
+
+def test_if_every_row_is_ignored_or_there_is_none_one_class_is_left() -> None:
+    for labels in (torch.full((3,), -100), torch.zeros(0, dtype=torch.long)):
+        classes, small = SoftTargets.from_labels(labels, K).compact()
+        assert classes.tolist() == [0]
+        assert (len(small), small.num_classes) == (len(labels), 1)
+
+
+@pytest.mark.parametrize(
+    ("targets", "other", "message"),
+    [
+        (SoftTargets.from_labels([1], K, smoothing=0.1), None, "these rows must have no background, got smoothing"),
+        (
+            SoftTargets.from_labels([1], K),
+            SoftTargets.from_labels([1], K, smoothing=0.1),
+            "others must have no background",
+        ),
+        (SoftTargets.from_labels([1], K), torch.tensor([1]), "others must be SoftTargets, got Tensor"),
+        (SoftTargets.from_labels([1], K), SoftTargets.from_labels([1], 3), "40 classes on cpu .* got 3 classes"),
+    ],
+)
+def test_misuse_gets_one_clear_error(targets: SoftTargets, other: object, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        targets.compact(*([] if other is None else [other]))
