@@ -29,7 +29,7 @@ def set_memory_budget(num_bytes: int) -> None:
     8,192 rows against 8,192 candidates are one block. On a CPU blocks follow the cache, whatever the budget;
     ``chunk_size`` of a loss overrides both. Losses that were compiled keep the budget they were compiled with.
 
-    >>> softnce.set_memory_budget(1 << 30)
+    >>> set_memory_budget(1 << 30)
     """
     global _budget
     _budget = as_whole(num_bytes, "num_bytes")
