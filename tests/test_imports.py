@@ -23,6 +23,7 @@ LAYERS = {
     "studies.THIS.findings": "experiment data losses studies.THIS",
     "studies.THIS": "experiment train data models losses heads recipes studies.THIS GROUND",
     "studies": "experiment",
+    "sweeps": "sweeps experiment train recipes data GROUND",
     "report": "report experiment losses atomic",
     "experiment": "experiment data losses heads optimiser recipes GROUND",
     "train": "train data models losses heads optimiser recipes GROUND",

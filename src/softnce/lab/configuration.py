@@ -178,6 +178,19 @@ def to_mapping(config: Any) -> dict[str, Any]:
     return result
 
 
+def dotted(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested dictionaries by their dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in mapping.items():
+        flat |= dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def field_types(config_type: type) -> dict[str, Any]:
+    """Types of all fields by their dotted names."""
+    return {name: leaf.type for name, leaf in _leaves(config_type).items()}
+
+
 @dataclasses.dataclass(frozen=True)
 class _Leaf:
     """A field that holds a value, at its dotted place."""

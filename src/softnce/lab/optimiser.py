@@ -22,7 +22,7 @@ def build_optimiser(config: Optimiser | GraphOptimiser, groups: list[Group]) -> 
 
 
 def parameter_groups(network: nn.Module, config: Optimiser | GraphOptimiser) -> list[Group]:
-    """The groups of a network that a recipe describes, of images or of graphs."""
+    """The groups of a network that a recipe describes."""
     if isinstance(config, Optimiser):
         return _layer_groups(network, config.weight_decay, config.layer_decay)
     if not config.decayed:

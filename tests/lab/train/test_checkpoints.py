@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from softnce.lab.atomic import why
-from softnce.lab.train.checkpoints import AtomicCheckpointIO
+from softnce.lab.train.checkpoints import WEIGHTS, AtomicCheckpointIO, Checkpoints
 
 
 def test_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
@@ -32,3 +32,40 @@ def test_a_full_disk_is_called_so():
     with pytest.raises((OSError, RuntimeError)) as failed, open("/dev/full", "wb") as file:
         torch.save(torch.zeros(1_000_000), file)
     assert why(failed.value) == "the disk is full"
+
+
+def test_the_weights_of_the_best_epoch_have_a_file_of_their_own(tmp_path):
+    kept = {name: {} for name in WEIGHTS}
+    AtomicCheckpointIO().save_checkpoint(
+        kept | {"optimizer_states": [torch.zeros(1000)]}, tmp_path / "last.ckpt", tmp_path / "best.ckpt"
+    )
+    assert torch.load(tmp_path / "best.ckpt", weights_only=True) == kept
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True).keys() == {*WEIGHTS, "optimizer_states"}
+
+
+class Trainer:
+    """As much of Lightning's as checkpoints need, in the middle of an epoch."""
+
+    world_size, is_last_batch, max_steps, ckpt_path = 1, False, -1, None
+
+    def __init__(self):
+        self.global_step, self.saved = 0, []
+
+    def save_checkpoint(self, path, weights_only, storage_options):
+        self.saved.append(self.global_step)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "every", "saved"), [(2.0, 0, [4, 8]), (2.0, 3, [3, 6, 9]), (60.0, 0, []), (60.0, 4, [4, 8])]
+)
+def test_cadence_by_time_and_by_updates(minutes, every, saved, tmp_path, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("softnce.lab.train.checkpoints.time.monotonic", lambda: now)
+    checkpoints, trainer = Checkpoints(tmp_path, minutes, every), Trainer()
+    checkpoints.on_train_start(trainer, None)
+    for _ in range(9):
+        now += 30.0
+        trainer.global_step += 1
+        checkpoints.on_train_batch_end(trainer, None, None, None, 0)
+    checkpoints.teardown(trainer, None, "fit")
+    assert trainer.saved == saved

@@ -22,7 +22,7 @@ from softnce.lab.models.images import build_backbone
 from softnce.lab.recipes.recipe import Compute, Data, Head, Loss, Model, Optimiser, Recipe, Schedule, Targets
 from softnce.lab.stored import Unreadable
 from softnce.lab.train import run as train
-from softnce.lab.train.checkpoints import AtomicCheckpointIO, Checkpoints, Interrupted, NotSaved
+from softnce.lab.train.checkpoints import WEIGHTS, AtomicCheckpointIO, Checkpoints, Interrupted, NotSaved
 from softnce.lab.train.classifier import Classifier, Diverged
 from softnce.lab.train.evaluate import evaluate, load_trained
 
@@ -116,7 +116,10 @@ def test_results_and_best_checkpoint(uninterrupted):
     assert json.loads((out / "results.json").read_text()) == results
     assert results["last"]["epoch"] == 3
     assert results["best"]["top1"] >= results["last"]["top1"]
-    assert load(out / "best.ckpt")["epoch"] == results["best"]["epoch"]
+    best = load(out / "best.ckpt")
+    assert best["epoch"] == results["best"]["epoch"]
+    assert best.keys() == set(WEIGHTS)  # nothing of the optimiser
+    assert (out / "best.ckpt").stat().st_size < (out / "last.ckpt").stat().st_size / 3
     assert recipes.load(str(out / "recipe.yaml")) == recipe
     measured = evaluate(out, progress=False, workers=0).results  # in a process, a loader and a network of its own
     for name in ("top1", "nll", "ece", "brier"):
@@ -177,7 +180,7 @@ def test_two_processes_learn_what_one_does(images, tmp_path, loss, targets):
 def stopping_at(step):
     """As if a signal came in that update."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Checkpoints, "_asked_to_stop", lambda self, trainer: trainer.global_step == step)
+        patch.setattr(Checkpoints, "_asked", lambda self, trainer: (trainer.global_step == step, False))
         yield
 
 
@@ -312,10 +315,9 @@ def test_a_damaged_checkpoint_is_named(uninterrupted, tmp_path):
     shutil.copytree(out, tmp_path / "run")
     last = tmp_path / "run" / "last.ckpt"
     last.write_bytes(last.read_bytes()[:5000])
-    with pytest.raises(Unreadable, match=r"last.ckpt is damaged .*copy best.ckpt over it"):
+    with pytest.raises(Unreadable, match=r"last.ckpt is damaged .*delete it to start from the beginning"):
         train.train(recipe, tmp_path / "run", resume=True)
-    shutil.copy(out / "best.ckpt", last)
-    train.train(recipe, tmp_path / "run", resume=True)
+    load_trained(tmp_path / "run")  # the best epoch's weights are as they were
 
 
 def test_a_file_is_no_folder_for_a_run(images, tmp_path):

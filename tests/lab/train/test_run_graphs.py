@@ -67,11 +67,11 @@ def test_predict_says_that_it_takes_images(uninterrupted):
 def test_every_checkpoint_resumes_exactly(uninterrupted, tmp_path, step, monkeypatch):
     """In the middle of an epoch, at its end, at the start of the next: stop there, resume, compare bit by bit."""
     recipe, whole, results = uninterrupted
-    asked = Checkpoints._asked_to_stop
-    monkeypatch.setattr(Checkpoints, "_asked_to_stop", lambda self, trainer: trainer.global_step == step)
+    asked = Checkpoints._asked
+    monkeypatch.setattr(Checkpoints, "_asked", lambda self, trainer: (trainer.global_step == step, False))
     with pytest.raises(Interrupted):
         train.train(recipe, tmp_path / "run")
-    monkeypatch.setattr(Checkpoints, "_asked_to_stop", asked)
+    monkeypatch.setattr(Checkpoints, "_asked", asked)
     assert train.train(recipe, tmp_path / "run", resume=True) == results
     same(weights(whole), weights(tmp_path / "run"))
 

@@ -1,45 +1,18 @@
 """The result as text: tables that are printed, and pasted into the README as they are."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from softnce.lab.bench.cases import REFERENCE, Family, Size
 from softnce.lab.bench.limits import Limit
 from softnce.lab.bench.measurement import Measurement
 from softnce.lab.bench.scaling import Axis, Exponent
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+from softnce.lab.experiment.table import Table
 
 TITLES: dict[Family, str] = {
     "soft": f"Soft targets (MixUp, smoothed). × is against {REFERENCE['soft']}",
     "labels": f"Labels. × is against {REFERENCE['labels']}",
     "table": f"From features and a table of label embeddings, without logits. × is against {REFERENCE['table']}",
 }
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of text under a header; the first column is a name."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def markdown(self) -> str:
-        lines = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *self.rows]
-        return f"**{self.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-    def rich(self) -> "RichTable":
-        from rich.table import Table as RichTable
-
-        table = RichTable(title=self.title, title_justify="left", title_style="bold")
-        for place, name in enumerate(self.header):
-            table.add_column(name, justify="right" if place else "left", overflow="fold")
-        for row in self.rows:
-            table.add_row(*row, style="bold" if row[0].startswith("softnce") else "")
-        return table
 
 
 def comparison(family: Family, measurements: Sequence[Measurement]) -> Table:

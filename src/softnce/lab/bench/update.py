@@ -15,19 +15,20 @@ import torch
 from torch import nn
 
 from softnce.lab.bench.cases import Step
-from softnce.lab.bench.tables import Table, memory
+from softnce.lab.bench.tables import memory
 from softnce.lab.bench.timing import Clock, Spread, interleaved
 from softnce.lab.configuration import option
 from softnce.lab.data.batches import Batch
 from softnce.lab.experiment.memory import peak_of
+from softnce.lab.experiment.table import Table
 from softnce.lab.losses import build_loss
 from softnce.lab.optimiser import build_optimiser, parameter_groups
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe
 from softnce.lab.seeds import borrowed_generators, start_generators
 from softnce.lab.train.build import build_network
 from softnce.lab.train.classifier import Classifier
 
-CLASSES = {"imagenet": 1000, "tiny-imagenet": 200, "cifar100": 100}
+CLASSES = {"imagenet": 1000, "tiny-imagenet": 200, "cifar100": 100, "banking77": 77, "clinc150": 150, "requests": 8}
 SIDES = {"imagenet": (500, 375), "tiny-imagenet": (64, 64), "cifar100": (32, 32)}
 
 
@@ -35,7 +36,7 @@ SIDES = {"imagenet": (500, 375), "tiny-imagenet": (64, 64), "cifar100": (32, 32)
 class Config:
     """What to measure of a recipe's update."""
 
-    samples: int = option(8, "images or graphs per forward pass", least=1)
+    samples: int = option(8, "images, sentences or graphs per forward pass", least=1)
     cells: int = option(1200, "nodes per graph; mature ovules have about 1900", least=50)
     rounds: int = option(3, "rounds; the median is reported", least=1)
     clock: Clock = option("wall", "wall time, or cpu: processor time, for a shared machine")
@@ -51,11 +52,16 @@ class Part:
     counts: bool = True  # towards the update's time
 
 
-def measure(recipe: Recipe | GraphRecipe, config: Config) -> Table:
+def measure(recipe: AnyRecipe, config: Config) -> Table:
     """Milliseconds per sample, share of an update and peak memory of every part."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    parts = _image_parts(recipe, config) if isinstance(recipe, Recipe) else _graph_parts(recipe, config)
+    if isinstance(recipe, Recipe):
+        sample, parts = "image", _image_parts(recipe, config)
+    elif isinstance(recipe, TextRecipe):
+        sample, parts = "sentence", _text_parts(recipe, config)
+    else:
+        sample, parts = "graph", _graph_parts(recipe, config)
     steps = {name: part.step for name, part in parts.items()}
     times = interleaved(steps, config.rounds, float("inf"), clock=config.clock)
     spent = {name: 1e3 * Spread.of(times[name]).median / part.samples for name, part in parts.items()}
@@ -64,7 +70,6 @@ def measure(recipe: Recipe | GraphRecipe, config: Config) -> Table:
     for name, part in parts.items():
         share = f"{100 * spent[name] / update:.2f} %" if part.counts else ""
         rows.append([name, f"{spent[name]:.3f}", share, memory(peak_of(part.step))])
-    sample = "image" if isinstance(recipe, Recipe) else "graph"
     title = (
         f"{config.samples} {sample}s at once, updates of {recipe.optimiser.batch}; "
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, {config.clock} time"
@@ -81,6 +86,31 @@ def _image_parts(recipe: Recipe, config: Config) -> dict[str, Part]:
         "network": Part(lambda: network(inputs).square().mean().backward(), config.samples),
         **_loss_and_optimiser(recipe, network, classes, config.samples, config.samples),
         "reading, one process": Part(_reading(recipe), 1, counts=False),
+    }
+
+
+def _text_parts(recipe: TextRecipe, config: Config) -> dict[str, Part]:
+    """Sentences of random tokens; their lengths are distributed like those of Banking77 (median 13)."""
+    from softnce.lab.models import text
+
+    recipe = replace(recipe, model=replace(recipe.model, weights="none"))
+    classes = CLASSES[recipe.data.kind]
+    network = build_network(recipe, classes, ())
+    lengths = torch.from_numpy(np.random.default_rng(0).lognormal(np.log(13), 0.55, config.samples)).long()
+    places = torch.arange(recipe.data.max_tokens)
+    tokens = torch.where(places < lengths.clamp(4, len(places))[:, None], 1000 + places, text.PADDING)
+
+    def step(group: int) -> None:
+        text.GROUP, own = group, text.GROUP
+        try:
+            network(tokens).square().mean().backward()
+        finally:
+            text.GROUP = own
+
+    return {
+        "network": Part(lambda: step(text.GROUP), config.samples),
+        "network, padded to the longest": Part(lambda: step(config.samples), config.samples, counts=False),
+        **_loss_and_optimiser(recipe, network, classes, config.samples, config.samples),
     }
 
 
@@ -104,7 +134,7 @@ def _graph_parts(recipe: GraphRecipe, config: Config) -> dict[str, Part]:
 
 
 def _loss_and_optimiser(
-    recipe: Recipe | GraphRecipe, network: nn.Module, classes: int, samples: int, rows: int
+    recipe: AnyRecipe, network: nn.Module, classes: int, samples: int, rows: int
 ) -> dict[str, Part]:
     """The loss of ``rows`` rows against the targets of the whole batch, as training takes it; the optimiser's step."""
     loss = build_loss(recipe.loss, recipe.targets, torch.arange(classes), classes)

@@ -2,7 +2,7 @@
 
 from softnce.cli import refuse
 from softnce.lab import recipes
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe
 
 HELP = """usage: softnce recipes [NAME]
 
@@ -16,19 +16,21 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def _row(name: str, recipe: Recipe | GraphRecipe) -> list[str]:
+def _row(name: str, recipe: AnyRecipe) -> list[str]:
     """The values of the paper's tables, as the run will use them; – where a recipe has no such value."""
     o, t, s = recipe.optimiser, recipe.targets, recipe.schedule
-    images = isinstance(recipe, Recipe)
     values = (
-        recipe.optimiser.base_lr if isinstance(recipe, Recipe) else None,
+        None if isinstance(recipe, GraphRecipe) else recipe.optimiser.base_lr,
         o.lr, o.batch, s.epochs, s.warmup_epochs, o.weight_decay,
-        recipe.optimiser.layer_decay if isinstance(recipe, Recipe) else None,
-        t.smoothing, t.mixup if images else None, t.cutmix if images else None,
+        None if isinstance(recipe, GraphRecipe) else recipe.optimiser.layer_decay,
+        t.smoothing,
+        None if isinstance(recipe, GraphRecipe) else t.mixup,
+        t.cutmix if isinstance(recipe, Recipe) else None,
     )  # fmt: skip
     drop_path = f"{recipe.model.drop_path:g}" if isinstance(recipe, Recipe) else "–"
     numbers = ("–" if value is None else f"{value:g}" for value in values)
-    return [name, o.name, *numbers, recipe.data.augment, drop_path]
+    augment = getattr(recipe.data, "augment", "–")
+    return [name, o.name, *numbers, augment, drop_path]
 
 
 def main(argv: list[str]) -> None:

@@ -1,8 +1,6 @@
 """``softnce study``: run one experiment, or all."""
 
-import sys
-
-from softnce.cli import Refused, nearest, refuse
+from softnce.cli import Refused, fail, nearest, refuse
 from softnce.lab.configuration import from_args
 from softnce.lab.experiment.parallel import Killed
 from softnce.lab.experiment.results import damage_on_stderr
@@ -37,7 +35,7 @@ def _run_one(study: Study, options: list[str]) -> str:
     except ValueError as error:
         refuse(f"{prog}: {error}")
     except Killed as error:
-        sys.exit(f"{prog}: a run failed, {error}; finished runs are saved")
+        fail(f"{prog}: a run failed, {error}; finished runs are saved")
     return config.out
 
 

@@ -4,14 +4,17 @@ import signal
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from softnce.cli import fail, refuse
 from softnce.lab import recipes
 from softnce.lab.configuration import from_args, option
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe
+from softnce.lab.sweeps import grid
+from softnce.lab.sweeps.grid import Training
 
 HELP = """usage: softnce train RECIPE [--out DIR] [--resume] [--any.field value ...]
+       softnce train RECIPE --seeds 5 [--folds all] [--any.field a,b,c ...] [--engine ray [--address auto]]
        softnce train --resume DIR
 
 Train a classifier from a recipe: a name that `softnce recipes` lists, or a YAML file. Any value of the recipe can be
@@ -19,35 +22,67 @@ set on the command line. `softnce train RECIPE --help` explains all fields and s
 
   softnce train laptop/digits                                        half a minute, nothing to download
   softnce train cifar100/soft-target-info-nce --data.dir ~/cifar     an experiment of the paper
+  softnce train laptop/banking77 --data.dir ~/intents                MiniLM fine-tuned on customer questions
   softnce train laptop/tissue                                        nodes of graphs; generated, no download
-  torchrun --nproc-per-node 8 -m softnce train imagenet/nll --data.dir /imagenet --compute.micro_batch 64
+  torchrun --nproc-per-node 8 -m softnce train imagenet/nll --data.dir /imagenet
   softnce train --resume runs/imagenet-nll                           continue exactly where it stopped
 
 With a RECIPE, --resume continues the run in DIR if there is one and starts it otherwise (for requeued jobs).
+
+Options with several values train every combination, one per GPU or core, and print a table:
+
+  softnce train laptop/digits --seeds 5 --optimiser.base_lr 1e-3,4e-3
+  softnce train laptop/tissue --folds all --engine ray --address auto    on a Ray cluster
+
+The same command continues them, and on several machines with a shared folder it shares them.
 """
 
 
-OUT = "folder of the run; by default runs/RECIPE, with -seedN and -foldN where they are not the recipe's"
+OUT = (
+    "folder of the run, or of all runs; by default runs/RECIPE, with -seedN and -foldN where they are not the recipe's"
+)
 
 
 @dataclass(frozen=True)
-class Run(Recipe):
-    """A recipe and the folder of its run."""
+class Options:
+    """Where and how to train."""
 
     out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": OUT})
     resume: bool = option(False, "continue the run in that folder, if there is one")
+    seeds: int = option(1, "train with seeds 0, 1, … instead of one")
+    folds: str = option("", "all: train on all folds of the data instead of one")
+    engine: Literal["processes", "ray"] = option(
+        "processes", "of several trainings: processes of this machine, or a Ray cluster"
+    )
+    address: str = option("", "of the Ray cluster; auto: the one of this machine; empty: that, or a new one")
 
 
 @dataclass(frozen=True)
-class GraphRun(GraphRecipe):
-    """A recipe of graphs and the folder of its run."""
-
-    out: Path = field(default_factory=lambda: Path("runs"), metadata={"help": OUT})
-    resume: bool = option(False, "continue the run in that folder, if there is one")
+class ImageCommand(Options, Recipe):
+    """A recipe of images, and the options."""
 
 
-def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
-    """Recipe, folder, and whether to resume."""
+@dataclass(frozen=True)
+class TextCommand(Options, TextRecipe):
+    """A recipe of text, and the options."""
+
+
+@dataclass(frozen=True)
+class GraphCommand(Options, GraphRecipe):
+    """A recipe of graphs, and the options."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the command line asks for; several trainings differ in the options ``varied``."""
+
+    trainings: list[Training]
+    varied: list[str]
+    options: Options
+
+
+def parse(argv: list[str]) -> Command:
+    """The trainings, and how to do them."""
     words = list(argv)
     if "--resume" in words:
         place = words.index("--resume")
@@ -67,21 +102,35 @@ def parse(argv: list[str]) -> tuple[Recipe | GraphRecipe, Path, bool]:
         raise ValueError("the first argument must be a RECIPE: `softnce recipes` lists them")
     name, rest = words[0], words[1:]
     recipe = recipes.load(name)
-    kind, run_type = (Recipe, Run) if isinstance(recipe, Recipe) else (GraphRecipe, GraphRun)
+    asks_help = {"-h", "--help"} & set(rest)
+    single, varied = (rest, {}) if asks_help else grid.several(recipe, rest)
+    read = [_read(name, recipe, options) for options in grid.combinations(single, varied)]
+    options = read[0][1]
+    given = any(word == "--out" or word.startswith("--out=") for word in rest)
+    if not varied:
+        out = options.out if given else default_out(name, recipe, read[0][0])
+        return Command([Training(read[0][0], out)], [], options)
+    trainings = [Training(chosen, options.out / grid.folder_name(chosen, list(varied))) for chosen, _ in read]
+    return Command(trainings, list(varied), options)
+
+
+def _read(name: str, recipe: AnyRecipe, argv: list[str]) -> tuple[AnyRecipe, Options]:
+    """The recipe with the values of the command line, and the other options."""
+    kind = type(recipe)
+    command_type = {Recipe: ImageCommand, TextRecipe: TextCommand, GraphRecipe: GraphCommand}[kind]
     values = {item.name: getattr(recipe, item.name) for item in fields(kind)}
-    run: Any = from_args(
-        run_type,
-        rest,
+    command: Any = from_args(
+        command_type,
+        argv,
         prog="softnce train",
         description=f"Train a classifier from the recipe {name}. The defaults shown are the recipe's values.",
-        defaults=run_type(**values, out=default_out(name, recipe, recipe)),
+        defaults=command_type(**values, out=default_out(name, recipe, recipe)),
     )
-    chosen = kind(**{item.name: getattr(run, item.name) for item in fields(kind)})
-    given = any(word == "--out" or word.startswith("--out=") for word in rest)
-    return chosen, run.out if given else default_out(name, recipe, chosen), run.resume
+    chosen = kind(**{item.name: getattr(command, item.name) for item in fields(kind)})
+    return chosen, Options(**{item.name: getattr(command, item.name) for item in fields(Options)})
 
 
-def default_out(name: str, recipe: Recipe | GraphRecipe, chosen: Recipe | GraphRecipe) -> Path:
+def default_out(name: str, recipe: AnyRecipe, chosen: AnyRecipe) -> Path:
     """The folder of a run without --out: of the recipe's name, and of a seed or fold that is not the recipe's."""
     folder = name.replace("/", "-").removesuffix(".yaml").removesuffix(".yml")
     if chosen.seed != recipe.seed:
@@ -96,9 +145,13 @@ def main(argv: list[str]) -> None:
         print(HELP, end="")
         return
     try:
-        recipe, out, resume = parse(argv)
+        command = parse(argv)
     except ValueError as error:
         refuse(f"softnce train: {error}")
+    if command.varied:
+        _train_all(command)
+        return
+    recipe, out = command.trainings[0].recipe, command.trainings[0].out
     # only now, so that a typo is answered at once
     from softnce.lab.data.batches import CorruptImage
     from softnce.lab.train.checkpoints import Interrupted, NotSaved
@@ -107,7 +160,7 @@ def main(argv: list[str]) -> None:
     from softnce.lab.train.run import Occupied, prepare
 
     try:
-        results = prepare(recipe, out, resume=resume).run()
+        results = prepare(recipe, out, resume=command.options.resume).run()
     except (ValueError, Occupied) as error:
         refuse(f"softnce train: {error}")
     except CorruptImage as error:
@@ -124,6 +177,35 @@ def main(argv: list[str]) -> None:
         _show(results, out)
     else:
         print(f"no epoch was completed, so nothing was measured; to measure: softnce evaluate {out / 'last.ckpt'}")
+
+
+def _train_all(command: Command) -> None:
+    """Every training of a sweep, then a table of all runs in the folder."""
+    from rich.console import Console
+
+    from softnce.lab.experiment.parallel import Killed
+    from softnce.lab.sweeps import many
+    from softnce.lab.sweeps.table import read_runs, table
+
+    options, console, failures = command.options, Console(), []
+    done = sum(many.results_of(run) is not None for run in command.trainings)
+    print(f"{len(command.trainings) - done} trainings to do, {done} already in {options.out}")
+    try:
+        engine = many.engine(options.engine, options.address, command.trainings)
+        for number, trained in enumerate(many.train_all(command.trainings, options.out, engine), 1):
+            failures += [f"{trained.run.out.name}: {trained.error}"] if trained.error else []
+            print(f"{number}: {trained.run.out.name}{' failed' if trained.error else ''}", flush=True)
+    except ValueError as error:
+        refuse(f"softnce train: {error}")
+    except Killed as error:
+        fail(f"softnce train: a training failed, {error}")
+    except KeyboardInterrupt:
+        print("softnce train: interrupted; to continue, run the same command again", file=sys.stderr)
+        sys.exit(130)
+    if runs := read_runs(options.out):
+        console.print(table(runs).rich())
+    if failures:
+        fail(f"softnce train: {'; '.join(failures)}")
 
 
 def _show(results: dict[str, Any], out: Path) -> None:

@@ -107,9 +107,13 @@ def open_images(data: Data, split: Split) -> Images:
 
     With ``data.holdout`` evaluation is on a part of the training set that training leaves out, the same for every seed.
     """
-    if data.holdout == 0:
+    if split == "evaluation" and data.holdout == 0:
         return _open(data, split)
     whole = _open(data, "train")
+    if data.share < 1:
+        whole = Part(whole, stratified(whole.labels, data.share)[1])
+    if data.holdout == 0:
+        return whole
     kept, held = stratified(whole.labels, data.holdout)
     return Part(whole, kept if split == "train" else held)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from softnce.lab.data.batches import TrainingBatches
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe
 
 import lightning as L  # isort: skip
 
@@ -30,7 +30,7 @@ class TrainingData(L.LightningDataModule):
     network: Any = None
     drop_last = False
 
-    def __init__(self, recipe: Recipe | GraphRecipe, world: int) -> None:
+    def __init__(self, recipe: AnyRecipe, world: int) -> None:
         super().__init__()
         self.recipe: Any = recipe
         self.world = world

@@ -10,11 +10,11 @@ Result = TypeVar("Result")
 
 
 def on_cluster(
-    perform: Callable[[Run], Result], runs: Iterable[Run], *, address: str = "", gpus: int = 0
+    perform: Callable[[Run], Result], runs: Iterable[Run], *, address: str = "", gpu: bool = False
 ) -> Iterator[Result]:
     """``perform(run)`` for each of ``runs`` on the nodes of a Ray cluster; yields results as they arrive.
 
-    Each run gets one core, or ``gpus`` GPUs. A run whose worker or node is lost is started again elsewhere. Every node
+    Each run gets one core, or one GPU. A run whose worker or node is lost is started again elsewhere. Every node
     needs softnce and, under the same paths, the data and the folder of results.
 
     Args:
@@ -22,7 +22,7 @@ def on_cluster(
         runs: its arguments; each is taken when the cluster has room for it.
         address: of the cluster; "auto" for the one this machine belongs to; "" for that one, or a new one on this
             machine if there is none.
-        gpus: per run.
+        gpu: one per run, if the cluster has any.
     """
     try:
         import ray
@@ -37,6 +37,7 @@ def on_cluster(
                 f"address: no Ray cluster at {address!r} ({str(error).partition('. ')[0]}); start one with "
                 "`ray start --head`"
             ) from None
+    gpus = int(gpu and ray.cluster_resources().get("GPU", 0) >= 1)
     remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=ATTEMPTS - 1, retry_exceptions=False)(_perform)
     waiting, empty = iter(runs), object()
     pending: dict[Any, Run] = {}
@@ -68,7 +69,7 @@ def on_cluster(
 def _room(ray: Any, gpus: int) -> int:
     """Runs that the cluster can do at once."""
     resources = ray.cluster_resources()
-    return max(1, int(resources.get("GPU", 0) // gpus if gpus else resources.get("CPU", 1)))
+    return max(1, int(resources.get("GPU" if gpus else "CPU", 1)))
 
 
 def _perform(perform: Callable[[Run], Result], run: Run) -> Result:

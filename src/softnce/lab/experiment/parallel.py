@@ -74,8 +74,10 @@ def one_per_core(
                 else:
                     again.append((run, attempt + 1))
     finally:
-        if pool is not None:
+        if pool is not None and pending:
             _stop(pool)
+        elif pool is not None:
+            pool.shutdown()
 
 
 def gpu_shares(gpus: int) -> list[str]:

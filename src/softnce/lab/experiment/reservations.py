@@ -1,10 +1,24 @@
 """Who does which run: processes that work in one folder divide its runs among them."""
 
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol, TypeVar
 
 from filelock import FileLock, Timeout
+
+Run = TypeVar("Run")
+
+
+class Done(Protocol[Run]):
+    """An outcome that says of which run it is."""
+
+    @property
+    def run(self) -> Run: ...
+
+
+Outcome = TypeVar("Outcome", bound=Done)
 
 
 class Reservations:
@@ -28,9 +42,8 @@ class Reservations:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with ExitStack() as stack:
-            for name in list(self._held):
-                stack.callback(self.release, name)
+        for name in self.held:
+            self.release(name)
 
     @property
     def held(self) -> list[str]:
@@ -50,3 +63,42 @@ class Reservations:
         lock = self._held.pop(name)
         Path(lock.lock_file).unlink(missing_ok=True)  # while we hold it: who opened it meanwhile finds the result
         lock.release()
+
+
+def shared(
+    runs: list[Run],
+    execute: Callable[[Iterator[Run]], Iterator[Outcome]],
+    *,
+    folder: Path,
+    name: Callable[[Run], str],
+    finished: Callable[[Run], bool],
+) -> Iterator[Outcome]:
+    """Do the runs that are not finished, each once among all processes that call this with the same folder.
+
+    Ends when all runs are finished. A run that another process did not finish before it ended is done here.
+
+    Args:
+        runs: what is to be done.
+        execute: does runs, each taken from its iterator when there is room for it, and yields their outcomes.
+        folder: of the reservations.
+        name: of a run, the same in all processes.
+        finished: whether a run's result is saved. Save that of an outcome before asking for the next.
+    """
+    with Reservations(folder) as reservations:
+
+        def taken(todo: list[Run]) -> Iterator[Run]:
+            for run in todo:
+                if reservations.take(name(run)):
+                    if finished(run):
+                        reservations.release(name(run))
+                    else:
+                        yield run
+
+        while todo := [run for run in runs if not finished(run)]:
+            for outcome in execute(taken(todo)):
+                yield outcome
+                reservations.release(name(outcome.run))
+            if reservations.held:
+                raise RuntimeError(f"{len(reservations.held)} runs have no outcome")
+            if not all(map(finished, todo)):
+                time.sleep(1)  # another process does them

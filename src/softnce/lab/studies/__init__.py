@@ -37,8 +37,9 @@ to be registered. The folder holds
 
 Optional: ``prepare(todo)`` is called once before the first ``perform``, for example to read data that all runs share;
 ``follow_up(config, rows) -> list[Run]`` gives runs that depend on the first ones, such as all seeds at the learning
-rate that did best. A study whose runs are computed together has ``execute(todo, progress) -> Iterator[Outcome]``
-instead of ``perform``: in any order, with its own times; ``progress`` is rich's, already shown.
+rate that did best; it is asked again until all runs that it gives are finished. A study whose runs are computed
+together has ``execute(todo, progress) -> Iterator[Outcome]`` instead of ``perform``: in any order, with its own times;
+``progress`` is rich's, already shown.
 
 ``findings.py``, rows to frozen dataclasses of numbers (``Estimate`` and the like) and to verdicts. Rows of any preset
 may be there: it selects what it needs. A claim it cannot answer is left out or "undecided":

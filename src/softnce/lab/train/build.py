@@ -8,18 +8,18 @@ from softnce.lab.configuration import to_mapping
 from softnce.lab.data.module import TrainingData
 from softnce.lab.losses import build_loss
 from softnce.lab.optimiser import parameter_groups
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe, Recipe, TextRecipe
 from softnce.lab.scores import Scores
 from softnce.lab.train.classifier import Classifier
 
 import lightning as L  # isort: skip
 
 
-def build_network(recipe: Recipe | GraphRecipe, num_classes: int, features: Sequence[int]) -> nn.Module:
+def build_network(recipe: AnyRecipe, num_classes: int, features: Sequence[int]) -> nn.Module:
     """The network a recipe describes.
 
     Args:
-        recipe: of images or of graphs.
+        recipe: of images, text or graphs.
         num_classes: K.
         features: of graphs, the numbers of node and of edge features.
     """
@@ -27,13 +27,17 @@ def build_network(recipe: Recipe | GraphRecipe, num_classes: int, features: Sequ
         from softnce.lab.models import images
 
         return images.build_network(recipe.model, recipe.head, num_classes, recipe.data.image_size)
+    if isinstance(recipe, TextRecipe):
+        from softnce.lab.models import text
+
+        return text.build_network(recipe.model, recipe.head, num_classes)
     from softnce.lab.models import graphs
 
     nodes, edges = features
     return graphs.build_network(recipe.model, recipe.head, nodes, edges, num_classes)
 
 
-def build(recipe: Recipe | GraphRecipe, world: int) -> tuple[Classifier, TrainingData, int]:
+def build(recipe: AnyRecipe, world: int) -> tuple[Classifier, TrainingData, int]:
     """The classifier a recipe describes, its data on ``world`` devices, and how many micro-batches make a batch."""
     data, scores = _open(recipe, world)
     num_classes, batches = len(data.classes), data.batches(rank=0)
@@ -57,13 +61,20 @@ def build(recipe: Recipe | GraphRecipe, world: int) -> tuple[Classifier, Trainin
     return classifier, data, batches.accumulate
 
 
-def _open(recipe: Recipe | GraphRecipe, world: int) -> tuple[TrainingData, Scores]:
+def _open(recipe: AnyRecipe, world: int) -> tuple[TrainingData, Scores]:
     """The data of a recipe, and what is measured on them."""
     if isinstance(recipe, Recipe):
         from softnce.lab.data.image_module import ImageData
 
         images = ImageData(recipe, world)
         return images, Scores(len(images.classes))
+    if isinstance(recipe, TextRecipe):
+        try:
+            from softnce.lab.data.text_module import SentenceData
+        except ModuleNotFoundError as error:
+            raise ValueError(f"text needs {error.name}: pip install 'softnce[text]'") from None
+        sentences = SentenceData(recipe, world)
+        return sentences, Scores(len(sentences.classes))
     try:
         from softnce.lab.data.graph_module import NodeData
     except ModuleNotFoundError as error:

@@ -1,8 +1,8 @@
 """Checkpoints that are complete or absent, and a clean stop on SIGTERM."""
 
-import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +27,28 @@ class Interrupted(Exception):
     """The run was asked to stop and has saved its state."""
 
 
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint to a second file, forces it to disk, then renames it: it is complete or absent."""
+WEIGHTS = ("state_dict", "about", "epoch", "global_step", "pytorch-lightning_version")
+"""Parts of a checkpoint that are needed to use its network, a third of the whole with AdamW."""
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        with replacing(Path(path), durable=True) as partial, partial.open("wb") as file:
-            torch.save(checkpoint, file)
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint to a second file, forces it to disk, then renames it: it is complete or absent.
+
+    ``storage_options`` may name another file for the weights alone, without the state of optimiser and loop.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Path | None = None) -> None:
+        if storage_options is not None:  # first: what last.ckpt says of the best epoch is then true
+            _write({name: checkpoint[name] for name in WEIGHTS}, storage_options)
+        _write(checkpoint, Path(path))
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         try:
             return stored.load(Path(path))
         except stored.Unreadable as error:
             raise stored.Unreadable(
-                f"{path} is damaged ({error}): copy best.ckpt over it to continue from the best epoch, or delete it to "
-                "start from the beginning"
+                f"{path} is damaged ({error}): delete it to start from the beginning; best.ckpt, where there is one, "
+                "keeps the weights of the best epoch"
             ) from error
 
 
@@ -48,15 +56,22 @@ class Checkpoints(Checkpoint):
     """Keeps last.ckpt and best.ckpt, and turns SIGTERM (SIGUSR1, the first Ctrl-C) into a saved state and a stop.
 
     States are saved between updates only, never with half a batch accumulated; and never between an epoch's last update
-    and its validation, so that resuming loses no validation.
+    and its validation, so that resuming loses no validation. The best epoch's weights are kept without the optimiser's
+    state.
+
+    Args:
+        folder: of the run.
+        minutes: a state is saved after the first update that ends this long after the last one was saved.
+        every: a state is also saved after this many updates; 0 for never.
     """
 
-    def __init__(self, folder: Path, every: int) -> None:
-        self.folder, self.every = folder, every
+    def __init__(self, folder: Path, minutes: float, every: int = 0) -> None:
+        self.folder, self.minutes, self.every = folder, minutes, every
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
         self.saved_step = -1
         self._updates = -1
+        self._saved_at = time.monotonic()
         self._signalled = False
         self._handlers: dict[int, Any] = {}
 
@@ -79,7 +94,7 @@ class Checkpoints(Checkpoint):
                 counts[name] += more
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._updates = trainer.global_step
+        self._updates, self._saved_at = trainer.global_step, time.monotonic()
         if trainer.ckpt_path is not None:
             self.saved_step = trainer.global_step
         if threading.current_thread() is threading.main_thread():
@@ -96,12 +111,15 @@ class Checkpoints(Checkpoint):
             signal.signal(name, handler)
         self._handlers.clear()
 
-    def _asked_to_stop(self, trainer: L.Trainer) -> bool:
+    def _asked(self, trainer: L.Trainer) -> tuple[bool, bool]:
+        """Whether to stop, and whether a state is due: the same on every rank."""
+        asked = self._signalled, time.monotonic() - self._saved_at >= 60 * self.minutes
         if trainer.world_size == 1:
-            return self._signalled
-        flag = torch.tensor(float(self._signalled), device=trainer.strategy.root_device)
-        dist.all_reduce(flag, dist.ReduceOp.MAX)
-        return bool(flag > 0)
+            return asked
+        flags = torch.tensor(asked, dtype=torch.float, device=trainer.strategy.root_device)
+        dist.all_reduce(flags, dist.ReduceOp.MAX)
+        stop, due = flags.tolist()
+        return stop > 0, due > 0
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -109,11 +127,11 @@ class Checkpoints(Checkpoint):
         if trainer.global_step == self._updates or trainer.is_last_batch:
             return
         self._updates = trainer.global_step
-        stop = self._asked_to_stop(trainer)
+        stop, due = self._asked(trainer)
         is_last = trainer.global_step == trainer.max_steps
         if is_last:
             self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step}
-        if stop or is_last or trainer.global_step % self.every == 0:
+        if stop or due or is_last or (self.every and trainer.global_step % self.every == 0):
             self._save(trainer)
         if stop:
             raise Interrupted
@@ -131,27 +149,21 @@ class Checkpoints(Checkpoint):
         better = "top1" in measured and measured["top1"] > self.best.get("top1", -1.0)
         if better:
             self.best = self.last
-        self._save(trainer)
-        if better and trainer.is_global_zero:
-            _link(self.folder / "last.ckpt", self.folder / "best.ckpt")
-        if self._asked_to_stop(trainer):
+        self._save(trainer, self.folder / "best.ckpt" if better else None)
+        stop, _ = self._asked(trainer)
+        if stop:
             raise Interrupted
 
-    def _save(self, trainer: L.Trainer) -> None:
+    def _save(self, trainer: L.Trainer, weights: Path | None = None) -> None:
         path = self.folder / "last.ckpt"
         try:
-            trainer.save_checkpoint(path, weights_only=False)
+            trainer.save_checkpoint(path, weights_only=False, storage_options=weights)
         except (OSError, RuntimeError) as error:  # torch reports a failed write as either
             kept = f"the one of step {self.saved_step} is intact" if self.saved_step >= 0 else "there is no earlier one"
             raise NotSaved(f"cannot write {path} at step {trainer.global_step}: {why(error)}; {kept}") from error
-        self.saved_step = trainer.global_step
+        self.saved_step, self._saved_at = trainer.global_step, time.monotonic()
 
 
-def _link(source: Path, target: Path) -> None:
-    """Replace ``target`` by ``source`` atomically, as a hard link if the file system has them."""
-    with replacing(target) as partial:
-        partial.unlink(missing_ok=True)  # of a run that was killed
-        try:
-            partial.hardlink_to(source)
-        except OSError:
-            shutil.copyfile(source, partial)
+def _write(checkpoint: dict[str, Any], path: Path) -> None:
+    with replacing(path, durable=True) as partial, partial.open("wb") as file:
+        torch.save(checkpoint, file)

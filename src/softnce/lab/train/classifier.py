@@ -108,7 +108,7 @@ class Classifier(L.LightningModule):
         torch.manual_seed(derived_seed(self.seed, step, batch_idx, rank))  # dropout and stochastic depth
         labels = batch.labels if batch.whole is None else batch.whole
         soft = soft_targets(labels, batch.votes, self.num_classes, self.targets.smoothing)
-        inputs = batch.inputs
+        inputs, mix = batch.inputs, None
         if self.targets.mixes:
             if not isinstance(inputs, Tensor):
                 raise ValueError(
@@ -116,8 +116,15 @@ class Classifier(L.LightningModule):
                 )
             mix = draw_mix(self.targets, inputs.shape, self.seed, step)
             if mix is not None:
-                inputs, soft = mix_inputs(inputs, mix), soft.mix(soft.flip(0), mix.share)
-        scores, generator = self(inputs), self._shared_generator(step, batch.labels.device)
+                soft = soft.mix(soft.flip(0), mix.share)
+        if mix is None:
+            scores = self(inputs)
+        elif inputs.is_floating_point():
+            scores = self(mix_inputs(inputs, mix))
+        else:  # tokens cannot be averaged, what the head takes can
+            network: Any = self.model
+            scores = network.head(mix_inputs(network.embed(inputs), mix))
+        generator = self._shared_generator(step, batch.labels.device)
         if batch.whole is None or batch.own is None:
             return self.loss(scores, soft, generator=generator), soft
         if len(batch.own) == 0:
@@ -168,7 +175,10 @@ class Classifier(L.LightningModule):
     # -------------------------------------------------------------------------------------------- evaluation
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.scores.update(self(batch.inputs).float() / self.loss.temperature, batch.labels, batch.inputs)
+        logits = self(batch.inputs).float() / self.loss.temperature
+        if logits.isnan().any():
+            raise Diverged(f"the class scores are NaN after step {self.global_step} (epoch {self.current_epoch})")
+        self.scores.update(logits, batch.labels, batch.inputs)
 
     def on_validation_epoch_end(self) -> None:
         self.scores.gather()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from softnce.calibration import ReliabilityCurve, fit_temperature
 from softnce.lab import recipes, stored
 from softnce.lab.data.batches import Batch, EvaluationBatches, Loader
-from softnce.lab.recipes.recipe import GraphRecipe, Recipe
+from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe
 from softnce.lab.scores import Scores
 from softnce.lab.targets import IGNORED
 from softnce.lab.train.build import build_network
@@ -22,7 +22,7 @@ from softnce.lab.train.build import build_network
 class Trained:
     """The network of a checkpoint, and what is needed to use it."""
 
-    recipe: Recipe | GraphRecipe
+    recipe: AnyRecipe
     classes: list[str]
     network: nn.Module
     device: torch.device
@@ -38,6 +38,7 @@ class Evaluation:
     results: dict[str, float]
     curve: ReliabilityCurve
     classes: Sequence[str]
+    right: Tensor  # (N,) whether the highest score is that of the label, of all rows that count, in order
     confusion: Tensor | None = None  # (K, K) nodes by true and predicted class, of graphs
 
 
@@ -57,7 +58,9 @@ def load_trained(path: Path) -> Trained:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path} is not a checkpoint of softnce train: {reason}") from error
     # the recipe keeps the name of its weights, which says how images are normalised; they need not be read again
-    bare = replace(recipe, model=replace(recipe.model, weights="none")) if isinstance(recipe, Recipe) else recipe
+    bare = recipe
+    if not isinstance(recipe, GraphRecipe):
+        bare = replace(recipe, model=replace(recipe.model, weights="none"))  # type: ignore[arg-type]
     network = build_network(bare, len(classes), features)
     try:
         network.load_state_dict(weights)
@@ -91,6 +94,8 @@ def evaluate(
     recipe = replace(recipe, compute=replace(recipe.compute, eval_batch=batch or recipe.compute.eval_batch))
     if isinstance(recipe, Recipe):
         loader, classes, scores = _images(recipe, folder, split, workers)
+    elif isinstance(recipe, TextRecipe):
+        loader, classes, scores = _sentences(recipe, folder, split)
     else:
         loader, classes, scores = _graphs(recipe, folder, split)
     if list(classes) != trained.classes:
@@ -107,12 +112,11 @@ def evaluate(
         kept.append((logits[counted], part.labels[counted]))
     results = scores.compute()
     # what one number could still mend; fitted on the very data it is measured on, so a diagnosis, not a result
-    results["best_temperature"] = fit_temperature(
-        torch.cat([logits for logits, _ in kept]), torch.cat([labels for _, labels in kept])
-    )
+    logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
+    results["best_temperature"] = fit_temperature(logits, labels)
     confusions = getattr(scores, "confusions", None)
     confusion = None if confusions is None else confusions.sum(0)
-    return Evaluation(results, scores.calibration.curve(), classes, confusion)
+    return Evaluation(results, scores.calibration.curve(), classes, logits.argmax(1) == labels, confusion)
 
 
 Part = tuple[Loader, Sequence[str], Scores]
@@ -129,6 +133,13 @@ def _images(recipe: Recipe, folder: Path, split: str, workers: int) -> Part:
     images = open_images(data, "evaluation")
     batches = EvaluationBatches(len(images.labels), recipe.compute.eval_batch)
     return evaluation_loader(replace(recipe, data=data), images, batches), images.classes, Scores(len(images.classes))
+
+
+def _sentences(recipe: TextRecipe, folder: Path, split: Literal["validation", "test"]) -> Part:
+    from softnce.lab.data.text_module import SentenceData
+
+    data = SentenceData(replace(recipe, data=replace(recipe.data, dir=folder)))
+    return data.evaluation_loader(split), data.classes, Scores(len(data.classes))
 
 
 def _graphs(recipe: GraphRecipe, folder: Path, split: str) -> Part:

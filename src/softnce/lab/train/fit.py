@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from softnce.lab.configuration import dotted
 from softnce.lab.recipes.recipe import Compute
 from softnce.lab.train.checkpoints import AtomicCheckpointIO, Checkpoints
 from softnce.lab.train.classifier import Classifier, Diverged
+from softnce.lab.train.facts import Facts
 from softnce.lab.train.machine import Machine, is_first_process
 
 import lightning as L  # isort: skip
@@ -37,8 +39,9 @@ def fit(
     """
     machine = machine or Machine.of(compute)
     optimiser, schedule = classifier.optimiser, classifier.schedule
-    checkpoints = Checkpoints(out, compute.checkpoint_steps)
-    callbacks: list[Callback] = [checkpoints]
+    checkpoints = Checkpoints(out, compute.checkpoint_minutes, compute.checkpoint_steps)
+    facts = Facts(out, machine, optimiser.batch)
+    callbacks: list[Callback] = [checkpoints, facts]
     if optimiser.ema:
         callbacks.insert(0, EMAWeightAveraging(decay=optimiser.ema))
     if compute.progress:
@@ -61,7 +64,7 @@ def fit(
             log_every_n_steps=min(50, classifier.steps_per_epoch),
             use_distributed_sampler=False,
             deterministic=compute.deterministic,
-            sync_batchnorm=compute.sync_batchnorm,
+            sync_batchnorm=compute.sync_batchnorm and machine.accelerator == "gpu" and machine.world > 1,
             default_root_dir=out,
             enable_progress_bar=compute.progress,
             enable_model_summary=False,
@@ -70,6 +73,8 @@ def fit(
         start = str(out / "last.ckpt") if resume and (out / "last.ckpt").is_file() else None
         if resume and start is None and is_first_process():
             print(f"no last.ckpt in {out}: the run starts from the beginning", file=sys.stderr)
+        for logger in trainer.loggers[1:]:  # TensorBoard and W&B: the run's settings beside its curves
+            logger.log_hyperparams(dotted(classifier.about.get("recipe", {})))
         try:
             trainer.fit(classifier, datamodule=data, ckpt_path=start, weights_only=True)
         except Diverged as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from softnce.lab.data.features import NAMES
 from softnce.lab.experiment.claims import Finding, ahead, on_par
 from softnce.lab.experiment.comparison import Value, largest
+from softnce.lab.experiment.paper import TABLES as PAPER
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import TOP1, TOP5, Setting, chosen, tried
 from softnce.lab.experiment.statistics import Estimate, signed
@@ -13,13 +14,6 @@ from softnce.lab.experiment.text import counted
 from softnce.lab.losses import TITLES
 
 OURS, CE, DRAWN, EXPECTED = "soft-target-info-nce", "soft-ce", "soft-dist-info-nce", "expected-info-nce"
-PAPER = {  # top-1 and top-5 of ViT-B/16 (tab:soft_target_results, tab:top_5): ImageNet, Tiny ImageNet, CIFAR-100
-    "nll": (("82.35", "82.63", "90.84"), ("94.95", "93.84", "98.37")),
-    "soft-ce": (("83.85", "83.67", "90.74"), ("96.46", "94.91", "98.40")),
-    "info-nce": (("82.52", "82.72", "90.75"), ("95.43", "93.67", "98.40")),
-    "soft-dist-info-nce": (("82.96", "82.77", "89.82"), ("96.40", "95.06", "98.78")),
-    "soft-target-info-nce": (("83.54", "83.86", "90.80"), ("96.43", "94.91", "98.51")),
-}
 
 
 @dataclass(frozen=True)

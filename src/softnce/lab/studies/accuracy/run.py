@@ -1,9 +1,7 @@
 """Trainings of a head on features and of a small network, with every loss."""
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from softnce.lab import recipes
@@ -96,7 +94,7 @@ def perform(run: Run) -> dict[str, Any]:
 
 def train_network(run: EndToEnd) -> dict[str, Any]:
     """Held-out and test scores of the epoch that is best on the held-out part."""
-    from softnce.lab.train.run import train
+    from softnce.lab.train.run import scored
 
     recipe = recipes.load(run.recipe)
     assert isinstance(recipe, Recipe)
@@ -110,6 +108,4 @@ def train_network(run: EndToEnd) -> dict[str, Any]:
         schedule=replace(recipe.schedule, epochs=run.epochs),
         compute=replace(recipe.compute, accelerator="cpu", progress=False),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        results = train(recipe, Path(folder) / "run")
-    return {"epoch": 1 + int(results["best"]["epoch"]), "held_out": results["best"], "test": results["test"]}
+    return scored(recipe)

@@ -1,0 +1,159 @@
+"""Fine-tuned networks: the paper's Tables 1 and 2 in miniature, then the details of each data set."""
+
+from collections.abc import Sequence
+
+from softnce.lab.experiment.comparison import Value, nats
+from softnce.lab.experiment.paper import DATA, TABLES
+from softnce.lab.experiment.results import Row
+from softnce.lab.experiment.settings import ECE, TOP1, TOP5
+from softnce.lab.experiment.statistics import Estimate, signed
+from softnce.lab.report.charts import Figure, Level, Panel, Points, band
+from softnce.lab.report.losses import INTERVAL, Columns, cells, listed, points_panel, search_panel
+from softnce.lab.report.page import Section, Table
+from softnce.lab.report.style import LOSSES
+from softnce.lab.studies.fine_tuning.findings import CE, OURS, Part, parts
+
+ORDER = -10
+COLUMNS: Columns = {
+    "top-1 (%)": (TOP1, 2), "top-5 (%)": (TOP5, 2), "ECE (%)": (ECE, 2), "NLL (nats)": (nats("nll"), 3)
+}  # fmt: skip
+
+
+def section(rows: Sequence[Row]) -> Section:
+    found = [part for part in parts(rows) if part.losses]
+    details = [block for part in found for block in (_table(part), _remarks(part), _figure(part))]
+    return Section(
+        "Pre-trained networks, fine-tuned",
+        " ".join(map(_summary, found)),
+        [*miniature(rows), *details],
+        [
+            """Text: MiniLM (six layers, 384 wide), batches of 64, MixUp (0.8) of sentence embeddings. Images:
+            EfficientNet-Lite0 at 64 px on two fifths of CIFAR-100's training images, batches of 128, RandAugment,
+            random erasing, MixUp (0.8) or CutMix (1.0). Both: AdamW, layer-wise decay 0.65, warm-up, cosine schedule;
+            four of five batches are mixed; labels smoothed by 0.1. NLL and InfoNCE are trained on labels. Held-out
+            data, the same for every run, select the learning rate (seed 0) and the epoch; the test split is only
+            reported."""
+        ],
+    )
+
+
+def miniature(rows: Sequence[Row]) -> list[Figure | Table]:
+    """The paper's Tables 1 and 2 beside ours: data sets by losses, and in one picture which differences are real."""
+    found = [part for part in parts(rows) if part.losses]
+    if not found:
+        return []
+    return [_picture(found), _both("Table 1: top-1", found, TOP1, 0), _both("Table 2: top-5", found, TOP5, 1)]
+
+
+def _both(name: str, found: Sequence[Part], value: Value, place: int) -> Table:
+    """Data sets by losses, ours first; ▲ and ▼ mark differences to soft target cross-entropy beyond noise."""
+
+    def ours(part: Part, loss: str) -> str:
+        if loss not in part.losses:
+            return "–"
+        return part.losses[loss].mean(value).spread(2) + _mark(part.from_cross_entropy(value).get(loss))
+
+    def papers(number: int, loss: str) -> str:
+        return TABLES[loss][place][number] if loss in TABLES else "–"
+
+    return Table(
+        [name, *(look.name for look in LOSSES.values())],
+        [
+            *([part.on, *(ours(part, loss) for loss in LOSSES)] for part in found),
+            *([f"the paper, {data}", *(papers(number, loss) for loss in LOSSES)] for number, data in enumerate(DATA)),
+        ],
+        f"""{name} in per cent, {INTERVAL}; ▲ ▼: above or below soft target cross-entropy, the 95 % interval of the
+        difference, paired by seed, does not contain 0. The paper's rows: ViT-B/16, 100 epochs.""",
+    )
+
+
+def _mark(gap: Estimate | None) -> str:
+    if gap is None or gap.count < 2:
+        return ""
+    return " ▲" if gap.low > 0 else " ▼" if gap.high < 0 else ""
+
+
+def _picture(found: Sequence[Part]) -> Figure:
+    panels = [
+        Panel(
+            part.title,
+            "",
+            "top-1 minus soft CE (points)" if number == 0 else "",
+            [
+                *(
+                    Points.of_loss(loss, [place], *band([gap]), size=7.5)
+                    for place, (loss, gap) in enumerate(part.from_cross_entropy().items())
+                ),
+                Level("soft target cross-entropy", 0.0),
+            ],
+            hide_x=True,
+        )
+        for number, part in enumerate(found)
+    ]
+    top1 = {loss: [float(figure) for figure in figures] for loss, (figures, _) in TABLES.items()}
+    paper = [
+        Points.of_loss(loss, list(range(len(DATA))), [a - b for a, b in zip(figures, top1[CE], strict=True)])
+        for loss, figures in top1.items()
+        if loss != CE
+    ]
+    panels.append(
+        Panel(
+            f"the paper: {', '.join(DATA)}",
+            "",
+            "",
+            [*paper, Level("soft target cross-entropy", 0.0)],
+            hide_x=True,
+            x_range=(-0.5, len(DATA) - 0.5),
+        )
+    )
+    return Figure(
+        "miniature",
+        """Table 1 in one picture: top-1 of each loss minus that of soft target cross-entropy, in points. Ours: paired
+        by seed, with 95 % intervals where there are several seeds. The paper gives no intervals.""",
+        panels,
+        columns=min(3, len(panels)),
+    )
+
+
+def _summary(part: Part) -> str:
+    best, gap = part.best, part.minus(OURS, CE)
+    assert best is not None
+    loss, mean = best
+    level = "" if part.published is None else f" (published for fine-tuned BERT: {part.published:.1f} %)"
+    compared = f"; soft target InfoNCE minus soft target cross-entropy: {signed(gap)} points" if gap else ""
+    return f"{part.title}: the best loss is {LOSSES[loss].name} with {mean.mean:.1f} %{level}{compared}."
+
+
+def _remarks(part: Part) -> str:
+    text = ""
+    if gaps := part.from_cross_entropy():
+        text = f"""Minus soft target cross-entropy, paired by seed, with 95 % intervals where there are several seeds,
+            in points of top-1: {listed(gaps)}; of ECE: {listed(part.from_cross_entropy(ECE))}."""
+    if part.frozen is not None:
+        text += f""" The head alone, trained with NLL on frozen features of the same images, reaches
+            {part.frozen.mean(TOP1).mean:.1f} %."""
+    return text
+
+
+def _table(part: Part) -> Table:
+    return Table(
+        ["loss", *COLUMNS, "learning rate", "seeds"],
+        [[LOSSES[name].name, *cells(of, COLUMNS), f"{of.lr:g}", str(len(of))] for name, of in part.losses.items()],
+        f"Test scores on {part.on}; {INTERVAL}.",
+    )
+
+
+def _figure(part: Part) -> Figure:
+    means = {name: of.mean(TOP1) for name, of in part.losses.items()}
+    test = points_panel("test", "top-1 (%)", means)
+    if part.published is not None:
+        test = Panel(
+            test.title, "", test.y_label, [*test.marks, Level("BERT, published", part.published)],
+            hide_x=True, x_range=test.x_range,
+        )  # fmt: skip
+    return Figure(
+        f"{part.recipe}-{part.title.split()[-1]}",
+        f"""{part.title}. Left: test accuracy, mean and 95 % interval. Right: the search for the learning rate, held-out
+        accuracy of seed 0.""",
+        [test, search_panel(part.tried)],
+    )

