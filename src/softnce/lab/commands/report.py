@@ -9,6 +9,7 @@ from rich.progress import track
 
 from softnce.cli import refuse
 from softnce.lab import studies
+from softnce.lab.atomic import why
 from softnce.lab.experiment import claims
 from softnce.lab.experiment.results import Row, damage_on_stderr
 from softnce.lab.experiment.study import DEFAULT_OUT, Study
@@ -35,13 +36,14 @@ def main(argv: list[str]) -> None:
         return
     if len(argv) > 1 or (argv and argv[0].startswith("-")):
         refuse(f"softnce report: got {' '.join(argv)!r}, need one directory")
+    directory = Path(argv[0] if argv else DEFAULT_OUT)
     try:
         with damage_on_stderr():
-            path = build_report(Path(argv[0] if argv else DEFAULT_OUT))
+            path = build_report(directory)
     except ValueError as error:
         refuse(f"softnce report: {error}")
     except OSError as error:
-        refuse(f"softnce report: cannot write {error.filename}: {error.strerror}")
+        refuse(f"softnce report: cannot write {error.filename or directory}: {why(error)}")
     print(f"{path}")
 
 
