@@ -12,7 +12,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 MODULES = {"faiss-cpu": "faiss", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
 """Distributions whose module has another name."""
 THROUGH_LIGHTNING = {"tensorboard", "wandb"}
-COMMANDS = {"mypy", "ruff"}
+COMMANDS = {"hatchling", "mypy", "ruff"}
 SKIPPED_WITHOUT = {"accelerate", "transformers"}
 """Of tests in other people's training loops, which run where those are installed."""
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from softnce.noise import RunningNoise
     from softnce.targets import SoftTargets
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "NLL",

@@ -26,7 +26,7 @@ number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -70,6 +70,7 @@ class ClassifierLoss(KeepsPrecision):
     hard_labels_only: ClassVar[bool] = False
     class_weight: Tensor | None
     temperature: float | Tensor
+    __call__: Callable[..., Tensor]  # nn.Module's returns Any
 
     def __init__(
         self,

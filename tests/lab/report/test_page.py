@@ -7,7 +7,7 @@ import pytest
 from softnce.lab.experiment.claims import Claim, Finding
 from softnce.lab.report import drawing
 from softnce.lab.report.charts import Figure, Heat, Level, Line, Panel, Points
-from softnce.lab.report.page import Part, Section, Table, build, remarks
+from softnce.lab.report.page import Headline, Part, Section, Table, build, remarks
 
 COLUMN = ["9.5 ± 0.1", "62.1 ± 0.3", "–", "+7 [−2, +9]", "−3.0", "1,024", "1e-05"]
 ASCENDING = ["−3.0", "1e-05", "+7 [−2, +9]", "9.5 ± 0.1", "62.1 ± 0.3", "1,024", "–"]
@@ -34,8 +34,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wide = Table(
         ["loss", "score", *"abcdefghij"], [[f"loss {i}", v, *"0123456789"] for i, v in enumerate(COLUMN)], "T."
     )
-    section = Section("Toys", "They work.", ["A paragraph.", figure, wide, drawn], ["By hand."])
-    findings = {"small-batch-drop": Finding("−3.9 ± 0.4 points", "toys, 20 seeds", "reproduced")}
+    section = Section(
+        "Toys",
+        "They work.",
+        ["A paragraph.", figure, wide, drawn],
+        ["By hand."],
+        Headline(1, "Toys are the main result.", "everything"),
+    )
+    findings = {"small-batch-drop": Finding("−3.9 ± 0.4 points (a; b); and more", "toys, 20 seeds", "reproduced")}
     directory = tmp_path_factory.mktemp("page")
     for block in (figure, drawn):
         drawing.save(block, directory / "figures", prefix="noise-samples-")
@@ -72,18 +78,47 @@ def test_loads_without_complaint_and_from_nowhere_else(opened):
     assert opened.run("getComputedStyle(document.querySelector('img.drawn')).display") == "none"
 
 
-def test_every_claim_is_there_run_or_not(opened):
+def test_the_page_opens_with_a_verdict_and_a_chart(opened):
+    opening = opened.run("document.querySelector('.opening').textContent")
+    assert opening == "Of 1 claim tested here: 1 reproduced. Toys are the main result."
+    assert opened.run("document.querySelector('main section').id") == "opening"
+    assert opened.run("document.querySelectorAll('#opening .chart').length") == 2
+
+
+def test_claims_are_folded_by_verdict_and_those_not_run_are_left_out(opened):
+    groups = opened.run("""[...document.querySelectorAll('#claims > details.claims')]
+        .map(group => [group.dataset.verdict, group.open])""")
+    assert groups == [["reproduced", False]]
     rows = opened.run("""Object.fromEntries([...document.querySelectorAll('#claims tbody tr')]
-        .map(row => [row.dataset.claim, [...row.cells].map(cell => cell.innerText)]))""")
-    assert list(rows) == [claim.key for claim in CLAIMS]
-    claim, paper, ours, verdict, command = rows["small-batch-drop"]
+        .map(row => [row.dataset.claim, [...row.cells].map(cell => cell.textContent)]))""")
+    assert list(rows) == ["small-batch-drop"]
+    claim, paper, ours, study = rows["small-batch-drop"]
     assert "Figure 3, left" in claim
     assert "−4.21" in paper
-    assert ours.split("\n") == ["−3.9 ± 0.4 points", "toys, 20 seeds"]
-    assert verdict.split("\n") == ["reproduced", "see noise-samples"]
-    assert command.split() == ["softnce", "study", "noise-samples", "--preset", "paper"]
-    assert rows["distillation"][2:4] == ["–", "not yet run"]
+    assert ours == "−3.9 ± 0.4 points (a; b)toys, 20 seedsmore figuresand more"
+    assert study == "noise-samples"
+    assert "1 more claim has no results" in opened.run("document.getElementById('claims').textContent")
     assert opened.run("document.querySelectorAll('#claims ol li').length") == len(remarks())
+
+
+def test_commands_can_be_copied(opened):
+    opened.run("document.querySelector('button.copy').click()")
+    opened.run("until(() => ['copied', 'selected'].includes(document.querySelector('button.copy').textContent))")
+    command = opened.run("document.querySelector('.command code').textContent")
+    assert command == "softnce study noise-samples --preset paper"
+    assert opened.errors == []
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_nothing_is_cut_off(opened, width):
+    opened.resize(width)
+    opened.run("document.querySelectorAll('details').forEach(details => details.open = true)")
+    opened.run(f"until(() => document.documentElement.scrollWidth <= {width})")
+    cut = opened.run("""[...document.querySelectorAll('nav a, nav button, h2, p, summary, .legend button')]
+        .map(e => [e, e.getBoundingClientRect()])
+        .filter(([e, box]) => e.offsetParent && (box.right > innerWidth || box.left < 0))
+        .map(([e]) => e.textContent)""")
+    assert cut == []
 
 
 def test_a_loss_is_switched_off_and_on_everywhere(opened):
@@ -121,17 +156,14 @@ def test_sorting_by_keyboard_and_by_words(opened):
     opened.press("Enter")
     opened.press("Enter")
     assert cells(opened, 0) == [f"loss {i}" for i in reversed(range(7))]
-    opened.run("document.querySelectorAll('#claims th')[3].querySelector('button').click()")
-    first = opened.run("document.querySelector('#claims tbody tr').dataset.claim")
-    assert first == "small-batch-drop", "verdicts sort from reproduced to not yet run"
 
 
 def test_downloads_are_files_with_content(opened, page):
     links = opened.run("[...document.querySelectorAll('.files a[download]')].map(a => a.getAttribute('href'))")
     endings = [Path(link).suffix for link in links]
-    assert endings == [".png", ".svg", ".pdf", ".csv"] * 2
+    assert endings == [".png", ".svg", ".pdf", ".csv"] * 3
     starts = [(page.parent / link).read_bytes()[:5] for link in links]
-    assert starts == [b"\x89PNG\r", b"<?xml", b"%PDF-", b"panel"] * 2
+    assert starts == [b"\x89PNG\r", b"<?xml", b"%PDF-", b"panel"] * 3
     assert "NLL,2,2.0,1.5,2.5" in (page.parent / links[3]).read_text()
 
 
@@ -161,6 +193,11 @@ def test_paper_shows_the_drawn_figures(opened):
         .map(name => getComputedStyle(document.querySelector(name)).display !== 'none')""")
     opened.call("Emulation.setEmulatedMedia", media="")
     assert shown == [False, True, False, False]
+
+
+def test_a_headline_names_a_figure_of_its_section():
+    with pytest.raises(ValueError, match="'time' is not a figure of the section"):
+        Section("t", "s", [], headline=Headline(1, "x", "time"))
 
 
 def test_figures_of_a_section_have_names_of_their_own():

@@ -84,8 +84,8 @@ def main(argv: list[str]) -> None:
     Console().print(table)
     described: dict[str, Any] = {"checkpoint": str(checkpoint), "split": options.split, **evaluation.results}
     pictures = [reliability(evaluation.curve, evaluation.results, folder.name)]
-    if evaluation.confusion is not None:
-        pictures.append(confusion(evaluation.confusion, evaluation.classes, f"{folder.name}, {options.split}"))
+    if evaluation.confusions is not None:
+        pictures.append(confusion(evaluation.confusions.sum(0), evaluation.classes, f"{folder.name}, {options.split}"))
     try:
         (options.out / "evaluation.json").write_text(json.dumps(described, indent=2))
         for picture in pictures:

@@ -10,7 +10,7 @@ from rich.progress import track
 from softnce.cli import refuse
 from softnce.lab import studies
 from softnce.lab.atomic import why
-from softnce.lab.experiment import claims
+from softnce.lab.experiment import choices, claims
 from softnce.lab.experiment.results import Row, damage_on_stderr
 from softnce.lab.experiment.study import DEFAULT_OUT, Study
 from softnce.lab.experiment.text import counted
@@ -22,7 +22,7 @@ usage: softnce report [DIRECTORY]
 Build DIRECTORY/index.html from the results of studies in DIRECTORY: the paper's claims with what was found about each,
 and one section per study. The page works offline and needs no other files. Its download links lead to
 DIRECTORY/figures, which holds each figure as PNG, SVG and PDF and its data as CSV. The table of claims is also written
-to DIRECTORY/claims.md.
+to DIRECTORY/claims.md, which loss to use when to DIRECTORY/which-loss.md.
 
 A study whose results cannot be shown is left out and named; the exit status is then 2.
 
@@ -55,6 +55,7 @@ def build_report(directory: Path) -> Path:
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory; create it with: softnce study density --out {directory}")
     parts: list[page.Part] = []
+    advised: dict[str, list[choices.Choice]] = {}
     failures = []
     every = studies.in_order()
     found = {study: directory / f"{study.name}.jsonl" for study in every}
@@ -67,6 +68,7 @@ def build_report(directory: Path) -> Path:
             continue
         try:
             parts.append(_part(study, rows, directory / "figures"))
+            advised[study.name] = study.advise(rows)
         except OSError:
             raise
         except Exception as error:  # whatever a study stumbles over: a few runs of many, another version's, edited ones
@@ -77,6 +79,8 @@ def build_report(directory: Path) -> Path:
         page.build(parts, papers, path)
         if findings := {key: finding for part in parts for key, finding in part.findings.items()}:
             (directory / "claims.md").write_text(claims.as_markdown(papers, findings), encoding="utf-8")
+        if any(advised.values()):
+            (directory / "which-loss.md").write_text(choices.as_markdown(advised), encoding="utf-8")
     elif not failures:
         raise ValueError(f"no results in {directory}; create some with: softnce study density --out {directory}")
     if failures:

@@ -185,6 +185,7 @@ def _train_all(command: Command) -> None:
 
     from softnce.lab.experiment.parallel import Killed
     from softnce.lab.sweeps import many
+    from softnce.lab.sweeps.folds import over_specimens
     from softnce.lab.sweeps.table import read_runs, table
 
     options, console, failures = command.options, Console(), []
@@ -204,6 +205,8 @@ def _train_all(command: Command) -> None:
         sys.exit(130)
     if runs := read_runs(options.out):
         console.print(table(runs).rich())
+        if pooled := over_specimens(options.out, runs):
+            console.print(pooled.rich())
     if failures:
         fail(f"softnce train: {'; '.join(failures)}")
 

@@ -41,7 +41,7 @@ class Claim:
     Attributes:
         key: stable name.
         text: the claim in one sentence.
-        where: the paper's figure or table with its LaTeX label, label of the equation, or title of the section.
+        where: figure, table, equation or section of the paper, in words.
         paper: the paper's figure.
         study: the study that tests it.
     """

@@ -173,7 +173,9 @@ def _create(name: str, **options: Any) -> nn.Module:
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
         backbone = timm.create_model(name, **options)
     if any(parameter.numel() == 0 for parameter in backbone.parameters()):
-        typing.cast(Any, backbone).reset_classifier(0)  # a layer of no classes, which num_classes=0 leaves in some models
+        typing.cast(Any, backbone).reset_classifier(
+            0
+        )  # a layer of no classes, which num_classes=0 leaves in some models
     return backbone
 
 

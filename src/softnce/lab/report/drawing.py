@@ -14,7 +14,7 @@ DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
 def draw(figure: Figure) -> Any:
-    """The figure as a matplotlib Figure, one legend below for all panels."""
+    """The figure as a matplotlib Figure, one legend above all panels."""
     from matplotlib.figure import Figure as Canvas
 
     with matplotlib_style():
@@ -30,7 +30,7 @@ def draw(figure: Figure) -> Any:
         if legend:
             inches = 0.6 + 0.075 * max(len(name) for name in legend)  # of the widest entry
             in_a_row = max(1, min(len(legend), int(width * columns / inches)))
-            canvas.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=in_a_row)
+            canvas.legend(legend.values(), legend.keys(), loc="outside upper center", ncols=in_a_row)
         canvas.draw_without_rendering()
         canvas.set_layout_engine("none")  # laid out once, for however many files
         return canvas

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from softnce.calibration import ReliabilityCurve
 from softnce.lab.report.charts import Diagonal, Figure, Heat, Line, Panel
+from softnce.lab.report.style import OTHER
 
 
 def reliability(curve: ReliabilityCurve, results: Mapping[str, float], title: str) -> Figure:
@@ -14,7 +15,7 @@ def reliability(curve: ReliabilityCurve, results: Mapping[str, float], title: st
     confidence, accuracy = curve.confidence[filled].tolist(), curve.accuracy[filled].tolist()
     share = (curve.count[filled] / curve.count.sum()).tolist()
     scores = f"ECE {100 * results['ece']:.1f} %, top-1 {100 * results['top1']:.1f} %"
-    bins = Line("bins", confidence, accuracy, colour="#0072B2", marker="o")
+    bins = Line("bins", confidence, accuracy, colour=OTHER, marker="o")
     return Figure(
         "reliability",
         "Accuracy of predictions against their confidence, in bins of equal width; below, the share of predictions.",
@@ -24,7 +25,7 @@ def reliability(curve: ReliabilityCurve, results: Mapping[str, float], title: st
                 x_range=(0, 1), y_range=(0, 1.005),
             ),
             Panel(
-                "", "confidence", "share of predictions", [Line("", confidence, share, colour="#7A7A7A", marker="o")],
+                "", "confidence", "share of predictions", [Line("", confidence, share, colour=OTHER, marker="o")],
                 x_range=(0, 1),
             ),
         ],

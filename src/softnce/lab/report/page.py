@@ -1,4 +1,4 @@
-"""The HTML page: one self-contained file with the paper's claims and a section per study.
+"""The HTML page: one self-contained file with a verdict and a chart, the paper's claims, and a section per study.
 
 Charts are interactive on a screen (hover for values, switch losses on and off for the whole page); on paper or without
 JavaScript the drawn figures are shown. A click on a header sorts a table. plotly.js, most of the page's size, is
@@ -17,11 +17,13 @@ from typing import Any
 
 from softnce.lab.atomic import write_text
 from softnce.lab.experiment.claims import MEANING, NOT_YET_RUN, Claim, Finding
-from softnce.lab.experiment.text import minus, prose
+from softnce.lab.experiment.text import counted, minus, prose
 from softnce.lab.report import drawing, interactive
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.style import FONT, LOSSES
 
+LONG = 12
+"""Rows beyond which a table is folded."""
 UNFINISHED = "The runs of this study are not finished yet."
 
 
@@ -43,6 +45,24 @@ Block = str | Figure | Table | None
 
 
 @dataclass(frozen=True)
+class Headline:
+    """What a study says at the top of the page.
+
+    Attributes:
+        rank: the lowest ranks are shown: two sentences and one chart.
+        text: one sentence.
+        figure: name of one of the section's figures.
+    """
+
+    rank: int
+    text: str
+    figure: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", prose(self.text))
+
+
+@dataclass(frozen=True)
 class Section:
     """A study's section: paragraphs, figures and tables, in order.
 
@@ -53,12 +73,14 @@ class Section:
         summary: one or two sentences, shown large.
         blocks: paragraphs, figures and tables; None and empty texts are left out.
         method: paragraphs on how it was done, shown folded.
+        headline: for the top of the page, if the study matters that much.
     """
 
     title: str
     summary: str
     blocks: Sequence[Block]
     method: Sequence[str] = field(default_factory=tuple)
+    headline: Headline | None = None
 
     def __post_init__(self) -> None:
         blocks = [prose(block) if isinstance(block, str) else block for block in self.blocks if block]
@@ -66,6 +88,8 @@ class Section:
         object.__setattr__(self, "blocks", blocks)
         object.__setattr__(self, "method", [prose(paragraph) for paragraph in self.method])
         names = Counter(block.name for block in self.blocks if isinstance(block, Figure))
+        if self.headline and self.headline.figure not in names:
+            raise ValueError(f"headline: {self.headline.figure!r} is not a figure of the section: {', '.join(names)}")
         for name, count in names.items():
             if count > 1:
                 raise ValueError(f"blocks: {count} figures are named {name!r}, but names must be unique")
@@ -103,8 +127,11 @@ class Answer:
         return self.finding.verdict if self.finding else NOT_YET_RUN
 
     @property
-    def rank(self) -> int:
-        return list(MEANING).index(self.verdict)
+    def ours(self) -> list[str]:
+        """Our figures: what is shown, and what is folded. Split at the first semicolon outside of brackets."""
+        text = self.finding.ours if self.finding else "–"
+        ends = [i for i, letter in enumerate(text) if letter == ";" and text.count("(", 0, i) == text.count(")", 0, i)]
+        return [text[: ends[0]], text[ends[0] + 2 :]] if ends else [text]
 
     @property
     def command(self) -> str:
@@ -133,10 +160,13 @@ def build(parts: Sequence[Part], claims: Sequence[Claim], path: Path) -> None:
     }
     findings = {key: finding for part in parts for key, finding in part.findings.items()}
     answers = [Answer(claim, findings.get(claim.key)) for claim in claims]
-    counts = Counter(answer.verdict for answer in answers)
+    by_verdict = {verdict: [answer for answer in answers if answer.verdict == verdict] for verdict in MEANING}
+    headlines = [(part, part.section.headline) for part in parts if part.section.headline]
+    headlines.sort(key=lambda found: found[1].rank)
     text = environment.get_template("page.html").render(
-        answers=answers,
-        verdicts=[(verdict, counts[verdict], meaning) for verdict, meaning in MEANING.items() if counts[verdict]],
+        verdicts=[(verdict, found, MEANING[verdict]) for verdict, found in by_verdict.items() if found],
+        opening=[_tally(by_verdict), *(headline.text for _, headline in headlines[:2])],
+        chart=_opening_chart(*headlines[0], path.parent) if headlines else None,
         remarks=map(prose, remarks()),
         parts=[(part, [_block(block, part.study, path.parent) for block in part.section.blocks]) for part in parts],
         losses=[(key, look) for key, look in LOSSES.items() if key in losses],
@@ -145,6 +175,21 @@ def build(parts: Sequence[Part], claims: Sequence[Claim], path: Path) -> None:
         built=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     write_text(path, text)
+
+
+def _tally(by_verdict: Mapping[str, Sequence[Answer]]) -> str:
+    """The first sentence of the page: how many claims have which verdict."""
+    counts = {verdict: len(found) for verdict, found in by_verdict.items() if found and verdict != NOT_YET_RUN}
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    return (
+        f"Of {counted(sum(counts.values()), 'claim')} tested here: {listed}." if counts else "No claim was tested here."
+    )
+
+
+def _opening_chart(part: Part, headline: Headline, directory: Path) -> dict[str, Any]:
+    """The figure of a headline, with the study it belongs to."""
+    figure = next(b for b in part.section.blocks if isinstance(b, Figure) and b.name == headline.figure)
+    return _block(figure, part.study, directory) | {"study": part.study}
 
 
 def remarks() -> list[str]:
@@ -163,7 +208,7 @@ def _block(block: Block, study: str, directory: Path) -> dict[str, Any]:
         case str():
             return {"kind": "paragraph", "text": block}
         case Table():
-            return {"kind": "table", "table": block}
+            return {"kind": "table", "table": block, "long": len(block.rows) > LONG}
         case Figure():
             files = {ending: f"figures/{study}-{block.name}.{ending}" for ending in drawing.ENDINGS}
             # "</" would end the script element that holds the data.

@@ -39,7 +39,7 @@ class Evaluation:
     curve: ReliabilityCurve
     classes: Sequence[str]
     right: Tensor  # (N,) whether the highest score is that of the label, of all rows that count, in order
-    confusion: Tensor | None = None  # (K, K) nodes by true and predicted class, of graphs
+    confusions: Tensor | None = None  # (graphs, K, K) nodes by true and predicted class
 
 
 def load_trained(path: Path) -> Trained:
@@ -114,9 +114,8 @@ def evaluate(
     # what one number could still mend; fitted on the very data it is measured on, so a diagnosis, not a result
     logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
     results["best_temperature"] = fit_temperature(logits, labels)
-    confusions = getattr(scores, "confusions", None)
-    confusion = None if confusions is None else confusions.sum(0)
-    return Evaluation(results, scores.calibration.curve(), classes, logits.argmax(1) == labels, confusion)
+    right, confusions = logits.argmax(1) == labels, getattr(scores, "confusions", None)
+    return Evaluation(results, scores.calibration.curve(), classes, right, confusions)
 
 
 Part = tuple[Loader, Sequence[str], Scores]

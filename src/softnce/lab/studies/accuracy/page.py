@@ -7,10 +7,10 @@ from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import ECE, TOP1, TOP5
 from softnce.lab.experiment.statistics import signed
 from softnce.lab.report.charts import Figure
-from softnce.lab.report.losses import INTERVAL, Columns, cells, listed, points_panel, search_panel
-from softnce.lab.report.page import Section, Table
+from softnce.lab.report.losses import INTERVAL, Columns, cells, points_panel, search_panel
+from softnce.lab.report.page import Headline, Section, Table
 from softnce.lab.report.style import LOSSES
-from softnce.lab.studies.accuracy.findings import CE, EXPECTED, PAPER, Part, parts
+from softnce.lab.studies.accuracy.findings import CE, EXPECTED, OURS, PAPER, Part, parts
 
 ORDER = 30
 COLUMNS: Columns = {
@@ -33,7 +33,21 @@ def section(rows: Sequence[Row]) -> Section:
             weight decay 0.05, cosine schedule to 0. A tenth of the training set, the same for every run, is held out;
             it selects the learning rate (seed 0) and the epoch."""
         ],
+        _headline(found),
     )
+
+
+def _headline(found: Sequence[Part]) -> Headline | None:
+    """What the losses do where all logits can be had."""
+    complete = [part for part in found if part.decides and part.is_complete]
+    if not complete:
+        return None
+    part = complete[0]
+    top1 = {name: of.mean(TOP1) for name, of in part.losses.items()}
+    best = max(top1, key=lambda name: top1[name].mean)
+    text = f"""With few classes and all logits, {LOSSES[best].name} has the highest top-1 ({top1[best].spread(2)} %,
+        {part.on}), soft target cross-entropy {top1[CE].spread(2)} %, soft target InfoNCE {top1[OURS].spread(2)} %."""
+    return Headline(20, text, "rates")
 
 
 def _summary(part: Part) -> str:
@@ -44,16 +58,24 @@ def _summary(part: Part) -> str:
         top-1; minus NLL it is {signed(leads["nll"])}."""
 
 
-def _leads(part: Part) -> str:
+def _leads(part: Part) -> Table | str:
     if not part.is_complete:
         return "The search for the learning rates is not finished."
-    return f"""Soft target InfoNCE minus the others, paired by seed, with 95 % intervals, in points of top-1:
-        {listed(part.leads())}; of ECE: {listed(part.leads(ECE))}.{_expected(part)}"""
-
-
-def _expected(part: Part) -> str:
-    leads = part.leads_of(EXPECTED)
-    return f" Expected InfoNCE minus the others, in points of top-1: {listed(leads)}." if leads else ""
+    ours, calibration, expected = part.leads(), part.leads(ECE), part.leads_of(EXPECTED)
+    columns = {
+        "soft target InfoNCE minus it, top-1": ours,
+        "… ECE": calibration,
+        "expected InfoNCE minus it, top-1": expected,
+    }
+    shown = {header: leads for header, leads in columns.items() if leads}
+    return Table(
+        ["loss", *shown],
+        [
+            [LOSSES[name].name, *(signed(leads[name]) if name in leads else "–" for leads in shown.values())]
+            for name in part.losses
+        ],
+        "Differences in points, paired by seed, with 95 % intervals.",
+    )
 
 
 def _table(part: Part) -> Table:

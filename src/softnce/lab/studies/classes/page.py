@@ -7,8 +7,8 @@ from typing import Any
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Figure, Level, Line, Panel
-from softnce.lab.report.page import Section, Table
-from softnce.lab.report.style import LOSSES
+from softnce.lab.report.page import Headline, Section, Table
+from softnce.lab.report.style import LOSSES, SERIES, SHADES
 from softnce.lab.studies.classes.findings import EXPECTED, Beside, Found, Trained, beside, even, find, skewed
 from softnce.lab.studies.classes.training import METHODS, Method
 
@@ -22,9 +22,9 @@ NAMES: dict[Method, str] = {
 }
 LOOKS: dict[Method, dict[str, Any]] = {
     "info-nce": {"colour": LOSSES["soft-target-info-nce"].colour, "marker": "^", "loss": "soft-target-info-nce"},
-    "info-nce-more": {"colour": LOSSES["info-nce"].colour, "marker": "D", "loss": "soft-target-info-nce"},
+    "info-nce-more": {"colour": SHADES[2], "marker": "D", "dash": "dash", "loss": "soft-target-info-nce"},
     "expected-info-nce": {"colour": LOSSES[EXPECTED].colour, "marker": "P", "loss": EXPECTED},
-    "sampled-softmax": {"colour": LOSSES["soft-dist-info-nce"].colour, "marker": "v"},
+    "sampled-softmax": {"colour": SERIES[1], "marker": "v"},
     "softmax": {"colour": LOSSES["soft-ce"].colour, "marker": "s", "loss": "soft-ce"},
 }
 
@@ -47,7 +47,20 @@ def section(rows: Sequence[Row]) -> Section:
         summary,
         [_time_figure(found), _memory_figure(found), _table(found), _beside(beside(rows)), _skewed(skewed(rows))],
         [method],
+        _headline(beside(rows)),
     )
+
+
+def _headline(sizes: Sequence[Beside]) -> Headline | None:
+    """At the most classes where processor times compare."""
+    if not sizes:
+        return None
+    most = sizes[-1]
+    sampled = most.rivals["sampled-softmax"]
+    text = f"""With {most.classes:,} classes, where a step cannot afford all logits, expected InfoNCE reaches
+        {most.best.accuracy:.1f} % in {most.best.processor:.0f} s of processor time and sampled softmax
+        {sampled.accuracy:.1f} % in {sampled.processor:.0f} s."""
+    return Headline(10, text, "time")
 
 
 def _best_possible(of_size: dict[Method, Trained]) -> float:

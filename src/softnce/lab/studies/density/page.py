@@ -8,7 +8,7 @@ from itertools import product
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Diagonal, Figure, Heat, Level, Line, Mark, Panel, Points, curve
-from softnce.lab.report.page import Block, Section, Table
+from softnce.lab.report.page import Block, Headline, Section, Table
 from softnce.lab.report.style import LOSSES
 from softnce.lab.studies.density.findings import (
     EXPECTED,
@@ -52,7 +52,9 @@ def section(rows: Sequence[Row]) -> Section:
         _maps_figure(found) if found.maps else None,
         _speed_text(found) if found.speed else None,
     ]
-    return Section("Estimating a known conditional", summary, blocks, [method])
+    headline = f"""Where classes overlap ({highest:g} % alignment), NLL's KL minus InfoNCE's is {adam} thousandths of a
+        nat with the paper's small steps and {sgd} with noisier steps: an effect of gradient noise."""
+    return Section("Estimating a known conditional", summary, blocks, [method], Headline(30, headline, "kl"))
 
 
 def _kl_figure(found: Density) -> Figure:

@@ -6,7 +6,7 @@ from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.losses import INTERVAL, points_panel
-from softnce.lab.report.page import Section, Table
+from softnce.lab.report.page import Headline, Section, Table
 from softnce.lab.report.style import LOSSES
 from softnce.lab.studies.digits.findings import read
 from softnce.lab.studies.digits.run import IMAGES
@@ -42,4 +42,4 @@ def section(rows: Sequence[Row]) -> Section:
         is fitted on the test set itself: it shows how much of the likelihood depends on the scale of the scores."""
     table = Table(["loss", *(label for label, _ in COLUMNS.values())], cells, f"Test scores: {INTERVAL}.")
     figure = Figure("losses", caption, panels, panel_size=(3.2, 2.9))
-    return Section("Six losses on digits", summary, [figure, table], [method])
+    return Section("Six losses on digits", summary, [figure, table], [method], Headline(40, summary, "losses"))

@@ -6,16 +6,16 @@ from itertools import cycle
 from softnce.lab.experiment.results import Row
 from softnce.lab.report.charts import Figure, Line, Panel, Points
 from softnce.lab.report.page import Section, Table
+from softnce.lab.report.style import SERIES
 from softnce.lab.studies.dynamics.findings import read
 
 ORDER = 25
-COLOURS = ("#009E73", "#0072B2", "#D55E00", "#CC79A7", "#56B4E9")
 MARKERS = ("^", "D", "o", "v", "s")
 
 
 def section(rows: Sequence[Row]) -> Section:
     found = read(rows)
-    looks = list(zip(found.by_epsilon.items(), cycle(COLOURS), cycle(MARKERS), strict=False))
+    looks = list(zip(found.by_epsilon.items(), cycle(SERIES), cycle(MARKERS), strict=False))
 
     def panel(title: str, x: str, y: str) -> Panel:
         is_count = x == "negatives"
@@ -50,8 +50,8 @@ def section(rows: Sequence[Row]) -> Section:
     true, other = ([r[f"penalty_{name}"] for r in found.by_epsilon.values()] for name in ("true", "other"))
     epsilons = list(found.by_epsilon)
     points = [
-        Points("true class", epsilons, true, colour=COLOURS[0], marker="^", size=8.0),
-        Points("any other", epsilons, other, colour=COLOURS[2], size=8.0),
+        Points("true class", epsilons, true, colour=SERIES[0], marker="^", size=8.0),
+        Points("any other", epsilons, other, colour=SERIES[1], size=8.0),
     ]
     penalty = Figure(
         "penalty",

@@ -11,7 +11,7 @@ from softnce.lab.experiment.text import counted
 from softnce.lab.losses import TITLES
 from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, Points, band
 from softnce.lab.report.page import Section, Table
-from softnce.lab.report.style import AVERAGED, LOSSES
+from softnce.lab.report.style import AVERAGED, LOSSES, SERIES
 from softnce.lab.studies.exact_loss.distribution import EXACT_UP_TO, SMOOTHING
 from softnce.lab.studies.exact_loss.findings import (
     EXPECTED,
@@ -28,8 +28,8 @@ from softnce.lab.studies.exact_loss.findings import (
 from softnce.lab.studies.exact_loss.training import CLASSES, DIMENSION, SPREAD, Method, Problem
 
 ORDER = 80
-EXACT, ORANGE, BLUE = "#882255", "#D55E00", "#0072B2"
-STRENGTHS = {"1": (EXACT, "o"), "√K": (ORANGE, "D"), "K": (BLUE, "s")}  # how each κ is drawn
+EXACT, THEIRS, OURS = SERIES[1], SERIES[0], SERIES[2]
+STRENGTHS = {"1": (EXACT, "o"), "√K": (THEIRS, "D"), "K": (OURS, "s")}  # how each κ is drawn
 PROBLEMS: dict[Problem, str] = {
     "digits": "digits, K = 10, smoothed labels",
     "conditional": f"K = {CLASSES}, the true conditional",
@@ -281,8 +281,8 @@ def _original_figure(of_classes: Shapes) -> Figure:
 
     def lines(theirs: dict[int, float], ours: dict[int, float]) -> list[Mark]:
         return [
-            Line("original authors", list(theirs), list(theirs.values()), colour=ORANGE, marker="D"),
-            Line("softnce", list(ours), list(ours.values()), colour=BLUE, marker="o"),
+            Line("original authors", list(theirs), list(theirs.values()), colour=THEIRS, marker="D"),
+            Line("softnce", list(ours), list(ours.values()), colour=OURS, marker="o"),
         ]
 
     normaliser = lines(original, {k: _shown(shape["error"]) for k, shape in errors.items()})

@@ -10,12 +10,12 @@ from softnce.lab.experiment.statistics import estimate
 from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, curve
 from softnce.lab.report.page import Block, Section, Table
-from softnce.lab.report.style import OTHER
+from softnce.lab.report.style import OTHER, SERIES
 from softnce.lab.studies.information.findings import DRAWN, ERRORS, EXPECTED, SOFT, Information, excess, read
 from softnce.lab.studies.information.run import GROUPS, NEGATIVE_SETS
 
 ORDER = 70
-TRUTH = "#333333"
+TRUTH = OTHER
 
 
 def section(rows: Sequence[Row]) -> Section:
@@ -48,20 +48,20 @@ def _figure(found: Information) -> Figure:
         Line("I_ε(Z;Y)", grid, [found.truth(e) for e in grid], colour=TRUTH),
         Level("I(Z;Y)", found.truth()),
         *(Line.of_loss(loss, *curve(found.over("epsilon", loss=loss, **free)), **trained) for loss in (DRAWN, SOFT)),
-        Line(f"soft distribution InfoNCE, z·y of {dimension}", *embedding, colour="#56B4E9", marker="s", dash="dot"),
+        Line(f"soft distribution InfoNCE, z·y of {dimension}", *embedding, colour=SERIES[2], marker="s", dash="dot"),
     ]
     paper, classifier = (
         curve(found.over("candidates", value, **varied)) for value in ("paper_bound", "classifier_bound")
     )
     candidates: list[Mark] = [
         Line("I_ε(Z;Y)", over_m, [found.truth(epsilon)] * len(over_m), colour=TRUTH),
-        Line("log M, the ceiling", over_m, [math.log(m) for m in over_m], colour=OTHER, dash="dash"),
+        Line("log M, the ceiling", over_m, [math.log(m) for m in over_m], colour=SERIES[3], dash="dash"),
         Line.of_loss(DRAWN, *curve(found.over("candidates", **varied)), **trained),
-        Line("the same as printed, log N − ℓ", *paper, colour="#D55E00", marker="x", dash="dot"),
-        Line("the same critic as a classifier", *classifier, colour="#E69F00", marker="D", dash="dot"),
+        Line("the same as printed, log N − ℓ", *paper, colour=SERIES[1], marker="x", dash="dot"),
+        Line("the same critic as a classifier", *classifier, colour=SERIES[0], marker="D", dash="dot"),
     ]
     uniform: list[Mark] = [
-        Line("H(Y) − H_ε(Y|Z), as printed", grid, expression, colour="#D55E00"),
+        Line("H(Y) − H_ε(Y|Z), as printed", grid, expression, colour=SERIES[1]),
         Line("I of the smoothed channel", grid, information, colour=TRUTH, dash="dash"),
         Level("", 0.0),
     ]

@@ -124,7 +124,7 @@ def _points(loss: str, place: int, offsets: Sequence[float], y: Sequence[float],
     """A point for each value and a line at their mean, around the place of the loss."""
     x = [place + offset for offset in offsets]
     middle = [fmean(y)] * 2
-    line = Line("", [place - 0.36, place + 0.36], middle, colour=LOSSES[loss].colour)
+    line = Line("", [place - 0.36, place + 0.36], middle, colour=LOSSES[loss].colour, loss=loss)
     return [Points.of_loss(loss, x, y, hover=hover, size=5.0), line]
 
 

@@ -9,17 +9,17 @@ from softnce.lab.experiment.settings import TOP1
 from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.report.charts import Figure, Level, Line, Panel, band
 from softnce.lab.report.page import Section, Table
-from softnce.lab.report.style import LOSSES
+from softnce.lab.report.style import LOSSES, SHADES
 from softnce.lab.studies.noise_samples.findings import COUNTED, SHARPER, Found, equivalence, expected_gaps, find
 from softnce.lab.studies.noise_samples.run import METHODS
 
 ORDER = 50
 LOOKS: dict[str, dict[str, Any]] = {
-    "soft-ce": {"colour": "#E69F00", "marker": "s"},
-    "batch": {"colour": "#009E73", "marker": "^"},
-    "sampled": {"colour": "#0072B2", "marker": "D"},
-    "queue": {"colour": "#56B4E9", "marker": "o"},
-    "batch+classes": {"colour": "#CC79A7", "marker": "v"},
+    "soft-ce": {"colour": LOSSES["soft-ce"].colour, "marker": "s"},
+    "batch": {"colour": SHADES[0], "marker": "^"},
+    "sampled": {"colour": SHADES[2], "marker": "D", "dash": "dash"},
+    "queue": {"colour": SHADES[1], "marker": "o", "dash": "dot"},
+    "batch+classes": {"colour": SHADES[3], "marker": "v"},
     "expected": {"colour": LOSSES["expected-info-nce"].colour, "marker": LOSSES["expected-info-nce"].marker},
     "expected-0": {"colour": LOSSES["expected-info-nce"].colour, "marker": "x", "dash": "dash"},
 }

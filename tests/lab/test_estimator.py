@@ -1,0 +1,134 @@
+"""SoftLabelClassifier: scikit-learn's own checks, its tools, and what it adds, soft labels."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_digits
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from softnce import SoftTargets
+from softnce.lab import SoftLabelClassifier
+from softnce.lab.losses import LOSSES
+
+
+@pytest.mark.slow
+@parametrize_with_checks([SoftLabelClassifier(max_epochs=25, learning_rate=0.05)])
+def test_it_is_an_estimator(estimator, check) -> None:
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    x, y = load_digits(return_X_y=True)
+    return x[:600] / 16, y[:600]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss_learns(loss: str, digits: tuple) -> None:
+    x, y = digits
+    model = SoftLabelClassifier(loss, max_epochs=15, random_state=0).fit(x[:400], y[:400])
+    assert model.score(x[400:], y[400:]) > 0.7
+    assert model.predict_proba(x).sum(1) == pytest.approx(1)
+
+
+def test_soft_labels_in_three_forms(digits: tuple) -> None:
+    x, y = digits
+    targets = SoftTargets.from_labels(torch.from_numpy(y), 10, smoothing=0.1)
+    made = [
+        SoftLabelClassifier(max_epochs=3, random_state=0).fit(x, given).predict_proba(x)
+        for given in (targets.dense(torch.float64), targets.numpy().astype(float), targets)
+    ]
+    np.testing.assert_allclose(made[1], made[0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(made[2], made[0], rtol=0, atol=1e-5)
+    model = SoftLabelClassifier(max_epochs=15, random_state=0).fit(x, targets)
+    assert list(model.classes_) == list(range(10))
+    assert model.score(x, targets) == model.score(x, y) > 0.9
+
+
+@pytest.mark.slow
+def test_shares_are_learned_and_not_their_majority() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(3000, 3))
+    truth = 1 / (1 + np.exp(-x[:, 0]))
+    votes = generator.binomial(5, truth) / 5
+    soft = SoftLabelClassifier(random_state=0, max_epochs=30).fit(x, np.stack([1 - votes, votes], 1))
+    hard = SoftLabelClassifier(random_state=0, max_epochs=30).fit(x, (votes > 0.5).astype(int))
+    errors = [np.abs(model.predict_proba(x)[:, 1] - truth).mean() for model in (soft, hard)]
+    assert errors[0] < 0.02 < errors[1] / 2
+
+
+def test_in_scikit_learns_tools(digits: tuple) -> None:
+    x, y = digits
+    names = np.array([f"digit {k}" for k in range(10)])[y]
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), SoftLabelClassifier(max_epochs=15, random_state=0)),
+        {"softlabelclassifier__loss": ["expected-info-nce", "soft-ce"]},
+        cv=3,
+    ).fit(x, names)
+    assert search.best_score_ > 0.8
+    assert search.predict(x[:3]).dtype.kind == "U"
+    calibrated = CalibratedClassifierCV(SoftLabelClassifier(max_epochs=5, random_state=0), cv=3, method="sigmoid")
+    assert calibrated.fit(x, names).predict_proba(x).shape == (600, 10)
+    soft = np.eye(10)[y] * 0.9 + 0.01
+    assert cross_val_score(SoftLabelClassifier(max_epochs=8, random_state=0), x, soft, cv=3).mean() > 0.7
+
+
+def test_early_stopping_keeps_the_best_epoch(digits: tuple, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = digits
+    noisy = np.where(np.arange(600) % 3 == 0, (y + 1) % 10, y)  # a network that fits this fits noise
+    model = SoftLabelClassifier(
+        "soft-ce", hidden_layer_sizes=(64,), early_stopping=True, patience=3, random_state=0, verbose=True
+    ).fit(x, noisy)
+    best = int(np.argmin(model.validation_curve_))
+    assert model.n_iter_ == best + 1 + 3 < 100
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == model.n_iter_
+    assert lines[0].startswith("epoch 1/100  loss ")
+    again = SoftLabelClassifier(
+        "soft-ce", hidden_layer_sizes=(64,), early_stopping=True, max_epochs=best + 1, random_state=0
+    ).fit(x, noisy)
+    np.testing.assert_array_equal(again.predict_proba(x), model.predict_proba(x))
+
+
+def test_zero_weight_takes_a_row_out_of_the_loss(digits: tuple) -> None:
+    x, y = digits
+    weight = np.where(np.arange(600) < 500, 1.0, 0.0)
+    wrong = np.where(weight > 0, y, 0)
+    made = [
+        SoftLabelClassifier("soft-ce", batch_size=600, max_epochs=5, random_state=0).fit(x, given, weight)
+        for given in (y, wrong)
+    ]
+    np.testing.assert_allclose(made[0].predict_proba(x), made[1].predict_proba(x), rtol=0, atol=1e-12)
+
+
+def test_it_can_be_cloned_and_pickled(digits: tuple) -> None:
+    x, y = digits
+    model = SoftLabelClassifier(hidden_layer_sizes=(8,), max_epochs=2, random_state=0).fit(x, y)
+    assert clone(model).get_params() == model.get_params()
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(x), model.predict_proba(x))
+    np.testing.assert_array_equal(clone(model).fit(x, y).predict_proba(x), model.predict_proba(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "y", "message"),
+    [
+        ({"loss": "hinge"}, [0, 1], "loss must be one of nll, .*, got 'hinge'"),
+        ({"loss": "nll"}, [[0.5, 0.5], [1, 0]], "takes labels .* only, got soft labels"),
+        ({"loss": "info-nce", "label_smoothing": 0.1}, [0, 1], "label_smoothing must be 0"),
+        ({"batch_size": 0}, [0, 1], "batch_size must be a whole number"),
+        ({"validation_fraction": 2}, [0, 1], "validation_fraction must be between 0 and 1"),
+        ({}, [[0.5, 0.6], [1, 0]], "sum"),
+        ({}, [0.25, 0.5], "Unknown label type"),
+        ({}, [0, 1, 0], "inconsistent numbers of samples"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict, y: list, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SoftLabelClassifier(**options).fit(np.eye(2), y)
