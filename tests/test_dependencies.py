@@ -11,7 +11,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 MODULES = {"faiss-cpu": "faiss", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
 """Distributions whose module has another name."""
-THROUGH_LIGHTNING = {"tensorboard", "wandb"}
+THROUGH_OTHERS = {"onnx", "onnxscript", "tensorboard", "wandb"}
+"""What torch and Lightning import where they are asked for ONNX or a logger."""
 COMMANDS = {"hatchling", "mypy", "ruff"}
 SKIPPED_WITHOUT = {"accelerate", "transformers"}
 """Of tests in other people's training loops, which run where those are installed."""
@@ -37,7 +38,7 @@ def declared(*extras: str) -> set[str]:
 
 def test_declared_is_imported() -> None:
     extras = [extra for extra in EXTRAS if extra not in ("dev", "docs")]
-    assert declared(*extras) - THROUGH_LIGHTNING | {"torch"} == imported(ROOT / "src")
+    assert declared(*extras) - THROUGH_OTHERS | {"torch"} == imported(ROOT / "src")
 
 
 def test_the_library_needs_torch_alone_and_faiss_or_matplotlib_where_asked_for() -> None:
