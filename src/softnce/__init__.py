@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         teacher,
     )
     from softnce._checks import set_validation
+    from softnce._scores.kernel import set_memory_budget
     from softnce.candidates import (
         BatchCandidates,
         Candidates,
@@ -82,6 +83,7 @@ __all__ = [
     "mixing",
     "noise",
     "optimisers",
+    "set_memory_budget",
     "set_validation",
     "targets",
     "teacher",
@@ -115,6 +117,7 @@ _HOME = {
     ),
     "RunningNoise": "noise",
     "SoftTargets": "targets",
+    "set_memory_budget": "_scores.kernel",
     "set_validation": "_checks",
 }
 """Modules of the names that are not modules themselves."""
