@@ -11,10 +11,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 MODULES = {"faiss-cpu": "faiss", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
 """Distributions whose module has another name."""
-THROUGH_LIGHTNING = {"tensorboard", "wandb"}
+THROUGH_OTHERS = {"onnx", "onnxscript", "tensorboard", "wandb"}
+"""What torch and Lightning import where they are asked for ONNX or a logger."""
 COMMANDS = {"hatchling", "mypy", "ruff"}
 SKIPPED_WITHOUT = {"accelerate", "transformers"}
 """Of tests in other people's training loops, which run where those are installed."""
+
+INSTALLED_BY_HAND = {"torchrec"}
+"""By examples: their own dependencies do not fit the others'."""
 
 
 def imported(*paths: Path) -> set[str]:
@@ -36,8 +40,8 @@ def declared(*extras: str) -> set[str]:
 
 
 def test_declared_is_imported() -> None:
-    extras = [extra for extra in EXTRAS if extra not in ("dev", "docs")]
-    assert declared(*extras) - THROUGH_LIGHTNING | {"torch"} == imported(ROOT / "src")
+    extras = [extra for extra in EXTRAS if extra not in ("dev", "docs", "examples")]
+    assert declared(*extras) - THROUGH_OTHERS | {"torch"} == imported(ROOT / "src")
 
 
 def test_the_library_needs_torch_alone_and_faiss_or_matplotlib_where_asked_for() -> None:
@@ -50,6 +54,12 @@ def test_tests_need_nothing_undeclared() -> None:
     helpers = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"lab"}
     assert imported(ROOT / "tests") - helpers <= declared(*EXTRAS) | {"torch"} | SKIPPED_WITHOUT
     assert declared("dev") - COMMANDS <= imported(ROOT / "tests")
+
+
+def test_examples_need_nothing_undeclared() -> None:
+    found = imported(ROOT / "examples")
+    assert found - INSTALLED_BY_HAND <= declared(*EXTRAS) | {"torch"}
+    assert declared("examples") <= found
 
 
 def test_every_requirement_has_a_lower_bound() -> None:

@@ -118,7 +118,7 @@ def test_5_the_gradient_is_the_candidates_mean_less_the_target(kind: str) -> Non
     if kind != "labels":
         t = t.mix(t.flip(0), LAM)
     if kind == "dense":
-        t = SoftTargets.from_dense(t.dense())
+        t = t.to_dense()
     losses = functional.soft_target_info_nce(logits, t, NOISE, temperature=temperature, reduction="sum")
     rows = t.dense(torch.float64)
     scores = LOGITS / temperature - NOISE.log()

@@ -173,7 +173,7 @@ def test_an_index_finds_what_it_says() -> None:
         ),
         (
             lambda: functional.linear_soft_target_info_nce(
-                torch.randn(2, 4), torch.randn(5, 4), torch.full((2, 5), 0.2), sparse=True
+                torch.randn(2, 4), torch.randn(5, 4), torch.randn(2, 5).softmax(1), sparse=True
             ),
             "sparse=True needs targets as pairs",
         ),

@@ -27,6 +27,7 @@ from softnce import (
     information,
     mixing,
     noise,
+    set_memory_budget,
     set_validation,
 )
 from softnce.teacher import TeacherOutputs
@@ -811,6 +812,7 @@ add(
     {"parts": [OUTPUTS]},
     {"parts": [[], [OUTPUTS, TeacherOutputs.from_logits(LOGITS, 1)], [LOGITS], None, OUTPUTS]},
 )
+add("set_memory_budget", set_memory_budget, {"num_bytes": 1 << 30}, {"num_bytes": WHOLE})
 add("set_validation", set_validation, {"enabled": True}, {"enabled": FLAGS[:3], "sums": FLAGS[:3]})
 
 

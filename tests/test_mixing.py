@@ -31,7 +31,7 @@ def test_inputs_and_targets_are_mixed_alike(per_row: bool, kind: str) -> None:
     mixed, soft = mixing.mixup(rows, targets, num_classes=5, alpha=0.7, per_row=per_row, generator=seeded(1))
     assert (mixed.dtype, mixed.shape) == (rows.dtype, rows.shape)
     torch.testing.assert_close(soft.dense(torch.float64), mixed, rtol=0, atol=1e-6)
-    assert soft.form == (Form.DENSE if kind == "probabilities" else Form.PAIRS)
+    assert soft.form == Form.PAIRS
     assert not torch.equal(mixed, rows)
 
 

@@ -18,7 +18,7 @@ def make(kind: str) -> SoftTargets:
         t = t.mix(t.flip(0), torch.rand(N, generator=generator))
     if kind == "top-k":
         return SoftTargets.from_topk(3 * torch.randn(N, K, generator=generator), 5)
-    return SoftTargets.from_dense(t.dense()) if kind == "dense" else t
+    return t.to_dense() if kind == "dense" else t
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         teacher,
     )
     from softnce._checks import set_validation
+    from softnce._scores.kernel import set_memory_budget
     from softnce.candidates import (
         BatchCandidates,
         Candidates,
@@ -80,6 +81,7 @@ __all__ = [
     "losses",
     "mixing",
     "noise",
+    "set_memory_budget",
     "set_validation",
     "targets",
     "teacher",
@@ -113,6 +115,7 @@ _HOME = {
     ),
     "RunningNoise": "noise",
     "SoftTargets": "targets",
+    "set_memory_budget": "_scores.kernel",
     "set_validation": "_checks",
 }
 """Modules of the names that are not modules themselves."""

@@ -1,12 +1,14 @@
 """Checking arguments: shapes always, values only where reading them is wanted.
 
 A shape is known to the host; a value of a CUDA tensor is not, and reading it makes the host wait for the device.
-Value checks can therefore be switched off, and are skipped by themselves while ``torch.compile`` traces and for
-tensors that hold no data (fake and functional tensors) or many at once (inside ``torch.func.vmap``).
+Values on an accelerator are therefore checked in the first calls only, and never while a CUDA graph is captured. Value
+checks can be switched off, and are skipped by themselves while ``torch.compile`` traces and for tensors that hold no
+data (fake and functional tensors) or many at once (inside ``torch.func.vmap``).
 """
 
 import operator
 from array import array
+from collections import Counter
 from numbers import Real
 from types import TracebackType
 from typing import SupportsIndex
@@ -17,6 +19,11 @@ from torch.nn import Parameter
 
 _enabled = True
 _sums = True
+FIRST = 8
+"""Tensors of one kind on an accelerator whose values are checked; a mistake in the data mostly shows in the first."""
+_WITHOUT_DATA = ("meta",)
+"""Devices whose tensors have no values."""
+_seen: Counter[tuple[torch.dtype, torch.Size]] = Counter()
 
 
 class set_validation:
@@ -32,13 +39,16 @@ class set_validation:
     ...     pass
     >>> _ = set_validation(True)
 
-    What remains when they are off is free: shapes, dtypes, lengths and Python numbers.
+    On an accelerator reading a value makes the host wait, so there the values of the first eight tensors of a dtype and
+    width are checked, and later ones are not; ``set_validation(True)`` counts anew. What remains when checks are off is
+    free: shapes, dtypes, lengths and Python numbers.
     """
 
     def __init__(self, enabled: bool, *, sums: bool = True) -> None:
         global _enabled, _sums
         self.previous = _enabled, _sums
         _enabled, _sums = check_flag(enabled, "enabled"), check_flag(sums, "sums")
+        _seen.clear()
 
     def __enter__(self) -> None:
         pass
@@ -51,15 +61,22 @@ class set_validation:
 
 
 def values_are_checked(*tensors: Tensor | None) -> bool:
-    """Whether the values of these tensors are to be checked: they can be read, and checks are on."""
-    return _enabled and values_are_readable(*tensors)
+    """Whether the values of these tensors are to be checked: they can be read, at no cost or for the first times, and
+    checks are on."""
+    if not _enabled or not values_are_readable(*tensors):
+        return False
+    elsewhere = [(t.dtype, t.shape[1:]) for t in tensors if t is not None and t.device.type != "cpu"]
+    _seen.update(elsewhere)
+    return all(_seen[kind] <= FIRST for kind in elsewhere)
 
 
 def values_are_readable(*tensors: Tensor | None) -> bool:
     """Whether the values of these tensors can be read on the host now."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
-    return all(t is None or (type(t) in (Tensor, Parameter) and t.device.type != "meta") for t in tensors)
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return False
+    return all(t is None or (type(t) in (Tensor, Parameter) and t.device.type not in _WITHOUT_DATA) for t in tensors)
 
 
 def check_tensor(value: object, name: str) -> None:

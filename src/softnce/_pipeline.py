@@ -13,7 +13,9 @@ from softnce import _ranks
 from softnce._checks import check_flag, check_generator
 from softnce._rows import (
     OthersForm,
+    Place,
     Reduction,
+    as_positions,
     check_chunk_size,
     check_class_weight,
     check_group,
@@ -120,15 +122,16 @@ def compute(
     )
 
     # Candidates.
-    place: Tensor | None = None
+    place: Place | None = None
     if contrast != "classes" and not isinstance(candidates, SoftTargets):
-        place = torch.arange(len(alpha), device=alpha.device) if batch is None else own
+        place = range(len(alpha)) if batch is None else own
     uses_batch = candidates is None and drawn_noise is None
     if isinstance(candidates, Candidates):
         uses_batch = candidates.uses_batch
     if exchange is not None and contrast != "classes" and (uses_batch or gather):
         whole, start = exchange.gather(whole)
-        place = None if place is None else place + start
+        if place is not None:
+            place = range(start, start + len(place)) if isinstance(place, range) else place + start
 
     # Contrast.
     if contrast == "classes":
@@ -171,13 +174,13 @@ def _groups(
     candidates: Candidates | SoftTargets | None,
     drawn_noise: SoftTargets | None,
     whole: SoftTargets,
-    place: Tensor | None,
+    place: Place | None,
     alpha: SoftTargets,
     own: Tensor | None,
     label_smoothing: float,
     batch: SoftTargets | None,
     generator: torch.Generator | None,
-) -> tuple[list[SoftTargets], Tensor | None]:
+) -> tuple[list[SoftTargets], Place | None]:
     """What the rows are contrasted with, and where their own targets are among it, if they are."""
     if drawn_noise is not None:
         return [drawn_noise], None
@@ -185,7 +188,8 @@ def _groups(
         return [whole], place
     if isinstance(candidates, Candidates):
         assert place is not None
-        return candidates(whole, place, generator)
+        groups, held = candidates(whole, as_positions(place, alpha.device), generator)
+        return groups, held
     check_group(candidates, alpha.num_classes, alpha.device, "candidates")
     if own is None or batch is not None:
         return [candidates], None

@@ -107,6 +107,14 @@ def check_hard(targets: Tensor | SoftTargets, name: str) -> None:
         )
 
 
+Place = Tensor | range
+"""Positions (N,) among candidates; a range where they are in order, as a batch's own are."""
+
+
+def as_positions(place: Place, device: torch.device) -> Tensor:
+    return torch.arange(place.start, place.stop, device=device) if isinstance(place, range) else place
+
+
 def check_own(holder: SoftTargets, own: Tensor, targets: SoftTargets, name: str) -> None:
     """``own`` (N,) must give the position of each row's target in ``holder``, the argument called ``name``."""
     check_tensor(own, "own")

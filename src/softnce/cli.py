@@ -12,8 +12,10 @@ COMMANDS = {
     "study": ("softnce.lab.commands.study", "run an experiment: softnce study list"),
     "report": ("softnce.lab.commands.report", "build the HTML page from a directory of results"),
     "train": ("softnce.lab.commands.train", "train a classifier from a recipe"),
+    "tune": ("softnce.lab.commands.tune", "search for good values of a recipe's options"),
     "evaluate": ("softnce.lab.commands.evaluate", "evaluate a checkpoint: accuracy, calibration, reliability diagram"),
     "predict": ("softnce.lab.commands.predict", "the most probable classes of images"),
+    "export": ("softnce.lab.commands.export", "write a trained network for torch.export or ONNX, or its weights"),
     "recipes": ("softnce.lab.commands.recipes", "list the recipes, or show one with every value filled in"),
     "bench": ("softnce.lab.commands.bench", "time and memory of the losses compared with others"),
 }
@@ -72,7 +74,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"softnce {argv[0]}: interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # nobody reads on, as after `| head`
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         fail(f"softnce {argv[0]}: {place}{import_module('softnce.lab.atomic').why(error)}")

@@ -11,17 +11,18 @@ all rows but for what a row itself put in, which is taken out of them. So nothin
 value and gradient of a block of rows are finished while it is in the cache.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 from torch.nn import functional as F
 
 from softnce._checks import values_are_readable
 from softnce._precision import at_least_float32, full_precision
-from softnce._scores.blocks import BLOCK
 from softnce._scores.classes import class_scores
+from softnce._scores.kernel import Kernel, blocks, evaluate, joined
 from softnce.targets._background import is_zero
 from softnce.targets.soft_targets import DENSE, SoftTargets
 
@@ -51,17 +52,13 @@ def expected(
             return class_scores(logits, temperature)[:, :0].sum(1)  # zero, but keeps the autograd graph connected
         if isinstance(temperature, Tensor):  # it may be learned
             logits, temperature = class_scores(logits, temperature), 1.0
-        problem = _problem(at_least_float32(logits.dtype), 1 / temperature, log_noise, targets, counts, held)
-        problem.block = chunk_size
-        # The compiler makes its own blocks of plain operations; function transforms see through nothing else.
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-            return _plain(logits, problem)
-        value: Tensor = _Expected.apply(logits, problem)
-        return value
+        kernel = _kernel(at_least_float32(logits.dtype), 1 / temperature, log_noise, targets, counts, held)
+        kernel.chunk_size = chunk_size
+        return evaluate(logits, kernel)
 
 
 @dataclass
-class Problem:
+class Expected(Kernel):
     """Everything but the logits. Tensors have the dtype the sums are taken in.
 
     Own targets are pairs, with a background ``mass``·``spread`` that all rows share, or dense rows.
@@ -78,45 +75,72 @@ class Problem:
     held: Tensor | None = None  # (N, K)
     mass: float = 0.0  # ε of the background
     spread: Tensor | None = None  # (K,) ξ, None: uniform
-    inverse: Tensor | None = None  # (K,) 1/counts, where it is known that none is 0
-    block: int | None = None  # rows at a time
+    inverse: Tensor | None = None  # (K,) 1/counts, where it is seen that none is 0
+    chunk_size: int | None = None  # rows at a time
+
+    def parts(self) -> tuple[list[Tensor | None], list[float]]:
+        tensors = [self.shift, self.log_counts, self.own_index, self.own_weight, self.held_index, self.held_log]
+        return [*tensors, self.counts, self.held, self.spread], [self.scale, self.mass, self.chunk_size or 0]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor | None], numbers: Sequence[float]) -> Self:
+        *fields, spread = tensors
+        scale, mass, chunk_size = numbers
+        return cls(scale, *fields, mass, spread, None, int(chunk_size) or None)  # type: ignore[arg-type,call-arg]
+
+    def run(self, logits: Tensor, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
+        dtype = at_least_float32(logits.dtype)
+        kept = torch.empty_like(logits, dtype=dtype) if with_gradient else None
+        width = logits.shape[1] * (1 if logits.device.type == "cpu" else 2)  # elsewhere fewer buffers are reused
+        parts = blocks(len(logits), width, logits.device, self.chunk_size)
+        work = _dense_rows if self.own_index is None else _pair_rows
+        if self.mass > 0 and logits.device.type == "cpu" and values_are_readable(self.log_counts):
+            all_counted = bool((self.log_counts > torch.finfo(dtype).min / 4).all())
+            self.inverse = self.log_counts.neg().exp() if all_counted else None
+        # Buffers for all blocks: fresh memory for every temporary would cost more than what is computed in it.
+        scratch = logits.new_empty(4 if kept is None else 3, parts[0].stop, logits.shape[1], dtype=dtype)
+        values = []
+        for rows in parts:
+            x = logits[rows].to(dtype)
+            out = scratch[-1, : len(x)] if kept is None else kept[rows]
+            values.append(work(x, self, rows, out, scratch[:, : len(x)]))
+        return joined(values), kept
+
+    def plain(self, logits: Tensor) -> Tensor:
+        return _plain(logits, self)
 
 
-def _problem(
+def _kernel(
     dtype: torch.dtype,
     scale: float,
     log_noise: Tensor | None,
     targets: SoftTargets,
     counts: Tensor,
     held: SoftTargets | None,
-) -> Problem:
+) -> Expected:
     shift = None if log_noise is None else -log_noise.to(dtype)
     if not _fits_pairs(targets, held):
         own = targets.unmasked_dense(dtype)
         mine = own if held is targets else None if held is None else held.unmasked_dense(dtype)
-        return Problem(scale, shift, log_counts(counts, dtype), None, own, None, None, counts.to(dtype), mine)
+        return Expected(scale, shift, log_counts(counts, dtype), None, own, None, None, counts.to(dtype), mine)
     mass = targets.smoothing if isinstance(targets.smoothing, float) else 0.0
     spread = targets.smoothing_dist if mass > 0 else None
     if held is not None and mass > 0 and not is_zero(held.smoothing):
         # Every row put the same background in: it is taken out once.
-        counts = (counts - mass * (1 / len(counts) if spread is None else spread.double())).clamp(min=0)
+        counts = counts - mass * (1 / len(counts) if spread is None else spread.double())
+    logs = log_counts(counts, dtype)
     held_index = held_log = None
     if held is not None:
         held_index, weight = held.classes, held.pair_weight(torch.float64)
-        same = held_index[:, :, None] == held_index[:, None, :]
         if weight.shape[1] > 1:  # a class named twice has both weights
+            same = held_index[:, :, None] == held_index[:, None, :]
             weight = (same * weight[:, None, :]).sum(2)
-        left = counts[held_index]
-        held_log = log_counts(left - weight, dtype) - log_counts(left, dtype)
-        if weight.shape[1] > 1:  # … and is changed once
-            first = same.int().argmax(2) == torch.arange(weight.shape[1], device=weight.device)
-            held_log = held_log * first
-    inverse = None
-    if mass > 0 and values_are_readable(counts) and counts.device.type == "cpu" and bool((counts > 0).all()):
-        inverse = (1 / counts).to(dtype)
-    return Problem(
-        scale, shift, log_counts(counts, dtype), targets.classes, targets.pair_weight(dtype), held_index, held_log,
-        mass=mass, spread=None if spread is None else spread.to(dtype), inverse=inverse,
+        held_log = log_counts(counts[held_index] - weight, dtype) - logs[held_index]
+        if weight.shape[1] > 1:  # … and is changed once in all
+            held_log = held_log / same.sum(2)
+    return Expected(
+        scale, shift, logs, targets.classes, targets.pair_weight(dtype), held_index, held_log,
+        mass=mass, spread=None if spread is None else spread.to(dtype),
     )  # fmt: skip
 
 
@@ -129,175 +153,133 @@ def _fits_pairs(targets: SoftTargets, held: SoftTargets | None) -> bool:
 
 def log_counts(counts: Tensor, dtype: torch.dtype) -> Tensor:
     """log of counts; half the lowest number for 0, so that scores can be added without becoming −∞."""
-    return counts.clamp(min=0).log().clamp(min=torch.finfo(dtype).min / 2).to(dtype)
+    lowest = torch.finfo(dtype).min / 2
+    return counts.log().nan_to_num(nan=lowest, neginf=lowest).to(dtype)  # rounding may leave a count below 0
 
 
-class _Expected(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, logits: Tensor, problem: Problem) -> Tensor:
-        value, kept = _run(logits, problem, logits.requires_grad)
-        # The targets are saved only for autograd to notice when they are overwritten before backward reads them.
-        ctx.save_for_backward(logits, problem.own_weight)
-        ctx.problem, ctx.kept = problem, kept  # type: ignore[attr-defined]
-        return value
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor, None]:
-        logits = ctx.saved_tensors[0]  # type: ignore[attr-defined]
-        problem: Problem = ctx.problem  # type: ignore[attr-defined]
-        kept: Tensor | None = ctx.kept  # type: ignore[attr-defined]
-        if torch.is_grad_enabled():  # create_graph=True: the gradient will itself be differentiated
-            with torch.autocast(logits.device.type, enabled=False):
-                (gradient,) = torch.autograd.grad(_plain(logits, problem), logits, upstream, create_graph=True)
-            return gradient, None
-        if kept is None:  # a second backward through the same graph: what was kept is used up
-            with torch.autocast(logits.device.type, enabled=False):
-                _, kept = _run(logits, problem, True)
-            assert kept is not None
-        ctx.kept = None  # type: ignore[attr-defined]
-        return kept.mul_(upstream[:, None]).to(logits.dtype), None
-
-
-def _run(logits: Tensor, problem: Problem, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
-    """ℓ, (N,), and its gradient (N, K)."""
-    dtype = at_least_float32(logits.dtype)
-    kept = torch.empty_like(logits, dtype=dtype) if with_gradient else None
-    block = min(problem.block or max(1, BLOCK // logits.shape[1]), len(logits))
-    work = _dense_rows if problem.own_index is None else _pair_rows
-    # Buffers for all blocks: fresh memory for every temporary would cost more than what is computed in it.
-    scratch = torch.empty(4 if kept is None else 3, block, logits.shape[1], dtype=dtype, device=logits.device)
-    values = []
-    for start in range(0, len(logits), block):
-        rows = slice(start, start + block)
-        x = logits[rows].to(dtype)
-        out = scratch[-1, : len(x)] if kept is None else kept[rows]
-        values.append(work(x, problem, rows, out, scratch[:, : len(x)]))
-    return torch.cat(values), kept
-
-
-def _scores(x: Tensor, problem: Problem, out: Tensor | None = None) -> Tensor:
+def _scores(x: Tensor, kernel: Expected, out: Tensor | None = None) -> Tensor:
     """s of a block of rows, (n, K); ``x`` itself where it is the same."""
-    if problem.shift is not None:
-        return torch.add(problem.shift, x, alpha=problem.scale, out=out)
-    return x if problem.scale == 1 else torch.mul(x, problem.scale, out=out)
+    if kernel.shift is not None:
+        return torch.add(kernel.shift, x, alpha=kernel.scale, out=out)
+    return x if kernel.scale == 1 else torch.mul(x, kernel.scale, out=out)
 
 
-def _scores_at(x: Tensor, index: Tensor, problem: Problem) -> Tensor:
+def _scores_at(x: Tensor, index: Tensor, kernel: Expected) -> Tensor:
     """s at the classes ``index`` (n, S) of each row."""
     picked = x.gather(1, index)
-    picked = picked if problem.scale == 1 else picked * problem.scale
-    return picked if problem.shift is None else picked + problem.shift[index]
+    picked = picked if kernel.scale == 1 else picked * kernel.scale
+    return picked if kernel.shift is None else picked + kernel.shift[index]
 
 
-def _counted_scores(x: Tensor, problem: Problem, rows: slice, out: Tensor | None = None) -> Tensor:
+def _counted_scores(x: Tensor, kernel: Expected, rows: slice, out: Tensor | None = None) -> Tensor:
     """s + log w of a block of rows, (n, K)."""
-    offset = problem.log_counts if problem.shift is None else problem.log_counts + problem.shift
-    exponents = torch.add(offset, x, alpha=problem.scale, out=out)
-    if problem.held_index is not None and problem.held_log is not None:
+    offset = kernel.log_counts if kernel.shift is None else kernel.log_counts + kernel.shift
+    exponents = torch.add(offset, x, alpha=kernel.scale, out=out)
+    if kernel.held_index is not None and kernel.held_log is not None:
         # Counts are constants, so that nothing needs to be kept for a gradient.
-        exponents.scatter_add_(1, problem.held_index[rows], problem.held_log[rows])
+        exponents.scatter_add_(1, kernel.held_index[rows], kernel.held_log[rows])
     return exponents
 
 
-def _pair_rows(x: Tensor, problem: Problem, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
+def _pair_rows(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
     """ℓ of a block of rows whose targets are pairs; its gradient is written to ``out``."""
-    assert problem.own_index is not None
-    index, weight = problem.own_index[rows], problem.own_weight[rows]
-    exponents = _counted_scores(x, problem, rows, scratch[0])
+    assert kernel.own_index is not None
+    index, weight = kernel.own_index[rows], kernel.own_weight[rows]
+    exponents = _counted_scores(x, kernel, rows, scratch[0])
     highest = exponents.amax(1)
     share = torch.softmax(exponents, 1, out=out)
     # max softmax = exp(highest − log R): one fused kernel gives both the shares and R.
     log_rest = highest - share.amax(1).log()
-    gap = log_rest[:, None] - _scores_at(x, index, problem)
+    gap = log_rest[:, None] - _scores_at(x, index, kernel)
     value = (weight * F.softplus(gap, threshold=50)).sum(1)
     pull = weight * gap.sigmoid()
     total = pull.sum(1)
-    if problem.mass > 0:
-        more, push = _background(x, share, log_rest, problem, rows, scratch)
-        value, total = value + problem.mass * more, total + problem.mass * _spread_mean(push, problem)
-        # Where uniform, ε·ξ is one number.
-        pushed = problem.mass / x.shape[1] if problem.spread is None else problem.mass * problem.spread
-        share.mul_(total[:, None]).sub_(push.mul_(pushed))
+    if kernel.mass > 0:
+        more, push = _background(x, share, log_rest, kernel, rows, scratch)
+        value = torch.add(value, more, alpha=kernel.mass)
+        total = torch.add(total, _spread_mean(push, kernel), alpha=kernel.mass)
+        push = push if kernel.spread is None else push.mul_(kernel.spread)
+        share.mul_(total[:, None]).sub_(push, alpha=kernel.mass / (x.shape[1] if kernel.spread is None else 1))
     else:
         share.mul_(total[:, None])
     share.scatter_add_(1, index, -pull)
-    if problem.scale != 1:
-        share.mul_(problem.scale)
+    if kernel.scale != 1:
+        share.mul_(kernel.scale)
     return value
 
 
 def _background(
-    x: Tensor, share: Tensor, log_rest: Tensor, problem: Problem, rows: slice, scratch: Tensor
+    x: Tensor, share: Tensor, log_rest: Tensor, kernel: Expected, rows: slice, scratch: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Σ_k ξ_k log(1 + R/e^{s_k}) of a block of rows, (n,), and π of all classes, (n, K)."""
-    if problem.inverse is None:  # some class may have no count
-        gap = log_rest[:, None] - _scores(x, problem)
-        return _spread_mean(F.softplus(gap, threshold=50), problem), gap.sigmoid_()
-    odds = torch.mul(share, problem.inverse, out=scratch[0])  # the share of a class is its count times e^{s}/R
-    if problem.held_index is not None:  # there the counts are the row's own
-        index = problem.held_index[rows]
-        odds.scatter_(1, index, (_scores_at(x, index, problem) - log_rest[:, None]).exp())
-    mean_score = problem.scale * _spread_mean(x, problem)
-    if problem.shift is not None:
-        mean_score = mean_score + _spread_mean(problem.shift[None], problem)
-    above = _spread_mean(torch.log1p(odds, out=scratch[1]), problem)
+    if kernel.inverse is None:  # some class may have no count
+        gap = log_rest[:, None] - _scores(x, kernel)
+        return _spread_mean(F.softplus(gap, threshold=50), kernel), gap.sigmoid_()
+    odds = torch.mul(share, kernel.inverse, out=scratch[0])  # the share of a class is its count times e^{s}/R
+    if kernel.held_index is not None:  # there the counts are the row's own
+        index = kernel.held_index[rows]
+        odds.scatter_(1, index, (_scores_at(x, index, kernel) - log_rest[:, None]).exp())
+    mean_score = kernel.scale * _spread_mean(x, kernel)
+    if kernel.shift is not None:
+        mean_score = mean_score + _spread_mean(kernel.shift[None], kernel)
+    above = _spread_mean(torch.log1p(odds, out=scratch[1]), kernel)
     return log_rest - mean_score + above, odds.add_(1).reciprocal_()
 
 
-def _spread_mean(values: Tensor, problem: Problem) -> Tensor:
+def _spread_mean(values: Tensor, kernel: Expected) -> Tensor:
     """Σ_k ξ_k·v_k of every row."""
-    return values.mean(1) if problem.spread is None else values @ problem.spread
+    return values.mean(1) if kernel.spread is None else values @ kernel.spread
 
 
-def _dense_rows(x: Tensor, problem: Problem, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
+def _dense_rows(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
     """ℓ of a block of dense rows; its gradient is written to ``out``."""
-    assert problem.counts is not None
-    own, (a, b, c, *_) = problem.own_weight[rows], scratch
-    scores = _scores(x, problem, a)
+    assert kernel.counts is not None
+    own, (a, b, c, *_) = kernel.own_weight[rows], scratch
+    scores = _scores(x, kernel, a)
     highest = scores.amax(1, keepdim=True)
     odds = torch.sub(scores, highest, out=out).exp_()
-    counts = problem.counts if problem.held is None else torch.sub(problem.counts, problem.held[rows], out=b)
+    counts = kernel.counts if kernel.held is None else torch.sub(kernel.counts, kernel.held[rows], out=b)
     counted = torch.mul(odds, counts, out=c)
     rest = counted.sum(1, keepdim=True)
     if x.device.type != "cpu" or not bool((rest > 1e-30).all()):  # an accelerator would have to wait for the answer
-        return _far_rows(scores, counts, problem, rows, out)
+        return _far_rows(scores, counts, kernel, rows, out)
     more = torch.add(odds.div_(rest), 1, out=b)  # 1 + e^{s}/R
     # log(1 + R/e^s) = log(1 + e^s/R) + (log R − s)
     value = odds.log1p_().add_(torch.sub(highest + rest.log(), scores, out=a)).mul_(own).sum(1)
     pull = torch.div(own, more, out=b)
     torch.mul(counted, pull.sum(1, keepdim=True) / rest, out=out).sub_(pull)
-    if problem.scale != 1:
-        out.mul_(problem.scale)
+    if kernel.scale != 1:
+        out.mul_(kernel.scale)
     return value
 
 
-def _far_rows(scores: Tensor, counts: Tensor, problem: Problem, rows: slice, out: Tensor) -> Tensor:
+def _far_rows(scores: Tensor, counts: Tensor, kernel: Expected, rows: slice, out: Tensor) -> Tensor:
     """The same where the others' scores may be so far below the highest that R is lost beside it: in logarithms."""
-    own = problem.own_weight[rows]
+    own = kernel.own_weight[rows]
     exponents = scores + log_counts(counts, scores.dtype)
     highest = exponents.amax(1)
     share = torch.softmax(exponents, 1, out=out)
     gap = (highest - share.amax(1).log())[:, None] - scores
     pull = own * gap.sigmoid()
     share.mul_(pull.sum(1, keepdim=True)).sub_(pull)
-    if problem.scale != 1:
-        share.mul_(problem.scale)
+    if kernel.scale != 1:
+        share.mul_(kernel.scale)
     return (own * F.softplus(gap, threshold=50)).sum(1)
 
 
-def _plain(logits: Tensor, problem: Problem, rows: slice = slice(None)) -> Tensor:
+def _plain(logits: Tensor, kernel: Expected) -> Tensor:
     """ℓ by operations that autograd knows, on the whole (N, K) matrix."""
-    x = logits.to(at_least_float32(logits.dtype))
-    if problem.own_index is None:
-        assert problem.counts is not None
-        scores, own = _scores(x, problem), problem.own_weight[rows]
-        counts = problem.counts if problem.held is None else problem.counts - problem.held[rows]
+    x, rows = logits.to(at_least_float32(logits.dtype)), slice(None)
+    if kernel.own_index is None:
+        assert kernel.counts is not None
+        scores, own = _scores(x, kernel), kernel.own_weight[rows]
+        counts = kernel.counts if kernel.held is None else kernel.counts - kernel.held[rows]
         log_rest = (scores + log_counts(counts, x.dtype)).logsumexp(1)
         return (own * F.softplus(log_rest[:, None] - scores, threshold=50)).sum(1)
-    log_rest = _counted_scores(x, problem, rows).logsumexp(1)
-    index, weight = problem.own_index[rows], problem.own_weight[rows]
-    value = (weight * F.softplus(log_rest[:, None] - _scores_at(x, index, problem), threshold=50)).sum(1)
-    if problem.mass > 0:
-        every = F.softplus(log_rest[:, None] - _scores(x, problem), threshold=50)
-        value = value + problem.mass * _spread_mean(every, problem)
+    log_rest = _counted_scores(x, kernel, rows).logsumexp(1)
+    index, weight = kernel.own_index[rows], kernel.own_weight[rows]
+    value = (weight * F.softplus(log_rest[:, None] - _scores_at(x, index, kernel), threshold=50)).sum(1)
+    if kernel.mass > 0:
+        every = F.softplus(log_rest[:, None] - _scores(x, kernel), threshold=50)
+        value = value + kernel.mass * _spread_mean(every, kernel)
     return value

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from softnce._rows import blank_ignored, rows_of_logits, rows_of_targets
+from softnce._rows import Place, blank_ignored, rows_of_logits, rows_of_targets
 from softnce._scores.arithmetic import expected
 from softnce._scores.classes import class_scores, cross_entropy
 from softnce._scores.geometric import contrast
@@ -39,7 +39,7 @@ class Logits:
         log_noise: Tensor | None,
         targets: SoftTargets,
         groups: Sequence[SoftTargets],
-        own: Tensor | None,
+        own: Place | None,
         remove_accidental_hits: bool,
         chunk_size: int | None,
     ) -> Tensor:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from softnce._rows import Place, as_positions
 from softnce.targets._sampling import sample_labels
 from softnce.targets.soft_targets import SoftTargets
 
@@ -23,7 +24,7 @@ class Others:
     """
 
     groups: list[SoftTargets]
-    place: Tensor | None
+    place: Place | None
     held: SoftTargets | None
     noise_mass: Tensor | float
     num_classes: int
@@ -31,15 +32,17 @@ class Others:
 
     def counts(self) -> Tensor:
         """The class counts of all candidates, (K,), in float64. O(M·S + K)."""
-        total = torch.zeros(self.num_classes, dtype=torch.float64, device=self.device) + self.noise_mass
+        total: Tensor | float = self.noise_mass
         for group in self.groups:
-            total = total + group.class_mass(torch.float64)
-        return total
+            total = group.class_mass(torch.float64) + total
+        if isinstance(total, Tensor):
+            return total
+        return torch.full((self.num_classes,), total, dtype=torch.float64, device=self.device)
 
 
 def in_the_mean(
     groups: list[SoftTargets],
-    place: Tensor | None,
+    place: Place | None,
     targets: SoftTargets,
     noise_count: float,
     log_noise: Tensor | None,
@@ -55,7 +58,7 @@ def in_the_mean(
 
 def drawn(
     groups: list[SoftTargets],
-    place: Tensor | None,
+    place: Place | None,
     targets: SoftTargets,
     noise_count: float,
     log_noise: Tensor | None,
@@ -66,6 +69,7 @@ def drawn(
     labels = [SoftTargets(classes, group.sample(generator)[:, None], None, mask=group.mask) for group in groups]
     held = None
     if place is not None:
+        place = as_positions(place, device)
         held = SoftTargets(classes, torch.cat([part.labels for part in labels])[place][:, None], None)
     if noise_count:
         probs = None if log_noise is None else log_noise.exp()

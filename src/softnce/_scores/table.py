@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from softnce._checks import check_flag
 from softnce._precision import at_least_float32, full_precision
-from softnce._rows import blank_ignored, check_table, rows_of_targets
+from softnce._rows import Place, as_positions, blank_ignored, check_table, rows_of_targets
 from softnce._scores.arithmetic import expected, log_counts
 from softnce._scores.classes import class_scores, cross_entropy
 from softnce._scores.others import Others
@@ -62,7 +62,7 @@ class Table:
         log_noise: Tensor | None,
         targets: SoftTargets,
         candidates: Sequence[SoftTargets],
-        own: Tensor | None = None,
+        own: Place | None = None,
         remove_accidental_hits: bool = False,
         chunk_size: int | None = None,
     ) -> Tensor:
@@ -79,6 +79,7 @@ class Table:
                 mine = _mixed_embeddings(self.table, [targets], dtype, self.sparse, self.cosine)
                 zeros = (z / temperature * mine)[:, :0].sum(1)
                 return zeros if self.bias is None else zeros + self.bias[:0].sum()
+            own = None if own is None else as_positions(own, z.device)
             shared = all(targets.shares_background(group) for group in groups)
             if self.sparse and not shared:
                 raise ValueError("sparse=True needs targets and candidates that share their label smoothing")
@@ -161,7 +162,8 @@ class Table:
             logs = [log_counts(group.pair_weight(dtype), dtype) for group in groups]
             shifts = [self._shift(group.classes, temperature, log_noise, dtype) for group in groups]
             offset = torch.cat([(log + shift).flatten() for log, shift in zip(logs, shifts, strict=True)])
-            columns = _own_columns(others.place, groups)
+            place = None if others.place is None else as_positions(others.place, z.device)
+            columns = _own_columns(place, groups)
             mask = SoftTargets.joint_mask(groups)
             if mask is not None:
                 mask = mask.repeat_interleave(

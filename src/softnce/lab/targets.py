@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import softnce
-from softnce.lab.configuration import option
+from softnce.lab.configuration import later, option
 
 if TYPE_CHECKING:  # reading a recipe needs no torch
     from torch import Tensor
@@ -23,6 +23,9 @@ class Targets:
     mix_probability: float = option(0.8, "share of batches that are mixed", least=0, most=1)
     switch_probability: float = option(
         0.5, "share of the mixed batches that take CutMix where both are on", least=0, most=1
+    )
+    mix_group: int = later(
+        0, "rows that share a λ and are mixed with each other, as if a device had so many; 0: the whole batch"
     )
 
     @property

@@ -18,10 +18,14 @@ def same_number(a: float | Tensor, b: float | Tensor) -> bool:
 
 
 def same_dist(a: Tensor | None, b: Tensor | None, num_classes: int, unread: bool) -> bool:
-    """Whether two ξ are equal; ``unread`` for two tensors whose values cannot be read now."""
+    """Whether two ξ are equal; ``unread`` for two tensors whose values cannot be read now.
+
+    Where that only decides what a loss costs, ``unread`` is False, and an accelerator is not waited for.
+    """
     if a is b:
         return True
-    if not values_are_readable(a, b):
+    waits = not unread and _given(a, b).device.type != "cpu"
+    if waits or not values_are_readable(a, b):
         return unread and a is not None and b is not None
     if a is None or b is None:
         return bool((_given(a, b) == 1 / num_classes).all())

@@ -18,7 +18,9 @@ from softnce._checks import (
     check_labels,
     check_rows_sum_to_one,
     values_are_checked,
+    values_are_readable,
 )
+from softnce.targets._recognition import peaks
 
 ArrayLike = Any
 """A tensor, an array of numpy, pandas or others, or a list of numbers."""
@@ -74,13 +76,22 @@ class Constructors:
 
     @classmethod
     def from_dense(cls, probs: ArrayLike) -> Self:
-        """Probabilities (N, K), such as timm's or torchvision's MixUp returns."""
+        """Probabilities (N, K), such as timm's or torchvision's MixUp returns.
+
+        Rows that are a few peaks on one flat floor, as labels, MixUp and CutMix with or without smoothing are, become
+        labels or pairs, equal to rounding; others stay dense. That reads the values: on an accelerator the host waits.
+        """
         probs = as_tensor(probs, "probs")
         if probs.dim() != 2 or probs.shape[1] == 0 or not probs.is_floating_point():
             raise ValueError(f"probs must be floating point (N, K), got shape {tuple(probs.shape)} of {probs.dtype}")
+        return cls._from_dense(probs, "probs", values_are_readable(probs))
+
+    @classmethod
+    def _from_dense(cls, probs: Tensor, name: str, recognise: bool) -> Self:
         if values_are_checked(probs):
-            check_rows_sum_to_one(probs, "probs")
-        return cls(probs.shape[1], None, probs)
+            check_rows_sum_to_one(probs, name)
+        found = peaks(probs) if recognise else None
+        return cls(probs.shape[1], None, probs) if found is None else cls(probs.shape[1], *found)
 
     @classmethod
     def from_pairs(cls, index: ArrayLike, weight: ArrayLike, num_classes: int) -> Self:

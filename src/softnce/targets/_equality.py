@@ -1,10 +1,12 @@
-"""Which targets are equal, whatever form they are stored in."""
+"""Which targets are equal: whatever form they are stored in, and quickly where they are stored alike."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from softnce._checks import values_are_readable
 from softnce.targets.soft_targets import DENSE, SoftTargets
 
 
@@ -34,3 +36,37 @@ def numbered(targets: SoftTargets, groups: Sequence[SoftTargets]) -> tuple[Tenso
 
 def _rounded(weights: Tensor) -> Tensor:
     return (weights * 1e5).round()
+
+
+class Distinct(NamedTuple):
+    """Targets without repetition; each stands for ``counts`` rows that count, and row i for the one at ``place[i]``."""
+
+    targets: SoftTargets
+    counts: Tensor  # float64
+    place: Tensor
+
+
+def distinct(targets: SoftTargets) -> Distinct | None:
+    """Labels or pairs, each that is stored more than once kept once.
+
+    None where less than half would be saved, and where that cannot be known: for dense rows, and on an accelerator,
+    which would have to wait. O(M·(S + log M)).
+    """
+    if targets.form == DENSE or not isinstance(targets.smoothing, float) or targets.device.type != "cpu":
+        return None
+    if not values_are_readable(targets.index, targets.weight, targets.mask):
+        return None
+    classes, bits = targets.classes, targets.pair_weight(torch.float64).view(torch.int64)
+    key = torch.zeros_like(classes[:, 0])
+    for j in range(classes.shape[1]):  # a hash: sums and products wrap around
+        key = (key + bits[:, j] + classes[:, j] * 0x9E3779B97F4A7C1) * 0x5851F42D4C957F2D
+    keys, place = torch.unique(key, return_inverse=True)
+    if 2 * len(keys) > len(targets):
+        return None
+    one = torch.empty_like(keys).scatter_(0, place, torch.arange(len(place)))
+    if not (torch.equal(classes[one][place], classes) and torch.equal(bits[one][place], bits)):
+        return None  # two targets with one hash: once in 2⁶⁴ pairs of targets
+    counts = torch.bincount(place, None if targets.mask is None else targets.mask.double())
+    weight = None if targets.weight is None else targets.weight[one]
+    kept = SoftTargets(targets.num_classes, classes[one], weight, targets.smoothing, targets.smoothing_dist)
+    return Distinct(kept, counts.double(), place)

@@ -15,7 +15,6 @@ from softnce._checks import (
     as_tensor,
     as_whole,
     check_generator,
-    check_rows_sum_to_one,
     values_are_checked,
     values_are_readable,
 )
@@ -56,7 +55,8 @@ class SoftTargets(Constructors):
     ``from_dense``        DENSE       None           (N, K)          K
     ====================  ==========  =============  ==============  ============================
 
-    ``from_votes`` makes pairs where few classes were chosen, else dense rows.
+    ``from_votes`` makes pairs where few classes were chosen, else dense rows; ``from_dense`` recognises rows that are
+    labels or pairs. The form decides what a loss costs, and ``repr`` names it.
 
     Attributes:
         index: class of each pair, int64, or None when ``weight`` runs over all classes.
@@ -241,16 +241,18 @@ class SoftTargets(Constructors):
     def class_mass(self, dtype: torch.dtype | None = None) -> Tensor:
         """The sum of all rows that count, (K,), in ``dtype``, by default float32 or better. O(N·S + K)."""
         dtype = dtype or _at_least_float32(torch.float32 if self.weight is None else self.weight.dtype)
-        weight, mass = self.pair_weight(None if self.form == DENSE else dtype), self.background_mass(dtype)
-        if self.mask is not None:
-            weight, mass = weight * self.mask[:, None], mass * self.mask
+        weight = self.pair_weight(None if self.form == DENSE else dtype)
+        weight = weight if self.mask is None else weight * self.mask[:, None]
         if self.form == DENSE:
             total = weight.sum(0, dtype=dtype)
         else:
             total = weight.new_zeros(self.num_classes).index_add(0, self.classes.flatten(), weight.flatten())
         if is_zero(self.smoothing):
             return total
-        return total + mass.sum() * self.background(total.dtype)
+        if self.mask is None and isinstance(self.smoothing, float):
+            return total + self.smoothing * len(self) * self.background(total.dtype)
+        mass = self.background_mass(dtype)
+        return total + (mass if self.mask is None else mass * self.mask).sum() * self.background(total.dtype)
 
     def at(self, classes: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """α_ik of the classes k named in row i of ``classes``, (N, C). O(N·C·S)."""
@@ -671,9 +673,8 @@ def as_soft_targets(
         )
     if not targets.is_floating_point():
         raise TypeError(f"targets of shape (N, K) must be floating point probabilities, got {targets.dtype}")
-    if values_are_checked(targets):
-        check_rows_sum_to_one(targets, "targets")
-    return SoftTargets(num_classes, None, targets).smooth(label_smoothing)
+    recognise = targets.device.type == "cpu" and values_are_readable(targets)  # an accelerator would have to wait
+    return SoftTargets._from_dense(targets, "targets", recognise).smooth(label_smoothing)
 
 
 def _fill(pairs: Tensor, width: int) -> Tensor:

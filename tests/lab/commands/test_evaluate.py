@@ -1,7 +1,9 @@
 """softnce evaluate and softnce predict on what softnce train leaves behind."""
 
+import csv
 import errno
 import json
+import math
 import os
 from pathlib import Path
 
@@ -26,6 +28,22 @@ def test_evaluate_writes_results_and_a_diagram(run, tmp_path, capsys):
     assert "top1" in capsys.readouterr().out
     with Image.open(tmp_path / "reliability.png") as picture:
         assert min(picture.size) > 600
+
+
+@pytest.mark.slow
+def test_every_sample_is_a_line(run, tmp_path):
+    root, results = run
+    options = ["--out", str(tmp_path), "--data.workers", "0", "--progress", "false", "--samples", "true"]
+    evaluate.main([str(root / "out"), *options])
+    with (tmp_path / "samples.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == ["dark", "bright"] * 15
+    assert all(row["name"].endswith(f"test.npz, x[{i}]") for i, row in enumerate(rows))
+    assert sum(row["label"] == row["predicted"] for row in rows) / 30 == results["best"]["top1"]
+    assert sum(float(row["nll"]) for row in rows) / 30 == pytest.approx(results["best"]["nll"], abs=1e-6)
+    for row in rows:
+        assert float(row["nll"]) == pytest.approx(-math.log(float(row["probability_of_label"])))
+        assert float(row["probability"]) >= float(row["probability_of_label"])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from softnce import SoftTargets
-from softnce.lab.data.mixing import draw_mix, mix_inputs
+from softnce.lab.data.batches import deal
+from softnce.lab.data.mixing import draw_batch, draw_mix, mix_inputs
 from softnce.lab.recipes.recipe import Targets
 
 from timm.data.mixup import Mixup  # isort: skip
@@ -18,7 +19,7 @@ K = 4
 def test_mixing_is_timms(seed, mixup, cutmix, monkeypatch):
     images, labels = torch.rand(8, 3, 16, 20), torch.arange(8) % K
     targets = Targets(smoothing=0.1, mixup=mixup, cutmix=cutmix, mix_probability=1.0)
-    mix = draw_mix(targets, images.shape, seed, step=3)
+    mix = draw_mix(targets, images.shape, seed, 3)
     mixed = mix_inputs(images, mix)
     soft = SoftTargets.from_labels(labels, K, 0.1)
     soft = soft.mix(soft.flip(0), mix.share)
@@ -52,3 +53,41 @@ def test_mix_depends_on_seed_and_step_alone_and_has_the_right_shares():
 def test_cutmix_of_vectors_is_refused():
     with pytest.raises(ValueError, match="cutmix needs images"):
         draw_mix(Targets(cutmix=1.0, mix_probability=1.0), (4, 10), 0, 0)
+
+
+def test_groups_are_mixed_as_devices_mix_their_own_rows():
+    """Ten rows in groups of four: the last has two. Every group is a batch of its own with its own draw."""
+    targets = Targets(smoothing=0.1, mixup=0.8, cutmix=1.0, mix_group=4)
+    images, labels = torch.rand(10, 3, 8, 8), torch.arange(10) % K
+    soft, kinds = SoftTargets.from_labels(labels, K, 0.1), set()
+    for step in range(30):
+        mix = draw_batch(targets, 10, images.shape, 7, step)
+        shares = [m.share for m in mix.mixes if m and m.box is None]
+        assert len(set(shares)) == len(shares)
+        mixed, dense = mix.inputs(images), mix.targets(soft).dense()
+        for number, rows in enumerate(torch.arange(10).split(4)):
+            drawn = draw_mix(targets, images.shape, 7, step, number)
+            kinds.add(drawn and drawn.box is None)
+            one = images[rows] if drawn is None else mix_inputs(images[rows], drawn)
+            part = soft[rows] if drawn is None else soft[rows].mix(soft[rows].flip(0), drawn.share)
+            torch.testing.assert_close(mixed[rows], one)
+            torch.testing.assert_close(dense[rows], part.dense())
+    assert kinds == {None, True, False}
+
+
+@pytest.mark.parametrize(("group", "shares"), [(0, 1), (0, 3), (4, 1), (4, 2), (4, 3), (5, 4), (16, 2)])
+def test_shares_mix_as_the_whole_batch_does(group, shares):
+    targets = Targets(mixup=0.8, mix_probability=1.0, mix_group=group)
+    inputs = torch.rand(13, 6)
+    mix = draw_batch(targets, 13, inputs.shape, 1, 2)
+    assert len(mix.mixes) == {0: 1, 4: 4, 5: 3, 16: 1}[group]
+    whole, parts = mix.inputs(inputs), deal(13, shares, in_pairs=True, group=group)
+    assert torch.cat(parts).sort().values.tolist() == list(range(13))
+    for own in parts:
+        torch.testing.assert_close(mix.inputs(inputs[own], own), whole[own])
+
+
+def test_one_group_is_the_whole_batch_as_before():
+    targets = Targets(mixup=0.8, cutmix=1.0)
+    for step in range(20):
+        assert draw_batch(targets, 8, (8, 3, 4, 4), 5, step).mixes == [draw_mix(targets, (8, 3, 4, 4), 5, step)]

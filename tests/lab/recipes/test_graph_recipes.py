@@ -24,6 +24,16 @@ def test_cell_has_the_papers_values(loss):
     assert recipe.schedule.min_lr == recipe.optimiser.lr
 
 
+@pytest.mark.parametrize(
+    ("name", "layers", "edges", "decay"), [("benchmark-16-edges", 16, True, 1e-5), ("benchmark-32", 32, False, 0.0)]
+)
+def test_the_benchmarks_own_optima(name, layers, edges, decay):
+    recipe = recipes.load(f"celltypegraph/{name}")
+    assert (recipe.model.layers, recipe.model.edge_features, recipe.optimiser.weight_decay) == (layers, edges, decay)
+    assert (recipe.model.hidden, recipe.optimiser.lr, recipe.loss.name) == (128, 1e-3, "nll")
+    assert (recipe.targets, recipe.data.augment) == (Targets(), "none")
+
+
 def test_citation_graphs_are_trained_as_their_authors_did():
     """Kipf and Welling (2017): Adam, 0.01, L2 of 5e-4 on the first layer, 16 units, dropout 0.5, 200 epochs."""
     for name in ("cora", "citeseer"):

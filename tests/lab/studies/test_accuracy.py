@@ -1,6 +1,7 @@
 """The losses on images: both models train, and their findings are joined honestly."""
 
 import json
+from base64 import b64encode
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from softnce.lab.experiment.settings import Setting
 from softnce.lab.losses import LOSSES, PAPER, LossKind
 from softnce.lab.report import style
 from softnce.lab.studies.accuracy import findings, page
+from softnce.lab.studies.accuracy.findings import CE, OURS
 from softnce.lab.studies.accuracy.run import Config, networks, perform
 from softnce.losses import NLL
 
@@ -78,6 +80,25 @@ def test_another_loss_is_shown_without_a_change_of_the_page(monkeypatch):
     assert leads.rows[-1] == ["a new loss", *3 * ["+0.00 [+0.00, +0.00]"]]
     assert [len(panel.marks) for panel in figure.panels] == [7, 7]
     assert findings.claims(rows)["accuracy-worst"].ours == "50.00, the next lowest 50.00"
+
+
+def test_other_images_widen_the_interval():
+    def row(loss, seed, right):
+        bits = b64encode(np.packbits(np.array(right, dtype=np.uint8))).decode()
+        return Row("", {"loss": {"name": loss}, "seed": seed}, {"right": bits}, 1.0, "", {})
+
+    same, better = [1, 0] * 32, [1, 1, 1, 0] * 16
+    losses = {CE: [row(CE, s, same) for s in range(3)], OURS: [row(OURS, s, better) for s in range(1, 4)]}
+    whole = findings.Part("", "", {name: Setting(rows) for name, rows in losses.items()}, {}, True)
+    gap = whole.for_other_images(OURS, CE)
+    assert gap.count == 2  # of the seeds that both have
+    assert gap.mean == pytest.approx(25.0)
+    assert gap.low < 25 < gap.high  # no seed differs, but the images do
+    assert whole.for_other_images(OURS, CE) == gap
+    losses[CE] = losses[CE][:1]
+    assert (
+        findings.Part("", "", {n: Setting(r) for n, r in losses.items()}, {}, True).for_other_images(OURS, CE) is None
+    )
 
 
 def test_expected_info_nce_is_compared_where_it_was_trained(monkeypatch):

@@ -118,6 +118,8 @@ def test_slope_and_effect_are_read_off_the_rows():
 def test_verdict(effect, after, data, verdict):
     found = studies.load("long-tail").judge(rows_with(effect=effect, after=after, data=data))
     assert found["noise-correction"].verdict == verdict
+    assert found["long-tail-expected"].verdict == ("undecided" if data == "digits" else "beyond")
+    assert f"{effect:+.1f}".replace("-", "−") in found["long-tail-expected"].ours
 
 
 def test_the_page_says_the_numbers_of_the_rows():
@@ -139,10 +141,11 @@ def test_the_page_says_the_numbers_of_the_rows():
 
 def test_every_contrastive_loss_is_trained_both_ways():
     settings = long_tail.settings(long_tail.PRESETS["paper"])
-    found = {(run.loss.name, run.loss.noise, run.imbalance) for run in settings}
-    assert len(found) == len(settings) == 2 * 8
+    found = {(run.loss.name, run.loss.noise, run.imbalance, run.loss.noise_count) for run in settings}
+    assert len(found) == len(settings) == 2 * 8 + 4  # expected InfoNCE at one imbalance, with its default m and with 0
     for name in long_tail.CONTRASTIVE:
-        assert {(name, kind, 100.0) for kind in ("labels", "uniform")} <= found
+        assert {(name, kind, 100.0, None) for kind in ("labels", "uniform")} <= found
+    assert {("expected-info-nce", kind, 100.0, 0) for kind in ("labels", "uniform")} <= found
 
 
 def test_bad_settings_are_named():
@@ -163,5 +166,5 @@ def test_from_command_to_page(tmp_path, capsys, monkeypatch):
         study_command.main(command)
     assert capsys.readouterr().out.count(": 0 runs to do") == 2
     rows = studies.load("long-tail").results(tmp_path).rows()
-    assert len(rows) == 8 * 2
+    assert len(rows) == (8 + 4) * 2
     assert "nan" not in page.section(rows).summary

@@ -4,12 +4,14 @@ import pytest
 import torch
 
 from softnce.lab.studies.smoothing.findings import find
-from softnce.lab.studies.smoothing.run import CE, OURS, Config, identity_error
+from softnce.lab.studies.smoothing.run import CE, EXPECTED, OURS, Config, identity_error
 
 
 @pytest.mark.slow
 def test_smoothing_is_a_temperature(made):
-    found = find(made("smoothing", "--epochs", "2", "--smoothing", "[0.0, 0.2]", "--rates", "[0.003]", "--seeds", "2"))
+    both = ("--smoothing", "[0.0, 0.2]", "--expected_smoothing", "[0.0, 0.2]")
+    found = find(made("smoothing", "--epochs", "2", *both, "--rates", "[0.003]", "--seeds", "2"))
+    assert [len(of) for of in found.losses[EXPECTED].values()] == [2, 2]
     assert max(found.identity) < 1e-12
     spreads = {
         name: [

@@ -41,7 +41,7 @@ def test_the_best_epoch_is_measured_again(run):
     for name in ("top1", "ece", "nll"):
         assert found.results[name] == pytest.approx(results["best"][name], abs=1e-6)
     assert int(found.curve.count.sum()) == 30
-    assert found.confusion is None
+    assert found.confusions is None
 
 
 def test_images_are_normalised_as_in_training(run, tmp_path):

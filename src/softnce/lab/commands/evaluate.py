@@ -1,5 +1,6 @@
 """``softnce evaluate``: measure a checkpoint and draw its reliability diagram."""
 
+import csv
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,8 @@ HELP = """usage: softnce evaluate CKPT [--data.dir DIR] [--out DIR] [...]
 
 Evaluate a checkpoint of `softnce train` (a file, or the folder of a run for its best.ckpt) on its evaluation data:
 top-1, top-5, class average, negative log-likelihood, Brier score and calibration errors, with a reliability diagram.
-Writes evaluation.json and reliability.png, and for graphs confusion.png, to --out (default: the checkpoint's folder).
+Writes evaluation.json and reliability.png, and for graphs confusion.png, to --out (default: the checkpoint's folder);
+with --samples true also samples.csv, one line per image, sentence or node.
 """
 
 
@@ -36,6 +38,7 @@ class Options:
     )
     batch: int = option(0, "images or graphs per step; 0: as in training", least=0)
     progress: bool = option(True, "show a progress bar")
+    samples: bool = option(False, "also write samples.csv: label, prediction and probabilities of every sample")
     out: Path = field(default_factory=lambda: Path("."), metadata={"help": "folder for the results"})
 
 
@@ -84,12 +87,18 @@ def main(argv: list[str]) -> None:
     Console().print(table)
     described: dict[str, Any] = {"checkpoint": str(checkpoint), "split": options.split, **evaluation.results}
     pictures = [reliability(evaluation.curve, evaluation.results, folder.name)]
-    if evaluation.confusion is not None:
-        pictures.append(confusion(evaluation.confusion, evaluation.classes, f"{folder.name}, {options.split}"))
+    if evaluation.confusions is not None:
+        pictures.append(confusion(evaluation.confusions.sum(0), evaluation.classes, f"{folder.name}, {options.split}"))
     try:
         (options.out / "evaluation.json").write_text(json.dumps(described, indent=2))
         for picture in pictures:
             (options.out / f"{picture.name}.png").write_bytes(drawing.png(picture))
+        if options.samples:
+            rows = evaluation.samples()
+            with (options.out / "samples.csv").open("w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, rows[0].keys())
+                writer.writeheader()
+                writer.writerows(rows)
     except OSError as error:
         fail(f"softnce evaluate: out: cannot write in {options.out}: {why(error)}")
     print(f"reliability diagram: {options.out / 'reliability.png'}")

@@ -59,16 +59,21 @@ class Share:
     own: Tensor | None = None  # where in it the rows are; fewer than rows if some only fill up
 
 
-def deal(size: int, shares: int, in_pairs: bool) -> list[Tensor]:
+def deal(size: int, shares: int, in_pairs: bool, group: int = 0) -> list[Tensor]:
     """Positions 0 … size − 1 in ``shares`` parts, as even as possible.
 
     In pairs, part by part (j, size − 1 − j), each part in ascending order, so that reversing a part is reversing the
-    whole; a middle position is its own partner.
+    whole; a middle position is its own partner. If ``group`` is not 0, the same within each group of so many positions.
     """
     if not in_pairs:
         return list(torch.arange(size).tensor_split(shares))
-    parts = torch.arange((size + 1) // 2).tensor_split(shares)
-    return [torch.cat([part, (size - 1 - part).flip(0)]).unique() for part in parts]
+    halves, mirrored = [], []
+    for start in range(0, size, group or size):
+        stop = min(start + (group or size), size)
+        halves.append(torch.arange(start, start + (stop - start + 1) // 2))
+        mirrored.append(start + stop - 1 - halves[-1])
+    pairs = torch.stack([torch.cat(halves), torch.cat(mirrored)])
+    return [part.unique() for part in pairs.tensor_split(shares, dim=1)]
 
 
 class TrainingBatches:
@@ -80,6 +85,7 @@ class TrainingBatches:
         micro_batch: rows per device at a time; ``batch`` must be a multiple of ``micro_batch·world``.
         rank, world: this device and how many there are.
         in_pairs: keep positions and their mixing partners together.
+        mix_group: the partners are mirror images within groups of so many positions; 0: within the batch.
         drop_last: leave out the rows after the last whole batch.
     """
 
@@ -92,6 +98,7 @@ class TrainingBatches:
         world: int = 1,
         seed: int = 0,
         in_pairs: bool = False,
+        mix_group: int = 0,
         drop_last: bool = True,
     ) -> None:
         if batch % (micro_batch * world):
@@ -102,7 +109,7 @@ class TrainingBatches:
             raise ValueError(f"optimiser.batch {batch} exceeds the {size} training samples")
         self.size, self.batch, self.micro_batch = size, batch, micro_batch
         self.rank, self.world, self.seed = rank, world, seed
-        self.in_pairs = in_pairs
+        self.in_pairs, self.mix_group = in_pairs, mix_group
         self.rest = 0 if drop_last else size % batch
         self.epoch = self.start = 0
 
@@ -136,7 +143,7 @@ class TrainingBatches:
         position = 0
         for step, batch in enumerate(order.split(self.batch)):
             count = -(-len(batch) // (self.micro_batch * self.world))
-            shares = deal(len(batch), count * self.world, self.in_pairs)
+            shares = deal(len(batch), count * self.world, self.in_pairs, self.mix_group)
             for own in shares[self.rank :: self.world]:
                 position += 1
                 if position > self.start:

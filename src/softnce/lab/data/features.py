@@ -36,7 +36,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Features:
-    """A data set as a head sees it. Features are standardised by the training part's mean and deviation."""
+    """A data set as a head sees it. Features are standardised by the training part's mean and deviation, or left."""
 
     train: Part
     held_out: Part
@@ -48,9 +48,11 @@ class Features:
         return self.train.x.shape[1]
 
 
-def split(train: Part, test: Part, num_classes: int, held_out: float = HELD_OUT) -> Features:
+def split(train: Part, test: Part, num_classes: int, held_out: float = HELD_OUT, standardised: bool = True) -> Features:
     """Hold a share of every class out of ``train``, the same rows for every seed, and standardise all three parts."""
     kept, held = stratified(train.y, held_out)
+    if not standardised:
+        return Features(train[kept], train[held], test, num_classes)
     mean, deviation = train.x[kept].mean(0), train.x[kept].std(0)
     # a feature that never varies is left at 0
     scale = torch.where(deviation > 0, 1 / deviation, torch.zeros_like(deviation))
@@ -59,7 +61,7 @@ def split(train: Part, test: Part, num_classes: int, held_out: float = HELD_OUT)
 
 
 @cache
-def load(source: Source) -> Features:
+def load(source: Source, standardised: bool = True) -> Features:
     """The features of a data set; those of images are computed once and kept in the laboratory's cache.
 
     Digits are their 64 pixels. CIFAR-100 and Tiny ImageNet are seen through EfficientNet-Lite0, trained on ImageNet,
@@ -67,11 +69,11 @@ def load(source: Source) -> Features:
     """
     if source == "digits":
         train, test = (_pixels(digits(part)) for part in ("train", "evaluation"))
-        return split(train, test, 10)
+        return split(train, test, 10, standardised=standardised)
     recipe = _recipe(source)
     images = [open_images(recipe.data, part) for part in ("train", "evaluation")]
     train, test = (Part(_features(recipe, part), part.labels) for part in images)
-    return split(train, test, len(images[0].classes))
+    return split(train, test, len(images[0].classes), standardised=standardised)
 
 
 def prepare(sources: Iterable[Source]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from softnce.lab.data.celltypegraph import Specimen
+from softnce.lab.data.layout import FOLDS
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Fold:
     test: tuple[Specimen, ...]
 
 
-def published_folds(specimens: Sequence[Specimen], k: int = 5) -> list[Fold]:
+def published_folds(specimens: Sequence[Specimen], k: int = FOLDS) -> list[Fold]:
     """The benchmark's folds; each is selected on its own test specimens."""
     stages = _parts(specimens, k)
     folds = []
@@ -34,7 +35,7 @@ def published_folds(specimens: Sequence[Specimen], k: int = 5) -> list[Fold]:
     return folds
 
 
-def honest_folds(specimens: Sequence[Specimen], k: int = 5) -> list[Fold]:
+def honest_folds(specimens: Sequence[Specimen], k: int = FOLDS) -> list[Fold]:
     """The same test specimens, but the epoch is chosen on others: the first of each stage's next part.
 
     They leave the training set: 9 of the benchmark's 66 to 70.

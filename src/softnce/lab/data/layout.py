@@ -17,6 +17,7 @@ FOLDER = Path("ovules-celltype-dataset/raw/label_grs_surface")
 CLASS_NAMES = ("L1", "L2", "L3", "L4", "nu", "pc", "funiculus", "es", "ac")
 NUM_CLASSES = len(CLASS_NAMES)
 EMBRYO_SAC = 7  # class left out of the class average: one to a few cells per specimen
+FOLDS = 5
 UNLABELLED = -100  # torch's and softnce's ignore_index
 
 RAW_UNLABELLED = 0

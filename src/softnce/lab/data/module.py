@@ -54,5 +54,6 @@ class TrainingData(L.LightningDataModule):
             self.world,
             self.recipe.seed,
             in_pairs=self.recipe.targets.mixes,
+            mix_group=self.recipe.targets.mix_group,
             drop_last=self.drop_last,
         )

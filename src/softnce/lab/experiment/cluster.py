@@ -1,5 +1,6 @@
 """Independent runs side by side on many machines, by Ray."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -31,14 +32,14 @@ def on_cluster(
     started = not ray.is_initialized()
     if started:
         try:
-            ray.init(address or None, log_to_driver=False, logging_level="warning")
+            ray.init(address or None, log_to_driver=False, logging_level=logging.WARNING)
         except (ConnectionError, ValueError) as error:
             raise ValueError(
                 f"address: no Ray cluster at {address!r} ({str(error).partition('. ')[0]}); start one with "
                 "`ray start --head`"
             ) from None
     gpus = int(gpu and ray.cluster_resources().get("GPU", 0) >= 1)
-    remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=ATTEMPTS - 1, retry_exceptions=False)(_perform)
+    remote: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=ATTEMPTS - 1, retry_exceptions=False)(_perform)
     waiting, empty = iter(runs), object()
     pending: dict[Any, Run] = {}
     try:

@@ -4,18 +4,18 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 
 Run = TypeVar("Run")
 
 
-class Done(Protocol[Run]):
+class Done(Protocol):
     """An outcome that says of which run it is."""
 
     @property
-    def run(self) -> Run: ...
+    def run(self) -> Any: ...
 
 
 Outcome = TypeVar("Outcome", bound=Done)

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from softnce.lab.configuration import check_ranges, option, to_mapping
+from softnce.lab.experiment.choices import Choice
 from softnce.lab.experiment.claims import Claim, Finding, checked, read
 from softnce.lab.experiment.cluster import on_cluster
 from softnce.lab.experiment.parallel import one_per_core
@@ -106,6 +107,11 @@ class Study:
     def judge(self, rows: Sequence[Row]) -> dict[str, Finding]:
         """What the rows say about the claims, by their keys."""
         return checked(self.name, self.claims, self.findings.claims(rows)) if self.claims else {}
+
+    def advise(self, rows: Sequence[Row]) -> list[Choice]:
+        """Which loss to use when, as far as the rows say."""
+        advice = getattr(self.findings, "choices", None)
+        return advice(rows) if advice else []
 
     def make(self, config: StudyConfig) -> None:
         """Do the runs that have no result yet; each is saved when it is finished.

@@ -323,5 +323,7 @@ def _check(recipe: AnyRecipe) -> None:
 
 def _check_pairs(recipe: Recipe | TextRecipe) -> None:
     micro_batch = recipe.compute.micro_batch
+    if recipe.targets.mix_group < 0:
+        raise ValueError(f"targets.mix_group: got {recipe.targets.mix_group}, need at least 0")
     if recipe.targets.mixes and micro_batch % 2:
         raise ValueError(f"compute.micro_batch must be even, because rows are mixed in pairs, got {micro_batch}")

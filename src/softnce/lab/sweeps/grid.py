@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_origin
 
-from softnce.lab.configuration import field_types
+from softnce.lab.configuration import dotted, field_types, to_mapping
 from softnce.lab.recipes.recipe import AnyRecipe
 
 FOLDS = {"celltypegraph": 5, "tissue": 5}
@@ -34,8 +34,7 @@ def several(recipe: AnyRecipe, options: Sequence[str]) -> tuple[list[str], dict[
     types = field_types(type(recipe))
     single: list[str] = []
     varied: dict[str, list[str]] = {}
-    words = iter(_pairs(options))
-    for name, value in words:
+    for name, value in pairs(options):
         if name == "seeds":
             varied["seed"] = [str(seed) for seed in range(_positive(name, value))]
         elif name == "folds":
@@ -63,30 +62,27 @@ def combinations(single: Sequence[str], varied: dict[str, list[str]]) -> list[li
 
 def folder_name(recipe: AnyRecipe, varied: Sequence[str]) -> str:
     """What tells a training from the others: base_lr=0.0003,seed=2."""
-    short = [name.rpartition(".")[2] for name in varied]
-    names = [brief if short.count(brief) == 1 else name for brief, name in zip(short, varied, strict=True)]
-    values = (value_at(recipe, name) for name in varied)
-    return ",".join(f"{name}={_plain(value)}" for name, value in zip(names, values, strict=True))
+    values = dotted(to_mapping(recipe))
+    pairs = zip(short_names(varied), varied, strict=True)
+    return ",".join(f"{short}={written(values.get(name)).replace('/', '-')}" for short, name in pairs)
 
 
-def value_at(recipe: AnyRecipe, name: str) -> Any:
-    """The value of a field by its dotted name."""
-    value: Any = recipe
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
+def short_names(names: Sequence[str]) -> list[str]:
+    """The last part of each dotted name, or all of it where two share that part."""
+    short = [name.rpartition(".")[2] for name in names]
+    return [brief if short.count(brief) == 1 else name for brief, name in zip(short, names, strict=True)]
 
 
-def _plain(value: Any) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text.replace("/", "-")
+def written(value: Any) -> str:
+    """A setting in a name or a table."""
+    return f"{value:g}" if isinstance(value, float) else "–" if value is None else str(value)
 
 
 def _takes_commas(kind: Any, value: str) -> bool:
     return kind is Path or get_origin(kind) in (list, tuple, dict) or value.startswith(("[", "{"))
 
 
-def _pairs(options: Sequence[str]) -> list[tuple[str, str | None]]:
+def pairs(options: Sequence[str]) -> list[tuple[str, str | None]]:
     """Names and values of ``--name value`` and ``--name=value``; None where none follows."""
     found: list[tuple[str, str | None]] = []
     for word in options:

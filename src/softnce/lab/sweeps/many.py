@@ -37,7 +37,7 @@ def perform(run: Training) -> Trained:
     from softnce.lab.train.classifier import Diverged
     from softnce.lab.train.run import Occupied, train
 
-    recipe = replace(run.recipe, compute=replace(run.recipe.compute, progress=False))  # type: ignore[type-var]
+    recipe = replace(run.recipe, compute=replace(run.recipe.compute, progress=False))
     try:
         return Trained(run, train(recipe, run.out, resume=(run.out / "recipe.yaml").is_file()))
     except (ValueError, Occupied) as error:

@@ -13,6 +13,7 @@ from softnce.lab import recipes
 from softnce.lab.configuration import dotted, to_mapping
 from softnce.lab.experiment.statistics import estimate
 from softnce.lab.experiment.table import Table
+from softnce.lab.sweeps.grid import short_names, written
 
 AVERAGED = ("seed", "data.fold")
 """Runs that differ in these only are one row."""
@@ -65,10 +66,10 @@ def table(runs: Sequence[FinishedRun]) -> Table:
     """One row per setting: mean ± half of the 95 % interval over seeds and folds."""
     names = list(dict.fromkeys(name for run in runs for name in run.settings))
     shown = [name for name in names if name not in (*AVERAGED, *NOT_SHOWN) and not name.startswith("compute.")]
-    differing = [name for name in shown if len({_key(run.settings.get(name)) for run in runs}) > 1]
+    differing = [name for name in shown if len({written(run.settings.get(name)) for run in runs}) > 1]
     groups: dict[tuple[str, ...], list[FinishedRun]] = defaultdict(list)
     for run in runs:
-        groups[tuple(_key(run.settings.get(name)) for name in differing)].append(run)
+        groups[tuple(written(run.settings.get(name)) for name in differing)].append(run)
     metrics = [name for name in METRICS if any(name in run.measured for run in runs)]
     rows = []
     for key, members in groups.items():
@@ -81,7 +82,7 @@ def table(runs: Sequence[FinishedRun]) -> Table:
     split = "test split" if all("test" in run.results for run in runs) else "best epoch"
     return Table(
         f"{len(runs)} runs, {split}; mean ± half of the 95 % interval over seeds and folds",
-        [*differing, "runs", *metrics, "seconds", "rows/s"],
+        [*short_names(differing), "runs", *metrics, "seconds", "rows/s"],
         rows,
     )
 
@@ -99,10 +100,6 @@ def as_csv(runs: Sequence[FinishedRun]) -> str:
     writer.writeheader()
     writer.writerows(lines)
     return text.getvalue()
-
-
-def _key(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else "–" if value is None else str(value)
 
 
 def _mean(values: Sequence[float], digits: int) -> str:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from softnce.lab.data.batches import Batch
-from softnce.lab.data.mixing import draw_mix, mix_inputs
+from softnce.lab.data.mixing import draw_batch
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
 from softnce.lab.optimiser import build_optimiser, decay_groups
 from softnce.lab.recipes.recipe import GraphOptimiser, Optimiser, Schedule
@@ -114,16 +114,15 @@ class Classifier(L.LightningModule):
                 raise ValueError(
                     f"targets.mixup and cutmix need inputs that are one tensor, got {type(inputs).__name__}"
                 )
-            mix = draw_mix(self.targets, inputs.shape, self.seed, step)
-            if mix is not None:
-                soft = soft.mix(soft.flip(0), mix.share)
+            mix = draw_batch(self.targets, len(labels), inputs.shape, self.seed, step)
+            soft = mix.targets(soft)
         if mix is None:
             scores = self(inputs)
         elif inputs.is_floating_point():
-            scores = self(mix_inputs(inputs, mix))
+            scores = self(mix.inputs(inputs, batch.own))
         else:  # tokens cannot be averaged, what the head takes can
             network: Any = self.model
-            scores = network.head(mix_inputs(network.embed(inputs), mix))
+            scores = network.head(mix.inputs(network.embed(inputs), batch.own))
         generator = self._shared_generator(step, batch.labels.device)
         if batch.whole is None or batch.own is None:
             return self.loss(scores, soft, generator=generator), soft

@@ -1,5 +1,6 @@
 """Load the network of a checkpoint, and measure it: accuracy, likelihood, calibration."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,11 +36,50 @@ class Trained:
 
 @dataclass(frozen=True)
 class Evaluation:
+    """What was measured, and the scores it was measured on.
+
+    Attributes:
+        results: the metrics by name.
+        curve: confidence against accuracy.
+        classes: names of the K classes.
+        logits: (N, K) class scores over temperature, of all rows that count, in order.
+        labels: (N,)
+        confusions: (graphs, K, K) nodes by true and predicted class, of graphs.
+        names: of the rows, where they are files.
+    """
+
     results: dict[str, float]
     curve: ReliabilityCurve
     classes: Sequence[str]
-    right: Tensor  # (N,) whether the highest score is that of the label, of all rows that count, in order
-    confusion: Tensor | None = None  # (K, K) nodes by true and predicted class, of graphs
+    logits: Tensor
+    labels: Tensor
+    confusions: Tensor | None = None
+    names: Sequence[str] | None = None
+
+    @property
+    def right(self) -> Tensor:
+        """(N,) whether the highest score is that of the label."""
+        return self.logits.argmax(1) == self.labels
+
+    def samples(self) -> list[dict[str, Any]]:
+        """Per row: its label, the most probable class, both probabilities, and the negative log-likelihood."""
+        log = self.logits.double().log_softmax(1)
+        best, nll = log.max(1), -log.gather(1, self.labels[:, None])[:, 0]
+        columns = zip(
+            self.labels.tolist(), best.indices.tolist(), best.values.exp().tolist(), nll.tolist(), strict=True
+        )
+        return [
+            {
+                "row": row,
+                **({} if self.names is None else {"name": self.names[row]}),
+                "label": self.classes[label],
+                "predicted": self.classes[predicted],
+                "probability": probability,
+                "probability_of_label": math.exp(-loss),
+                "nll": loss,
+            }
+            for row, (label, predicted, probability, loss) in enumerate(columns)
+        ]
 
 
 def load_trained(path: Path) -> Trained:
@@ -92,8 +132,9 @@ def evaluate(
     trained = load_trained(checkpoint)
     recipe, folder = trained.recipe, Path(data_dir or trained.recipe.data.dir)
     recipe = replace(recipe, compute=replace(recipe.compute, eval_batch=batch or recipe.compute.eval_batch))
+    names: Sequence[str] | None = None
     if isinstance(recipe, Recipe):
-        loader, classes, scores = _images(recipe, folder, split, workers)
+        (loader, classes, scores), names = _images(recipe, folder, split, workers)
     elif isinstance(recipe, TextRecipe):
         loader, classes, scores = _sentences(recipe, folder, split)
     else:
@@ -115,15 +156,14 @@ def evaluate(
     logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
     results["best_temperature"] = fit_temperature(logits, labels)
     confusions = getattr(scores, "confusions", None)
-    confusion = None if confusions is None else confusions.sum(0)
-    return Evaluation(results, scores.calibration.curve(), classes, logits.argmax(1) == labels, confusion)
+    return Evaluation(results, scores.calibration.curve(), classes, logits, labels, confusions, names)
 
 
 Part = tuple[Loader, Sequence[str], Scores]
 """Batches to evaluate, the names of the classes, and what is measured."""
 
 
-def _images(recipe: Recipe, folder: Path, split: str, workers: int) -> Part:
+def _images(recipe: Recipe, folder: Path, split: str, workers: int) -> tuple[Part, Sequence[str]]:
     from softnce.lab.data.image_module import evaluation_loader
     from softnce.lab.data.images import open_images
 
@@ -132,7 +172,9 @@ def _images(recipe: Recipe, folder: Path, split: str, workers: int) -> Part:
         data = replace(data, holdout=0.0)
     images = open_images(data, "evaluation")
     batches = EvaluationBatches(len(images.labels), recipe.compute.eval_batch)
-    return evaluation_loader(replace(recipe, data=data), images, batches), images.classes, Scores(len(images.classes))
+    loader = evaluation_loader(replace(recipe, data=data), images, batches)
+    names = [images.name(row) for row in range(len(images.labels))]
+    return (loader, images.classes, Scores(len(images.classes))), names
 
 
 def _sentences(recipe: TextRecipe, folder: Path, split: Literal["validation", "test"]) -> Part:

@@ -4,6 +4,7 @@ recipe.yaml      every value of the run
 last.ckpt        the latest state; `softnce train --resume FOLDER` continues from it
 best.ckpt        the epoch with the best top-1 on the validation data
 results.json     metrics of the best and of the last epoch, written at the end
+confusions.json  of graphs: the confusion matrix of each test graph at the best epoch
 csv/, tensorboard/   logs; a resumed run adds to them
 """
 
@@ -24,7 +25,7 @@ from softnce.lab import recipes
 from softnce.lab.atomic import why, write_text
 from softnce.lab.configuration import to_mapping
 from softnce.lab.data.module import TrainingData
-from softnce.lab.recipes.recipe import AnyRecipe
+from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe
 from softnce.lab.train.build import build
 from softnce.lab.train.classifier import Classifier
 from softnce.lab.train.evaluate import evaluate
@@ -56,8 +57,12 @@ class Prepared:
             results = self.fit()
             if is_first_process():
                 best = out / "best.ckpt"
-                if recipe.data.keeps_test_apart and best.is_file():
-                    results["test"] = evaluate(best, split="test", progress=recipe.compute.progress).results
+                if best.is_file() and (recipe.data.keeps_test_apart or isinstance(recipe, GraphRecipe)):
+                    test = evaluate(best, split="test", progress=recipe.compute.progress)
+                    if recipe.data.keeps_test_apart:
+                        results["test"] = test.results
+                    if test.confusions is not None:  # per test graph, from which every accuracy can be formed
+                        write_text(out / "confusions.json", json.dumps(test.confusions.tolist()))
                 write_text(out / "results.json", json.dumps(results, indent=2))
             return results
 

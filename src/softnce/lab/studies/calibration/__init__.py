@@ -1,4 +1,4 @@
-"""Is soft target InfoNCE better calibrated? Reliability of five losses, before and after temperature scaling.
+"""Is soft target InfoNCE better calibrated? Reliability of six losses, before and after temperature scaling.
 
 The paper has three cases: smoothing only on Tiny ImageNet (better than soft target cross-entropy), all augmentations on
 CIFAR-100 (far better), all augmentations on Tiny ImageNet (slightly worse). Here each case is kept apart, with a head

@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from softnce.lab.data.features import NAMES
+from softnce.lab.experiment.choices import Choice
 from softnce.lab.experiment.claims import Finding, ahead
 from softnce.lab.experiment.comparison import Value
 from softnce.lab.experiment.probe import targets_for
 from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.settings import ECE, Setting, chosen, largest_by_data
+from softnce.lab.experiment.settings import ECE, SCALED_ECE, Setting, chosen, largest_by_data
 from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.experiment.text import counted
 from softnce.lab.studies.calibration.run import AUGMENTATIONS
 
-OURS, CE = "soft-target-info-nce", "soft-ce"
+OURS, CE, EXPECTED = "soft-target-info-nce", "soft-ce", "expected-info-nce"
+SHOWN = {"nll": "NLL on labels", CE: "soft target CE", OURS: "soft target InfoNCE", EXPECTED: "expected InfoNCE"}
 PAPER = {  # ECE of soft target InfoNCE and soft target cross-entropy, ViT-B/16, and the claim's name
     ("tiny-imagenet", "smoothing"): (3.9, 7.0, "calibration-smoothing"),
     ("cifar100", "smoothing and MixUp"): (2.9, 15.8, "calibration-mixing"),
@@ -41,9 +43,9 @@ class Case:
     def is_complete(self) -> bool:
         return OURS in self.losses and CE in self.losses
 
-    def gap(self, value: Value = ECE) -> Estimate:
-        """Soft target InfoNCE minus soft target cross-entropy, paired by seed."""
-        return self.losses[OURS].minus(self.losses[CE], value)
+    def gap(self, value: Value = ECE, loss: str = OURS) -> Estimate:
+        """Soft target InfoNCE, or another loss, minus soft target cross-entropy, paired by seed."""
+        return self.losses[loss].minus(self.losses[CE], value)
 
 
 def cases(rows: Sequence[Row]) -> list[Case]:
@@ -74,4 +76,29 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
             f"{NAMES[case.data]} features, {case.augmentation}, {counted(len(ours), 'seed')}",
             ahead(gap if paper_ours > paper_ce else -gap),
         )
+    compared = [case for case in cases(rows) if case.data != "digits" and {EXPECTED, CE} <= case.losses.keys()]
+    if compared:
+        text = "; ".join(
+            f"""{case.title}: ECE {case.losses[EXPECTED].mean(ECE).mean:.1f} % against
+            {case.losses[CE].mean(ECE).mean:.1f} %, difference {signed(case.gap(loss=EXPECTED), 1)}, after temperature
+            scaling {signed(case.gap(SCALED_ECE, EXPECTED), 1)}"""
+            for case in compared
+        )
+        seeds = min(len(case.losses[EXPECTED]) for case in compared)
+        answers["calibration-expected"] = Finding(text, f"features, {counted(seeds, 'seed')}", "beyond")
     return answers
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    of_case = [case for case in cases(rows) if case.is_complete and case.data != "digits"]
+    if not of_case:
+        return []
+    text = "; ".join(
+        f"{case.title}: ECE "
+        + ", ".join(
+            f"{name} {case.losses[loss].mean(ECE).mean:.1f} %" for loss, name in SHOWN.items() if loss in case.losses
+        )
+        for case in of_case
+    )
+    use = "no loss is calibrated in every case: fit a temperature (`softnce.calibration.fit_temperature`)"
+    return [Choice("smoothed labels, MixUp", "calibrated probabilities wanted", use, text)]

@@ -10,7 +10,7 @@ from softnce.lab.report.charts import Diagonal, Figure, Line, Mark, Panel
 from softnce.lab.report.losses import INTERVAL, Columns, cells
 from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import LOSSES
-from softnce.lab.studies.calibration.findings import CE, OURS, Case, cases
+from softnce.lab.studies.calibration.findings import CE, EXPECTED, OURS, Case, cases
 
 ORDER = 70
 COLUMNS: Columns = {
@@ -50,8 +50,12 @@ def _gap(case: Case) -> str:
     if not case.is_complete:
         return "The search for the learning rates is not finished."
     paper = "; the paper (ViT-B/16, one run each): {:g} % against {:g} %".format(*case.paper) if case.paper else ""
+    expected = ""
+    if EXPECTED in case.losses:
+        expected = f""" Expected InfoNCE minus soft target cross-entropy: {signed(case.gap(loss=EXPECTED))}; after
+            temperature scaling {signed(case.gap(SCALED_ECE, EXPECTED))}."""
     return f"""Soft target InfoNCE minus soft target cross-entropy, in points of ECE: {signed(case.gap())}; after
-        temperature scaling {signed(case.gap(SCALED_ECE))}{paper}."""
+        temperature scaling {signed(case.gap(SCALED_ECE))}{paper}.{expected}"""
 
 
 def _table(case: Case) -> Table:

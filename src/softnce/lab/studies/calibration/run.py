@@ -11,7 +11,7 @@ from softnce.lab.experiment.probe import MIXED, SMOOTH, Probe, targets_for
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.study import StudyConfig
 from softnce.lab.heads import Head
-from softnce.lab.losses import PAPER, Loss
+from softnce.lab.losses import LOSSES, Loss
 from softnce.lab.targets import Targets
 
 VERSION = 1
@@ -22,6 +22,7 @@ AUGMENTATIONS: dict[str, Targets] = {"smoothing": SMOOTH, "smoothing and MixUp":
 @dataclass(frozen=True)
 class Config(StudyConfig):
     seeds: int = option(6, "number of seeds; a seed fixes initial weights, batches and mixing", least=1)
+    expected_seeds: int = option(3, "those of expected InfoNCE", least=1)
     data: tuple[Source, ...] = option(("cifar100", "tiny-imagenet"), "data sets", fewest=1)
     epochs: tuple[int, ...] = option((3, 15), "passes over the training part of each data set, in their order", least=1)
     batch: int = option(256, "rows per batch", least=2)
@@ -37,7 +38,7 @@ class Config(StudyConfig):
 
 
 PRESETS = {
-    "quick": Config(seeds=2, data=("digits",), epochs=(3,), batch=64, hidden=64, rates=(1e-3, 3e-3)),
+    "quick": Config(seeds=2, expected_seeds=2, data=("digits",), epochs=(3,), batch=64, hidden=64, rates=(1e-3, 3e-3)),
     "paper": Config(),
 }
 
@@ -49,7 +50,7 @@ def settings(config: Config) -> list[Probe]:
         Probe(source, Loss(name), targets_for(name, targets), head, config.batch, epochs=epochs)
         for source, epochs in zip(config.data, config.epochs, strict=True)
         for targets in AUGMENTATIONS.values()
-        for name in PAPER
+        for name in LOSSES
     ]
     return list(dict.fromkeys(found))
 
@@ -59,4 +60,8 @@ def runs(config: Config) -> list[Probe]:
 
 
 def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
-    return search.tuned(settings(config), rows, config.rates, config.seeds)
+    wanted = settings(config)
+    return [
+        *search.tuned([run for run in wanted if run.loss.kind.in_paper], rows, config.rates, config.seeds),
+        *search.tuned([run for run in wanted if not run.loss.kind.in_paper], rows, config.rates, config.expected_seeds),
+    ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from softnce.lab.experiment.choices import Choice
 from softnce.lab.experiment.claims import Finding, Verdict
 from softnce.lab.experiment.comparison import alike
 from softnce.lab.experiment.results import Row
@@ -216,3 +217,13 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
         ({sampled.accuracy:.1f} % at its end after {sampled.seconds:.0f} s)"""
     verdict: Verdict = "undecided" if largest < 100_000 else "beyond" if ours.accuracy > full else "not reproduced"
     return {"many-classes": Finding(text, f"generated problem, {largest:,} classes", verdict), **answers}
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    sizes = [one for one in beside(rows) if one.classes >= 100_000]
+    if not sizes:
+        return []
+    ours, sampled = sizes[-1].best, sizes[-1].rivals["sampled-softmax"]
+    text = f"""generated problem, K = {sizes[-1].classes:,}: {ours.accuracy:.1f} % after {ours.processor:.0f} s of
+        processor time, sampled softmax {sampled.accuracy:.1f} % after {sampled.processor:.0f} s"""
+    return [Choice("any", "10,000 classes and more", "`ExpectedInfoNCE` with a `LabelEmbeddingHead`", text)]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from softnce.lab.data.features import NAMES
-from softnce.lab.experiment.claims import Finding, Verdict, on_par
+from softnce.lab.experiment.choices import Choice
+from softnce.lab.experiment.claims import Finding, Verdict, on_par, on_par_would_take
 from softnce.lab.experiment.comparison import largest, percent
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import TOP1, Setting, by
@@ -120,19 +121,30 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     on = f"{NAMES[data]} features, {counted(found.seeds, 'seed')}"
     answers = {"distillation": Finding(text, on, "beyond" if data != "digits" and found.seeds >= 3 else "undecided")}
     if found.has(EXPECTED, lesson=ALL):
-        answers["expected-teacher"] = _expected(found, on)
+        answers["expected-teacher"] = _expected(found)
     return answers
 
 
-def _expected(found: Lessons, on: str) -> Finding:
+def _expected(found: Lessons) -> Finding:
     """Expected InfoNCE minus soft target cross-entropy, from the teacher's whole output at temperature 1."""
     ours, soft = (found.chosen[method, ALL].minus(found.chosen[CE, ALL], TOP1) for method in (EXPECTED, OURS))
     lessons = [lesson for lesson in found.lessons(EXPECTED) if found.has(CE, lesson=lesson)]
     means = [found.chosen[EXPECTED, lesson].minus(found.chosen[CE, lesson], TOP1).mean for lesson in lessons]
-    text = f"""{signed(ours)} points against soft target cross-entropy with the teacher's whole output (soft
-        target InfoNCE: {signed(soft)}); over {len(lessons)} kinds of teacher output, means from {min(means):+.2f} to
-        {max(means):+.2f}"""
+    text = f"""{signed(ours)} points{on_par_would_take(ours)} against soft target cross-entropy with the teacher's
+        whole output (soft target InfoNCE: {signed(soft)}); over {len(lessons)} kinds of teacher output, means from
+        {min(means):+.2f} to {max(means):+.2f}"""
     verdict: Verdict = "undecided"
     if found.config["teacher"]["data"] != "digits" and ours.count >= 3:
         verdict = "beyond" if on_par(ours) == "reproduced" else on_par(ours)
+    on = f"{NAMES[found.config['teacher']['data']]} features, {counted(ours.count, 'seed')}"
     return Finding(text, on, verdict)
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    found = find(rows)
+    if found is None or found.config["teacher"]["data"] == "digits" or not found.has(CE, OURS, EXPECTED, lesson=ALL):
+        return []
+    ours, soft = (found.chosen[method, ALL].minus(found.chosen[CE, ALL], TOP1) for method in (EXPECTED, OURS))
+    text = f"""minus `SoftTargetCrossEntropy`, points of top-1: expected InfoNCE {signed(ours)}, soft target InfoNCE
+        {signed(soft)}"""
+    return [Choice("a teacher's outputs", "all logits fit", "`SoftTargetCrossEntropy` or `ExpectedInfoNCE`", text)]

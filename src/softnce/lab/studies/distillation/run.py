@@ -29,6 +29,9 @@ EXPECTED: Method = "expected-info-nce"
 @dataclass(frozen=True)
 class Config(StudyConfig):
     seeds: int = option(3, "seeds of the student: initial weights, batches and draws; the teacher is one", least=1)
+    compared_seeds: int = option(
+        3, "seeds of expected InfoNCE and soft target cross-entropy that see the whole output", least=1
+    )
     data: Source = option("cifar100", "data set")
     teacher_hidden: int = option(512, "width of the teacher's hidden layers", least=1)
     teacher_epochs: int = option(3, "passes of the teacher over the training part", least=1)
@@ -51,7 +54,7 @@ class Config(StudyConfig):
 PRESETS = {
     "quick": Config(
         data="digits", teacher_hidden=64, teacher_epochs=8, teacher_batch=64, members=2, features=24, share=0.1,
-        batch=32, epochs=15, k=(1, 2, 0), temperatures=(1.0,), rates=(3e-2,),
+        batch=32, epochs=15, k=(1, 2, 0), temperatures=(1.0,), rates=(3e-2,), compared_seeds=3,
     ),
     "paper": Config(),
 }  # fmt: skip
@@ -92,7 +95,12 @@ def runs(config: Config) -> list[Run]:
 
 
 def follow_up(config: Config, rows: Sequence[Row]) -> list[Student]:
-    return search.tuned(settings(config), students(rows), config.rates, config.seeds)
+    wanted = settings(config)
+    whole = [run for run in wanted if run.method in (CE, EXPECTED) and run.k == 0 and run.noise_count is None]
+    return [
+        *search.tuned(wanted, students(rows), config.rates, config.seeds),
+        *search.tuned(whole, students(rows), config.rates, config.compared_seeds),
+    ]
 
 
 def students(rows: Sequence[Row]) -> list[Row]:

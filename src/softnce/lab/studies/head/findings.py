@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from softnce.lab.data.features import NAMES
-from softnce.lab.experiment.claims import Finding, Verdict
+from softnce.lab.experiment.claims import Finding, Verdict, ahead_would_take
 from softnce.lab.experiment.comparison import difference_of_differences
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import TOP1, Setting, chosen, largest_by_data
 from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.experiment.text import counted, minus
-from softnce.lab.studies.head.run import CE, LAYERS, LINEAR, OURS
+from softnce.lab.studies.head.run import CE, EXPECTED, LAYERS, LINEAR, OURS
 
 Kind = tuple[str, bool]
 PAPER = {"cifar100": {CE: 0.36, OURS: 0.70}, "tiny-imagenet": {CE: 0.60, OURS: 1.72}}
@@ -59,9 +59,9 @@ class Part:
         a, b, c, d = (self.settings[key].rows for key in wanted)
         return difference_of_differences(a, b, c, d, TOP1)
 
-    def lead(self, head: Kind) -> Estimate:
-        """Soft target InfoNCE's top-1 minus soft target cross-entropy's."""
-        return self.settings[OURS, head].minus(self.settings[CE, head], TOP1)
+    def lead(self, head: Kind, loss: str = OURS) -> Estimate:
+        """Soft target InfoNCE's top-1, or another loss's, minus soft target cross-entropy's."""
+        return self.settings[loss, head].minus(self.settings[CE, head], TOP1)
 
 
 def parts(rows: Sequence[Row]) -> list[Part]:
@@ -79,18 +79,36 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     if not found:
         return {}
     extra, lead = [part.extra() for part in found], [part.lead(LINEAR) for part in found]
-    on = ", ".join(part.name for part in found) + f" features, {counted(extra[0].count, 'seed')}"
+    names = ", ".join(part.name for part in found)
     more = "; ".join(
         f"{gains[OURS].mean:+.2f} against {gains[CE].mean:+.2f} {part.name}, difference {signed(e)}"
         for part, e in zip(found, extra, strict=True)
         for gains in [part.gains()]
     )
-    less = "; ".join(f"{signed(e)} {part.name}" for part, e in zip(found, lead, strict=True))
+    linear = _verdict(lead, [PAPER_LINEAR.get(part.data, 0.0) for part in found])
+    less = "; ".join(
+        f"{signed(e)} {part.name}{ahead_would_take(e) if linear == 'undecided' else ''}"
+        for part, e in zip(found, lead, strict=True)
+    )
     gaps = [PAPER[part.data][OURS] - PAPER[part.data][CE] if part.data in PAPER else 0.0 for part in found]
-    return {
-        "head-gain": Finding(minus(more), on, _verdict(extra, gaps)),
-        "head-linear": Finding(less, on, _verdict(lead, [PAPER_LINEAR.get(part.data, 0.0) for part in found])),
+    answers = {
+        "head-gain": Finding(minus(more), _on(names, extra), _verdict(extra, gaps)),
+        "head-linear": Finding(less, _on(names, lead), linear),
     }
+    trained = [part for part in found if all((EXPECTED, head) in part.settings for head in (LINEAR, LAYERS))]
+    if trained == found and all(part.data in PAPER for part in found):
+        ours = [(part.lead(LINEAR, EXPECTED), part.lead(LAYERS, EXPECTED)) for part in found]
+        text = "; ".join(
+            f"{part.name}: {signed(plain)} points against soft target cross-entropy with a linear head, {signed(deep)} "
+            f"with three layers; three layers instead of a linear head: {signed(part.gains()[EXPECTED])}"
+            for part, (plain, deep) in zip(found, ours, strict=True)
+        )
+        answers["head-expected"] = Finding(text, _on(names, [deep for _, deep in ours]) + " or more", "beyond")
+    return answers
+
+
+def _on(names: str, measured: Sequence[Estimate]) -> str:
+    return f"{names} features, {counted(min(e.count for e in measured), 'seed')}"
 
 
 def _verdict(measured: Sequence[Estimate], paper: Sequence[float]) -> Verdict:

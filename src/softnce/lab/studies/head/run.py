@@ -1,4 +1,4 @@
-"""Trainings of four heads with every loss."""
+"""Trainings of four heads with every loss of the paper, and of two with expected InfoNCE."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from softnce.lab.experiment.probe import Probe, targets_for
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.study import StudyConfig
 from softnce.lab.heads import Head
-from softnce.lab.losses import PAPER, Loss
+from softnce.lab.losses import LOSSES, Loss
 
 VERSION = 1
 prepare, perform = training.prepare, training.train
-CE, OURS = "soft-ce", "soft-target-info-nce"
+CE, OURS, EXPECTED = "soft-ce", "soft-target-info-nce", "expected-info-nce"
 LINEAR, LAYERS, AUTHORS = ("linear", False), ("mlp", False), ("mlp", True)
 HEADS = {
     LINEAR: "linear",
@@ -57,7 +57,8 @@ def settings(config: Config) -> list[Probe]:
         Probe(source, Loss(name), targets_for(name), Head(kind, config.hidden, norm), config.batch, epochs=epochs)
         for source, epochs in zip(config.data, config.epochs, strict=True)
         for kind, norm in sorted(HEADS, reverse=True)  # the longest first
-        for name in PAPER
+        for name in LOSSES
+        if LOSSES[name].in_paper or not norm
     ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from softnce.lab.experiment.choices import Choice
 from softnce.lab.experiment.claims import MARGIN, Finding, Verdict
 from softnce.lab.experiment.comparison import Value, largest, nats
 from softnce.lab.experiment.results import Row
@@ -125,3 +126,15 @@ def _expected(found: Votes, gaps: Sequence[tuple[Estimate, Estimate]], on: str) 
         beyond = [kl.low > KL_MARGIN or kl.high < -KL_MARGIN, top1.low > MARGIN or top1.high < -MARGIN]
         verdict = "beyond" if all(within) else "not reproduced" if any(beyond) else "undecided"
     return Finding(text, on, verdict)
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    found = find(rows)
+    if found is None or found.config["data"] != "cifar10h" or not found.complete:
+        return []
+    ours = {way: found.minus(way, CE, found.most) for way in (EXPECTED, OURS) if (way, found.most) in found.chosen}
+    text = "KL to the votes minus that of `SoftTargetCrossEntropy`, in nats: " + ", ".join(
+        f"{name(way)} {signed(gap, 4)}" for way, gap in ours.items()
+    )
+    use = "`SoftTargetCrossEntropy` or `ExpectedInfoNCE`"
+    return [Choice("votes of several people", "all logits fit", use, f"{found.data}: {text}")]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from softnce.information import conditional_entropy, entropy, mutual_information, smoothed_joint
+from softnce.lab.experiment.choices import Choice
 from softnce.lab.experiment.claims import Finding
 from softnce.lab.experiment.comparison import over
 from softnce.lab.experiment.results import Row
@@ -125,3 +126,15 @@ def _expected(found: Information, on: str) -> Finding:
         over = max(found.outside, key=lambda row: row.result["bound"] - row.result["truth"]).result
         text += f"; with uniform η (not the marginal): {over['bound']:.2f}, true value {over['truth']:.2f}"
     return Finding(text, on, "beyond" if max(map(excess, found.expected)) <= ERRORS else "not reproduced")
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    found = read(rows)
+    if not found.expected:
+        return []
+    counts = []
+    for of_loss, bound in ((found.of(loss=DRAWN), "paper_bound"), (found.expected, "bound")):
+        counts.append(f"{sum(excess(row, bound) <= ERRORS for row in of_loss)} of {len(of_loss)}")
+    text = f"bounds that are not above the true value: {counts[0]} and {counts[1]}"
+    use = "`SoftDistributionInfoNCE` or `ExpectedInfoNCE`, η the marginal of the targets"
+    return [Choice("any", "a bound on information wanted", use, text)]

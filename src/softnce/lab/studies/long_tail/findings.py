@@ -9,6 +9,7 @@ import numpy as np
 
 from softnce.lab.data.features import NAMES
 from softnce.lab.experiment import search
+from softnce.lab.experiment.choices import Choice
 from softnce.lab.experiment.claims import Finding
 from softnce.lab.experiment.comparison import Value, by_seed, largest, percent
 from softnce.lab.experiment.results import Row
@@ -183,3 +184,15 @@ def _expected(tail: Tail, on: str) -> Finding:
         without −log η"""
     is_enough = len(adjusted) >= 3 and tail.first.config["data"] != "digits"
     return Finding(text, on, "beyond" if is_enough else "undecided")
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    found = tails(rows)
+    if not found or BATCH_ALONE not in found[-1].both_ways or found[-1].first.config["data"] == "digits":
+        return []
+    tail = found[-1]
+    gap = tail.chosen[BATCH_ALONE, False].minus(tail.chosen["soft-ce", False], TOP1)
+    text = f"""{tail.data} features, imbalance {tail.imbalance:g}: {signed(gap, 1)} points against soft target
+        cross-entropy; on labels `InfoNCE(None)` minus `InfoNCE(η)` {signed(tail.effect("info-nce"), 1)}"""
+    use = "`ExpectedInfoNCE(None, candidates=BatchCandidates())`, on labels `InfoNCE(None)`"
+    return [Choice("any", "unbalanced classes that count equally in the test", use, text)]

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from softnce.lab.data.features import NAMES
-from softnce.lab.experiment.claims import MARGIN, Finding, ahead, on_par
+from softnce.lab.experiment.choices import Choice
+from softnce.lab.experiment.claims import MARGIN, Finding, ahead, on_par, on_par_would_take
 from softnce.lab.experiment.comparison import alike, largest
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import TOP1, Setting, chosen
@@ -123,7 +124,9 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     if drop := found.gap("batch", batch):
         answers["small-batch-drop"] = Finding(f"{signed(drop)} points", on(batch), ahead(-drop))
     if par := found.gap("batch", largest_batch):
-        answers["large-batch-par"] = Finding(f"{signed(par)} points", on(largest_batch), on_par(par))
+        answers["large-batch-par"] = Finding(
+            f"{signed(par)} points{on_par_would_take(par)}", on(largest_batch), on_par(par)
+        )
     if (mended := found.gap("sampled", batch)) and mended.count > 1:
         said = [
             f"{signed(gap)} points with {found.num_candidates} sampled {way} (p = {equivalence(gap):.2g}"
@@ -139,3 +142,20 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
             f"{gaps}; p of a gap of {MARGIN:g} or more", f"{found.name} features", "beyond"
         )
     return answers
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    found, advice = find(rows), []
+    if found.data == "digits":
+        return []
+    for batch in found.batches:
+        gap = found.gap("expected", batch, further=True)
+        if gap is None or gap.count < 2:
+            continue
+        level = equivalence(gap) < 0.05
+        own = found.gap("batch", batch)
+        text = f"""{found.name} features, batch {batch}: `ExpectedInfoNCE` minus `SoftTargetCrossEntropy`
+            {signed(gap)} points""" + (f", `SoftTargetInfoNCE` {signed(own)}" if own else "")
+        use = "`SoftTargetCrossEntropy`" + (" or `ExpectedInfoNCE`" if level else "")
+        advice.append(Choice("smoothed labels, MixUp, CutMix", f"all logits fit, batch {batch}", use, text))
+    return advice

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from softnce.lab.data.features import NAMES
-from softnce.lab.experiment.claims import Finding, Verdict, ahead
+from softnce.lab.experiment.claims import Finding, Verdict, ahead, ahead_would_take
 from softnce.lab.experiment.comparison import by_seed, largest
 from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.settings import TOP1, Setting, chosen
+from softnce.lab.experiment.settings import SCALED_ECE, TOP1, Setting, chosen
 from softnce.lab.experiment.statistics import Estimate, estimate, signed
 from softnce.lab.experiment.text import counted
-from softnce.lab.studies.smoothing.run import CE, OURS
+from softnce.lab.studies.smoothing.run import CE, EXPECTED, OURS
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,23 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
         steadier: Verdict = ahead(found.steadiness)
         answers["smoothing-sensitivity"] = Finding(
             f"largest deviation {most:.2f} against {most_ce:.2f}, standard deviation {deviation:.2f} against "
-            f"{deviation_ce:.2f}; by seed the second is larger by {signed(found.steadiness)}",
+            f"{deviation_ce:.2f}; by seed the second is larger by {signed(found.steadiness)}"
+            f"{ahead_would_take(found.steadiness)}",
             on,
             "explained" if steadier == "reproduced" else steadier,
         )
+        if len(found.losses.get(EXPECTED, {})) > 1:
+            answers["smoothing-expected"] = _expected(found)
     return answers
+
+
+def _expected(found: Found) -> Finding:
+    """Expected InfoNCE over ε, beside soft target cross-entropy: accuracy, and calibration after scaling."""
+    ours, ce = found.losses[EXPECTED], found.losses[CE]
+    gaps = [of.minus(ce[epsilon], TOP1) for epsilon, of in ours.items()]
+    most, least = max(gaps, key=lambda gap: gap.mean), min(gaps, key=lambda gap: gap.mean)
+    scaled = [f"{of[max(ours)].mean(SCALED_ECE).mean:.1f}" for of in (ours, ce, found.losses[OURS])]
+    text = f"""between {signed(least)} and {signed(most)} points against soft target cross-entropy over
+        {counted(len(ours), "value")} of ε; at ε = {max(ours):g} its ECE after temperature scaling is {scaled[0]} %,
+        that of soft target cross-entropy {scaled[1]} %, that of soft target InfoNCE {scaled[2]} %"""
+    return Finding(text, f"{found.name} features, {counted(min(map(len, ours.values())), 'seed')}", "beyond")

@@ -1,4 +1,4 @@
-"""Trainings over ε with both soft target losses, and without smoothing at the temperature that the identity gives."""
+"""Trainings over ε with three soft losses, and without smoothing at the temperature that the identity gives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,14 +20,16 @@ from softnce.lab.losses import Loss
 from softnce.lab.targets import Targets
 
 VERSION = 1
-CE, OURS = "soft-ce", "soft-target-info-nce"
+CE, OURS, EXPECTED = "soft-ce", "soft-target-info-nce", "expected-info-nce"
 
 
 @dataclass(frozen=True)
 class Config(StudyConfig):
     seeds: int = option(6, "number of seeds; a seed fixes initial weights and batches", least=1)
+    expected_seeds: int = option(3, "those of expected InfoNCE", least=1)
     data: Source = option("cifar100", "data set")
     smoothing: tuple[float, ...] = option((0.0, 0.05, 0.1, 0.2, 0.3, 0.5), "ε", least=0, below=1)
+    expected_smoothing: tuple[float, ...] = option((), "ε of expected InfoNCE; also among those above")
     epochs: int = option(3, "passes over the training set", least=1)
     batch: int = option(256, "rows per batch", least=2)
     hidden: int = option(256, "width of the head's hidden layers", least=1)
@@ -36,7 +38,14 @@ class Config(StudyConfig):
 
 PRESETS = {
     "quick": Config(
-        seeds=2, data="digits", smoothing=(0.0, 0.1, 0.3), epochs=4, batch=64, hidden=64, rates=(1e-3, 3e-3)
+        seeds=2,
+        expected_seeds=2,
+        data="digits",
+        smoothing=(0.0, 0.1, 0.3),
+        epochs=4,
+        batch=64,
+        hidden=64,
+        rates=(1e-3, 3e-3),
     ),
     "paper": Config(),
 }
@@ -59,7 +68,8 @@ def settings(config: Config) -> list[Probe]:
     return [
         Probe(config.data, Loss(name), Targets(smoothing=epsilon), head, config.batch, epochs=config.epochs)
         for epsilon in config.smoothing
-        for name in (CE, OURS)
+        for name in (CE, OURS, EXPECTED)
+        if name != EXPECTED or epsilon in config.expected_smoothing
     ]
 
 
@@ -75,7 +85,10 @@ def runs(config: Config) -> list[Run]:
 
 def follow_up(config: Config, rows: Sequence[Row]) -> list[Run]:
     smoothed = [row for row in rows if "probe" not in row.config]
-    probes = search.tuned(settings(config), smoothed, config.rates, config.seeds)
+    wanted = settings(config)
+    papers = [probe for probe in wanted if probe.loss.name != EXPECTED]
+    probes = search.tuned(papers, smoothed, config.rates, config.seeds)
+    probes += search.tuned([p for p in wanted if p not in papers], smoothed, config.rates, config.expected_seeds)
     return [*probes, *(twin(probe) for probe in probes if probe.loss.name == OURS and probe.targets.smoothing > 0)]
 
 

@@ -1,0 +1,38 @@
+"""Dense rows that are labels or pairs: a few peaks on a floor that all rows share, as MixUp and smoothing make them."""
+
+import torch
+from torch import Tensor
+
+from softnce._precision import at_least_float32
+
+PROBED = 64
+"""Rows that say how many peaks there are; most dense rows are known not to be pairs after these."""
+
+
+def peaks(probs: Tensor) -> tuple[Tensor, Tensor | None, float] | None:
+    """Probabilities (N, K) as ``index`` and ``weight`` (N, S) and ε of a uniform background; None where they are dense.
+
+    The floor is the smallest probability; what lies above it by more than rounding is a peak. No row may have more of
+    them than the first rows, or than two; and at most a quarter of the classes may be peaks, or two where classes are
+    few. ``weight`` is None where every row is a label. Reads values, O(N·K).
+    """
+    n, classes = probs.shape
+    most = min(max(2, classes // 4), classes - 1)
+    if n == 0 or most == 0 or probs.requires_grad:
+        return None
+    # Mixing rounds each row's floor anew: it differs by an ulp or two between rows.
+    floor, rounding = float(probs.amin()), 4 * torch.finfo(probs.dtype).eps
+    above = floor * (1 + rounding)
+    pairs = max(2, int((probs[:PROBED] > above).sum(1).amax()))
+    if not floor >= 0 or pairs > most:
+        return None
+    highest, index = probs.topk(pairs + 1, 1)
+    is_peak = highest > above
+    counts = is_peak.sum(0).tolist()
+    if counts[pairs]:
+        return None
+    pairs = 1 if counts[1] == 0 else pairs
+    mass = min(1.0, floor * classes)
+    weight = ((highest.to(at_least_float32(probs.dtype)) - floor) * is_peak)[:, :pairs]
+    is_label = pairs == 1 and bool(((weight - (1 - mass)).abs() <= rounding).all())
+    return index[:, :pairs].contiguous(), None if is_label else weight, mass

@@ -1,0 +1,123 @@
+"""What a step asks of an accelerator, without one: tensors on the device "meta" stand in for those of a GPU.
+
+They have shapes and no values: reading one raises an error, as reading one of a GPU would make the host wait. (Fake
+CUDA tensors, on which ``test_compile.py`` checks devices, cannot be differentiated in a build of torch without CUDA.)
+Every operation that is dispatched is counted, and the memory of its results for as long as they live. No time is
+measured.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets, _checks, noise, set_memory_budget, set_validation
+from softnce._scores import kernel
+
+K = 1000
+FREE = {"detach", "alias", "lift_fresh", "empty", "empty_like", "empty_strided", "new_empty", "promote_types"}
+"""Operations that launch nothing."""
+LOSSES: dict[str, Callable[[], torch.nn.Module]] = {
+    "soft target": lambda: SoftTargetInfoNCE(noise.uniform(K)),
+    "expected": lambda: ExpectedInfoNCE(noise.uniform(K)),
+}
+
+
+class Trace(TorchDispatchMode):
+    """Operations that launch something, and the most bytes that were allocated at once."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__()
+        self.launched: list[str] = []
+        self.now = self.peak = 0
+        self._known = {logits.untyped_storage()._cdata}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if not function.is_view and function._opname not in FREE:
+            self.launched.append(function._opname)
+        for found in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(found, torch.Tensor):
+                self._allocate(found.untyped_storage())
+        return result
+
+    def _allocate(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._free, key, size)
+
+    def _free(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+@pytest.fixture
+def as_if_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of ``meta`` are taken for some of a GPU after the first calls."""
+    monkeypatch.setattr(_checks, "_WITHOUT_DATA", ())
+    monkeypatch.setattr(_checks, "FIRST", 0)
+
+
+def targets(kind: str, rows: int) -> torch.Tensor | SoftTargets:
+    labels = torch.zeros(rows, dtype=torch.long, device="meta")
+    if kind == "labels":
+        return labels
+    if kind == "dense":
+        return torch.empty(rows, K, device="meta")
+    soft = SoftTargets(K, labels[:, None], None, 0.1)
+    return soft.mix(soft.flip(0), torch.empty(rows, device="meta"))
+
+
+def trace(name: str, kind: str, rows: int) -> Trace:
+    loss = LOSSES[name]().to("meta")
+    logits, given = torch.empty(rows, K, device="meta").requires_grad_(), targets(kind, rows)
+    with Trace(logits) as traced:
+        loss(logits, given).backward()
+    return traced
+
+
+@pytest.mark.parametrize("rows", [1024, 8192])
+@pytest.mark.parametrize("kind", ["labels", "pairs", "dense"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_step_is_a_few_launches_at_any_size_and_no_wait(as_if_real: None, name: str, kind: str, rows: int) -> None:
+    assert len(trace(name, kind, rows).launched) <= 60
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_memory_keeps_to_the_budget(as_if_real: None, name: str) -> None:
+    rows = 8192
+    logits = 4 * rows * K
+    before = kernel._budget
+    try:
+        large = trace(name, "pairs", rows)
+        set_memory_budget(64 << 20)
+        small = trace(name, "pairs", rows)
+    finally:
+        set_memory_budget(before)
+    # Besides the block: the gradient, the labels and what a few columns of all rows take.
+    assert large.peak <= before + 1.1 * logits
+    assert small.peak <= (64 << 20) + 1.1 * logits
+    assert len(small.launched) > len(large.launched) or name == "expected"
+
+
+def test_reading_is_noticed(as_if_real: None) -> None:
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        bool(torch.empty(3, device="meta").sum() > 0)
+
+
+def test_values_are_checked_in_the_first_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_checks, "_WITHOUT_DATA", ())
+    with set_validation(True):
+        wide, narrow = torch.empty(3, 5, device="meta"), torch.empty(3, 4, device="meta")
+        assert [_checks.values_are_checked(wide) for _ in range(10)] == [True] * 8 + [False] * 2
+        assert _checks.values_are_checked(narrow)
+        set_validation(True)
+        assert _checks.values_are_checked(wide)
+        assert all(_checks.values_are_checked(torch.empty(3, 5)) for _ in range(10))

@@ -1,0 +1,146 @@
+"""Dense rows that are labels or pairs are recognised, equal candidates counted; neither changes more than rounding."""
+
+import warnings
+
+import pytest
+import reference
+import torch
+from torch import Tensor
+
+from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets
+from softnce._scores import geometric
+from softnce.targets import Form
+from softnce.targets._equality import distinct
+
+N, K = 64, 40
+
+
+def mixed(n: int, k: int, lam: float | Tensor, smoothing: float = 0.1) -> SoftTargets:
+    labels = torch.randint(k, (n,), generator=torch.Generator().manual_seed(0))
+    soft = SoftTargets.from_labels(labels, k, smoothing=smoothing)
+    return soft.mix(soft.flip(0), lam)
+
+
+def rates() -> Tensor:
+    return torch.rand(N, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_mixed_rows_become_pairs(smoothing: float, dtype: torch.dtype) -> None:
+    rows = mixed(N, K, rates(), smoothing).dense(dtype)
+    found = SoftTargets.from_dense(rows)
+    assert found.form == Form.PAIRS
+    assert "2 pairs per row" in repr(found)
+    assert found.smoothing == pytest.approx(smoothing, rel=4 * torch.finfo(dtype).eps)
+    torch.testing.assert_close(found.dense(torch.float64), rows.double(), rtol=0, atol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_labels_in_dense_rows_become_labels(smoothing: float) -> None:
+    labels = torch.arange(K)
+    found = SoftTargets.from_dense(SoftTargets.from_labels(labels, K, smoothing=smoothing).dense())
+    assert found.form == Form.LABELS
+    assert torch.equal(found.labels, labels)
+
+
+def test_floors_an_ulp_apart_are_one_floor() -> None:
+    """As timm's element-wise mode makes them: each row λ·off + (1 − λ)·off."""
+    rows = mixed(N, K, rates()).dense()
+    rows[::2] = torch.where(rows[::2] == rows.amin(), torch.nextafter(rows.amin(), torch.tensor(1.0)), rows[::2])
+    assert len(rows.amin(1).unique()) > 1
+    assert SoftTargets.from_dense(rows).form == Form.PAIRS
+
+
+@pytest.mark.parametrize("mode", ["batch", "pair", "elem"])
+def test_rows_of_timm_are_recognised(mode: str) -> None:
+    pytest.importorskip("softnce.lab.models.torchvision_operators", exc_type=ImportError)
+    mixup = pytest.importorskip("timm.data").Mixup(0.8, 1.0, mode=mode, num_classes=K, label_smoothing=0.1)
+    _, rows = mixup(torch.rand(N, 3, 8, 8), torch.randint(K, (N,)))
+    found = SoftTargets.from_dense(rows)
+    assert found.form == Form.PAIRS
+    torch.testing.assert_close(found.dense(), rows, rtol=0, atol=1e-7)
+
+
+def several_peaks() -> Tensor:
+    return torch.tensor([[0.5, 0.3, 0.2, 0.0, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        torch.randn(N, K, generator=torch.Generator().manual_seed(0)).softmax(1),
+        several_peaks(),
+        torch.tensor([[0.7, 0.3], [0.3, 0.7]]),
+        torch.cat([torch.eye(8).repeat(20, 1), torch.full((1, 8), 1 / 8)]),  # all floor in a row whose floor is higher
+        mixed(N, K, rates()).dense().requires_grad_(),
+    ],
+    ids=["teacher", "too many peaks", "two classes", "another floor", "gradient"],
+)
+def test_other_rows_stay_dense(rows: Tensor) -> None:
+    found = SoftTargets.from_dense(rows)
+    assert found.form == Form.DENSE
+    assert found.weight is rows
+
+
+@pytest.mark.parametrize("loss", [SoftTargetInfoNCE, ExpectedInfoNCE])
+@pytest.mark.parametrize("classes", [5, K, 300])
+def test_probabilities_and_pairs_have_one_loss(loss: type[torch.nn.Module], classes: int) -> None:
+    targets = mixed(N, classes, rates().double())
+    logits = torch.randn(N, classes, dtype=torch.float64, requires_grad=True)
+    found = []
+    for given in (targets, targets.dense(), targets.to_dense()):
+        value = loss(label_smoothing=0.05)(logits, given)
+        found.append((value.detach(), torch.autograd.grad(value, logits)[0]))
+    for ours in found[1:]:
+        torch.testing.assert_close(ours, found[0], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("classes", [4, 40])  # the product with dense rows; pairs
+@pytest.mark.parametrize("kind", ["held", "masked", "other", "two groups"])
+def test_counted_candidates_equal_the_reference(monkeypatch: pytest.MonkeyPatch, classes: int, kind: str) -> None:
+    monkeypatch.setattr(geometric, "SMALL", 0)
+    n = 24
+    labels = torch.randint(3, (n,), generator=torch.Generator().manual_seed(0))  # few, so that mixtures repeat
+    if kind == "masked":
+        labels[::5] = -100
+    soft = SoftTargets.from_labels(labels, classes, smoothing=0.1)
+    soft = soft.mix(soft.flip(0), 0.3)
+    assert distinct(soft) is not None
+    logits = torch.randn(n, classes, dtype=torch.float64, requires_grad=True)
+    groups, own, given = [soft], torch.arange(n), soft.unmasked_dense(torch.float64)
+    if kind == "other":
+        groups, own = [soft[:16]], None
+    if kind == "two groups":
+        groups, own = [soft[:12], soft[12:]], torch.arange(n).roll(1)
+    rows = soft if own is None else SoftTargets.cat(groups)[own]
+    ours = geometric.contrast(logits, 0.7, None, rows, groups, own)
+    candidates = torch.cat([group.unmasked_dense(torch.float64) for group in groups])
+    theirs = reference.contrast(
+        logits / 0.7, given if own is None else given[own], candidates, own, SoftTargets.joint_mask(groups)
+    )
+    counts = torch.ones(n, dtype=torch.bool) if rows.mask is None else rows.mask
+    torch.testing.assert_close(ours[counts], theirs[counts], rtol=1e-12, atol=1e-12)
+    gradients = [torch.autograd.grad(loss[counts].sum(), logits)[0] for loss in (ours, theirs)]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-12)
+    assert bool(ours.isfinite().all())
+
+
+def test_distinct_rows_are_not_counted() -> None:
+    assert distinct(mixed(N, K, rates())) is None
+    assert distinct(mixed(N, K, 0.5).to_dense()) is None
+
+
+def test_segmentation_is_linear_in_pixels_or_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(geometric.MANY, "cpu", 16 * 16 * 16 * 16)
+    logits, labels = torch.randn(1, 5, 16, 16), torch.randint(5, (256,))
+    soft = SoftTargets.from_labels(labels, 5, smoothing=0.1)
+    loss = SoftTargetInfoNCE()
+    rows = soft.mix(soft.flip(0), 0.3).dense()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss(logits, labels.view(1, 16, 16))
+        monkeypatch.setattr(geometric, "SMALL", 0)
+        loss(logits, rows.t().reshape(1, 5, 16, 16))
+    with pytest.warns(UserWarning, match="65,536 scores.*ExpectedInfoNCE is linear"):
+        loss(logits, soft.mix(soft.flip(0), torch.rand(256)).dense().t().reshape(1, 5, 16, 16))
