@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"softnce {argv[0]}: interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # nobody reads on, as after `| head`
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         fail(f"softnce {argv[0]}: {place}{import_module('softnce.lab.atomic').why(error)}")
