@@ -33,7 +33,7 @@ docs: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[vision,text,graph,faiss,cluster,export,docs,dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[vision,text,graph,faiss,cluster,export,tune,docs,dev]"
 	touch .venv/lab $@
 
 clean:

@@ -1,5 +1,6 @@
 """The command line before any work: help without torch, the nearest name for a typo, one exit code for refusals."""
 
+import errno
 import resource
 import subprocess
 import sys
@@ -113,3 +114,23 @@ except AttributeError as error:
 """
     ended = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "module 'softnce' has no attribute 'SoftTarget'\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device", "a/b\x1b[31m"),
+            r"softnce study: a/b\x1b[31m: the disk is full",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "a/b"), "softnce study: a/b: Permission denied"),
+    ],
+)
+def test_a_failed_write_is_one_line(error, said, monkeypatch):
+    def fails(argv):
+        raise error
+
+    monkeypatch.setattr("softnce.lab.commands.study.main", fails)
+    with pytest.raises(SystemExit) as stopped:
+        main(["study", "digits"])
+    assert stopped.value.code == said  # which Python prints, with exit code 1

@@ -12,6 +12,7 @@ COMMANDS = {
     "study": ("softnce.lab.commands.study", "run an experiment: softnce study list"),
     "report": ("softnce.lab.commands.report", "build the HTML page from a directory of results"),
     "train": ("softnce.lab.commands.train", "train a classifier from a recipe"),
+    "tune": ("softnce.lab.commands.tune", "search for good values of a recipe's options"),
     "evaluate": ("softnce.lab.commands.evaluate", "evaluate a checkpoint: accuracy, calibration, reliability diagram"),
     "predict": ("softnce.lab.commands.predict", "the most probable classes of images"),
     "export": ("softnce.lab.commands.export", "write a trained network for torch.export or ONNX, or its weights"),
@@ -73,7 +74,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"softnce {argv[0]}: interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # nobody reads on, as after `| head`
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         fail(f"softnce {argv[0]}: {place}{import_module('softnce.lab.atomic').why(error)}")

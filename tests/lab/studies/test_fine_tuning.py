@@ -1,7 +1,9 @@
 """Fine-tuned networks: runs in an order whose every beginning is useful, and findings that say what rows can say."""
 
+from base64 import b64decode, b64encode
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from softnce.lab.configuration import to_mapping
@@ -18,6 +20,7 @@ from softnce.lab.studies.fine_tuning.run import (
     Run,
     follow_up,
     parts,
+    perform,
     prepare,
     recipe_of,
     runs,
@@ -111,12 +114,46 @@ def test_the_miniature_shows_ours_and_the_papers_figures():
     assert page.miniature([]) == []
 
 
+def test_test_samples_are_compared_where_they_are_known():
+    first, second = (replace(runs(SMALL)[i], seed=0) for i in (0, 1))  # NLL and soft target cross-entropy
+    half = {"right": b64encode(bytes([0xF0] * 50)).decode()}
+    more = {"right": b64encode(bytes([0xF1] * 50)).decode()}
+    rows = [row(first, 0.6), row(second, 0.5)]
+    assert page.section(rows).blocks[4].count("other test samples") == 0
+    rows = [replace(r, result={**r.result, **right}) for r, right in zip(rows, (more, half), strict=True)]
+    (part,) = findings.parts(rows)
+    gap = part.for_other_samples()["nll"]
+    assert gap.mean == pytest.approx(12.5)
+    assert 0 < gap.low < 12.5 < gap.high
+    assert "other test samples as well as other seeds, top-1: NLL +12.50 [" in page.section(rows).blocks[4]
+
+
 def test_one_row_has_a_page():
     (first, *_) = done(SMALL)
     section = page.section([first])
     assert "the best loss is NLL with 90.0" in section.summary
     assert "published for fine-tuned BERT: 93.7" in section.summary
     assert findings.claims([first]) == {}
+
+
+@pytest.mark.slow
+def test_images_are_fine_tuned_and_their_features_too(tmp_path, monkeypatch):
+    """Forty images per class in the form of CIFAR-100, told apart by their colour; two fifths of them are used."""
+    pytest.importorskip("timm")
+    random = np.random.default_rng(0)
+    (tmp_path / "cifar100").mkdir()
+    y = np.arange(160) % 4
+    for split in ("train", "test"):
+        x = np.clip(60 * y[:, None, None, None] + random.integers(0, 20, (160, 32, 32, 3)), 0, 255).astype(np.uint8)
+        np.savez(tmp_path / "cifar100" / f"{split}.npz", x=x, y=y)
+    monkeypatch.setenv("SOFTNCE_DATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))  # features are cached there
+    *_, images, frozen = parts(Config(image_batch=14, image_epochs=2))
+    tuned = perform(replace(images.settings[2], lr=3e-3))  # soft target InfoNCE: 56 images, four updates per epoch
+    bits = np.unpackbits(np.frombuffer(b64decode(tuned["right"]), dtype=np.uint8))
+    assert len(bits) == 160
+    assert bits.mean() == pytest.approx(tuned["test"]["top1"])
+    assert perform(replace(frozen.settings[0], lr=1e-2))["test"]["top1"] > 0.5
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -366,3 +367,24 @@ def test_a_frozen_backbone_that_has_changed_is_not_resumed(images, tmp_path):
         else:
             with pytest.raises(Unreadable, match=words):
                 train.train(recipe, tmp_path / "run", resume=True)
+
+
+@pytest.mark.slow
+def test_two_machines_join_without_a_launcher(images, tmp_path):
+    """As `NODE_RANK=0` and `NODE_RANK=1 softnce train … --compute.nodes 2`, here on one machine."""
+    recipe = plain(images, schedule=Schedule(epochs=2, warmup_epochs=0.0))
+    train.train(recipe, tmp_path / "one")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    file, out = write(recipe, tmp_path / "r.yaml"), tmp_path / "two"
+    command = [sys.executable, "-m", "softnce", "train", file, "--out", str(out), "--compute.nodes", "2"]
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    machines = [
+        subprocess.Popen(command, env=environment | {"NODE_RANK": rank}, stderr=subprocess.PIPE, text=True)
+        for rank in ("1", "0")
+    ]
+    for machine in machines:
+        _, said = machine.communicate(timeout=300)
+        assert machine.returncode == 0, said
+    assert difference(weights(tmp_path / "one"), weights(out)) <= 1e-5

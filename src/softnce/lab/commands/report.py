@@ -9,7 +9,7 @@ from rich.progress import track
 
 from softnce.cli import refuse
 from softnce.lab import studies
-from softnce.lab.atomic import write_text
+from softnce.lab.atomic import why, write_text
 from softnce.lab.experiment import choices, claims
 from softnce.lab.experiment.results import Row, damage_on_stderr
 from softnce.lab.experiment.study import DEFAULT_OUT, Study
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
     except ValueError as error:
         refuse(f"softnce report: {error}")
     except OSError as error:
-        refuse(f"softnce report: cannot write {error.filename}: {error.strerror}")
+        refuse(f"softnce report: cannot write {error.filename or directory}: {why(error)}")
     print(f"{path}")
 
 

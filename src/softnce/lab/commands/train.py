@@ -104,7 +104,7 @@ def parse(argv: list[str]) -> Command:
     recipe = recipes.load(name)
     asks_help = {"-h", "--help"} & set(rest)
     single, varied = (rest, {}) if asks_help else grid.several(recipe, rest)
-    read = [_read(name, recipe, options) for options in grid.combinations(single, varied)]
+    read = [read_recipe(name, recipe, options) for options in grid.combinations(single, varied)]
     options = read[0][1]
     given = any(word == "--out" or word.startswith("--out=") for word in rest)
     if not varied:
@@ -114,7 +114,9 @@ def parse(argv: list[str]) -> Command:
     return Command(trainings, list(varied), options)
 
 
-def _read(name: str, recipe: AnyRecipe, argv: list[str]) -> tuple[AnyRecipe, Options]:
+def read_recipe(
+    name: str, recipe: AnyRecipe, argv: list[str], prog: str = "softnce train"
+) -> tuple[AnyRecipe, Options]:
     """The recipe with the values of the command line, and the other options."""
     kind = type(recipe)
     command_type = {Recipe: ImageCommand, TextRecipe: TextCommand, GraphRecipe: GraphCommand}[kind]
@@ -122,7 +124,7 @@ def _read(name: str, recipe: AnyRecipe, argv: list[str]) -> tuple[AnyRecipe, Opt
     command: Any = from_args(
         command_type,
         argv,
-        prog="softnce train",
+        prog=prog,
         description=f"Train a classifier from the recipe {name}. The defaults shown are the recipe's values.",
         defaults=command_type(**values, out=default_out(name, recipe, recipe)),
     )

@@ -43,7 +43,7 @@ def statistics(data: Data, model: Model) -> tuple[tuple[float, ...], tuple[float
     if model.weights == "packaged":
         mean, deviation = PACKAGED_MEAN, PACKAGED_STD
     elif model.weights == "hub" and (theirs := get_pretrained_cfg(model.name)):
-        mean, deviation = theirs.mean, theirs.std
+        mean, deviation = list(theirs.mean), list(theirs.std)
     return tuple(data.mean or mean), tuple(data.std or deviation)
 
 

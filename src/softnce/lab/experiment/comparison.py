@@ -1,11 +1,14 @@
 """Runs compared over their seeds: means, and differences of runs that share a seed."""
 
 import json
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.statistics import Estimate, estimate
+from softnce.lab.experiment.statistics import Estimate, estimate, over_samples
 
 Value = Callable[[Row], float]
 """What is compared, read off a run: percent, nats, …"""
@@ -39,6 +42,25 @@ def difference_of_differences(
     first, second, third, fourth = (by_seed(rows, value) for rows in (a, b, c, d))
     seeds = sorted(first.keys() & second.keys() & third.keys() & fourth.keys())
     return estimate([first[seed] - second[seed] - third[seed] + fourth[seed] for seed in seeds])
+
+
+def for_other_samples(a: Sequence[Row], b: Sequence[Row]) -> Estimate | None:
+    """Top-1 of a minus that of b in points, with an interval for other test samples as well as other seeds.
+
+    Of the seeds that both have with ``right``, the test samples that are right: one bit each, in base64; the last byte
+    may hold bits of no sample, which are 0. With one seed the interval is that of other samples alone. None without.
+    """
+    ours, theirs = (
+        {row.config["seed"]: row.result["right"] for row in rows if "right" in row.result} for rows in (a, b)
+    )
+    seeds = sorted(ours.keys() & theirs.keys())
+    if not seeds:
+        return None
+    return over_samples(*([_unpacked(of[seed]) for seed in seeds] for of in (ours, theirs)))
+
+
+def _unpacked(right: str) -> np.ndarray:
+    return np.unpackbits(np.frombuffer(b64decode(right), dtype=np.uint8))
 
 
 def over(rows: Sequence[Row], x: Callable[[Row], float], value: Value) -> dict[float, Estimate]:

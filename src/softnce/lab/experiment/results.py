@@ -115,14 +115,20 @@ class Results:
         with self._lock:
             self._read()
             if name not in self._rows:
-                with self.path.open("ab") as file:
-                    if self._unfinished_line():
-                        text = b"\n" + text  # the torn line of a killed process keeps its own line
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
+                try:
+                    self._write(text)
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, str(self.path)) from error
                 self._read()
         return self._rows[name]
+
+    def _write(self, text: bytes) -> None:
+        with self.path.open("ab") as file:
+            if self._unfinished_line():
+                text = b"\n" + text  # the torn line of a killed process keeps its own line
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
 
     def _unfinished_line(self) -> bool:
         return self.path.stat().st_size > self._offset

@@ -173,7 +173,9 @@ def _create(name: str, **options: Any) -> nn.Module:
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
         backbone = timm.create_model(name, **options)
     if any(parameter.numel() == 0 for parameter in backbone.parameters()):
-        backbone.reset_classifier(0)  # a layer of no classes, which num_classes=0 leaves in some models
+        typing.cast(Any, backbone).reset_classifier(
+            0
+        )  # a layer of no classes, which num_classes=0 leaves in some models
     return backbone
 
 
@@ -182,7 +184,7 @@ def _options_of(kind: type) -> set[str]:
     names: set[str] = set()
     for one in kind.__mro__[:-1]:
         if "__init__" in vars(one):
-            parameters = inspect.signature(one.__init__).parameters.values()
+            parameters = inspect.signature(vars(one)["__init__"]).parameters.values()
             names |= {p.name for p in parameters}
             if not any(p.kind is p.VAR_KEYWORD for p in parameters):
                 break

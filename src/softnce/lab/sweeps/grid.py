@@ -34,8 +34,7 @@ def several(recipe: AnyRecipe, options: Sequence[str]) -> tuple[list[str], dict[
     types = field_types(type(recipe))
     single: list[str] = []
     varied: dict[str, list[str]] = {}
-    words = iter(_pairs(options))
-    for name, value in words:
+    for name, value in pairs(options):
         if name == "seeds":
             varied["seed"] = [str(seed) for seed in range(_positive(name, value))]
         elif name == "folds":
@@ -83,7 +82,7 @@ def _takes_commas(kind: Any, value: str) -> bool:
     return kind is Path or get_origin(kind) in (list, tuple, dict) or value.startswith(("[", "{"))
 
 
-def _pairs(options: Sequence[str]) -> list[tuple[str, str | None]]:
+def pairs(options: Sequence[str]) -> list[tuple[str, str | None]]:
     """Names and values of ``--name value`` and ``--name=value``; None where none follows."""
     found: list[tuple[str, str | None]] = []
     for word in options:

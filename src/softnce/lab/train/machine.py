@@ -34,8 +34,8 @@ class Machine:
         Raises ValueError if there is no such device, or if several machines cannot know of each other.
         """
         accelerator = compute.accelerator
-        there = {"gpu": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
-        if accelerator in there and not there[accelerator]():
+        there = {"gpu": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        if not there.get(accelerator, True):
             raise ValueError(f"compute.accelerator {accelerator}: torch finds none on this machine; use cpu or auto")
         if accelerator == "auto":
             accelerator = "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"

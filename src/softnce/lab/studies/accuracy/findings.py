@@ -1,19 +1,16 @@
 """How the losses compare, for each of the two models."""
 
-from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from softnce.lab.data.features import NAMES
 from softnce.lab.experiment.choices import Choice
 from softnce.lab.experiment.claims import Finding, ahead, on_par, on_par_would_take
-from softnce.lab.experiment.comparison import Value, largest
+from softnce.lab.experiment.comparison import Value, for_other_samples, largest
 from softnce.lab.experiment.paper import TABLES as PAPER
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import TOP1, TOP5, Setting, chosen, tried
-from softnce.lab.experiment.statistics import Estimate, over_samples, signed
+from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.experiment.text import counted
 from softnce.lab.losses import TITLES
 
@@ -57,19 +54,8 @@ class Part:
 
         Of the seeds that both have with the images they had right; None where fewer than two are.
         """
-        right = [
-            {row.config["seed"]: row.result["right"] for row in self.losses[name].rows if "right" in row.result}
-            for name in (loss, other)
-        ]
-        seeds = sorted(right[0].keys() & right[1].keys())
-        if len(seeds) < 2:
-            return None
-        return over_samples(*([_unpacked(of[seed]) for seed in seeds] for of in right))
-
-
-def _unpacked(right: str) -> np.ndarray:
-    """One bit per test sample, see ``train_head``; the last byte may hold bits of no sample, which are 0."""
-    return np.unpackbits(np.frombuffer(b64decode(right), dtype=np.uint8))
+        found = for_other_samples(self.losses[loss].rows, self.losses[other].rows)
+        return found if found and found.count > 1 else None
 
 
 def parts(rows: Sequence[Row]) -> list[Part]:

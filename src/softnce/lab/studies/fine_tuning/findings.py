@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from softnce.lab.experiment.claims import Finding, ahead, on_par
-from softnce.lab.experiment.comparison import Value, alike, largest
+from softnce.lab.experiment.comparison import Value, alike, for_other_samples, largest
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import ECE, TOP1, Setting, chosen, tried
 from softnce.lab.experiment.statistics import Estimate, signed
@@ -72,6 +72,14 @@ class Part:
     def from_cross_entropy(self, value: Value = TOP1) -> dict[str, Estimate]:
         """Every loss minus soft target cross-entropy, paired by seed."""
         gaps = {loss: self.minus(loss, CE, value) for loss in self.losses if loss != CE}
+        return {loss: gap for loss, gap in gaps.items() if gap is not None}
+
+    def for_other_samples(self) -> dict[str, Estimate]:
+        """Every loss minus soft target cross-entropy in points of top-1, for other test samples too."""
+        if CE not in self.losses:
+            return {}
+        theirs = self.losses[CE].rows
+        gaps = {loss: for_other_samples(of.rows, theirs) for loss, of in self.losses.items() if loss != CE}
         return {loss: gap for loss, gap in gaps.items() if gap is not None}
 
 

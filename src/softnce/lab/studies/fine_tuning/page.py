@@ -129,6 +129,9 @@ def _remarks(part: Part) -> str:
     if gaps := part.from_cross_entropy():
         text = f"""Minus soft target cross-entropy, paired by seed, with 95 % intervals where there are several seeds,
             in points of top-1: {listed(gaps)}; of ECE: {listed(part.from_cross_entropy(ECE))}."""
+    if gaps := part.for_other_samples():
+        seen = [f"{LOSSES[loss].name} {gap.mean:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]" for loss, gap in gaps.items()]
+        text += f" With an interval for other test samples as well as other seeds, top-1: {'; '.join(seen)}."
     if part.frozen is not None:
         text += f""" The head alone, trained with NLL on frozen features of the same images, reaches
             {part.frozen.mean(TOP1).mean:.1f} %."""

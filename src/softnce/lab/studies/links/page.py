@@ -14,6 +14,7 @@ from softnce.lab.studies.links.training import Loss
 ORDER = 62
 NAMES: dict[Loss, str] = {
     "info-nce": "InfoNCE, one label per triple",
+    "grouped-info-nce": "InfoNCE of the same triples, grouped by question",
     "expected-info-nce": "expected InfoNCE, all right answers",
     "soft-target-info-nce": "soft target InfoNCE, all right answers",
     "sampled-softmax": "sampled softmax with log Q, one label per triple",
@@ -27,6 +28,8 @@ AS_IN: dict[Loss, str] = {"softmax": "nll", "soft-softmax": "soft-ce"}
 def _look(loss: Loss) -> dict[str, Any]:
     if loss == "sampled-softmax":
         return {"colour": OTHER, "marker": "v"}
+    if loss == "grouped-info-nce":
+        return {"colour": "#56B4E9", "marker": "x"}
     name = AS_IN.get(loss, loss)
     return {"colour": LOOKS[name].colour, "marker": LOOKS[name].marker, "loss": name}
 
@@ -39,12 +42,13 @@ def section(rows: Sequence[Row]) -> Section:
         f"hits@10 {trained.score('hits10').spread(3)}"
         for graph, trained in best.items()
     ]
-    method = """Reciprocal relations; Adagrad; N3 on the embeddings of each triple; Adagrad touches only the rows of the
-        table that occur, except under the full softmax. A question with all its right answers weighs as many triples as
-        it has answers, so that an epoch sums over the same triples for every loss. After each epoch the same sample of
-        validation triples is ranked; training stops when that no longer gains, and the best epoch is kept. Filtered
-        ranks, both directions; ties get the mean of their ranks. Seconds are processor time of the steps with their
-        batches on one thread. Memory of a step: the most that it allocates beside parameters and optimiser."""
+    method = """Reciprocal relations. Adagrad, whose learning rate falls linearly to 0, touches only the rows of
+        the table that occur, except under the full softmax. N3 weighs the embeddings of each triple. A question
+        with all its right answers weighs as many triples as it has answers, so that an epoch sums over the same
+        triples for every loss. After each epoch the same sample of validation triples is ranked, and the best epoch
+        is kept. Filtered ranks, both directions; ties get the mean of their ranks. Seconds are processor time of
+        the steps with their batches on one thread. Memory of a step: the most that it allocates beside parameters
+        and optimiser."""
     courses = [_course(graph, of) for graph, of in _by_graph(found).items()]
     tables = [_table(graph, of) for graph, of in _by_graph(found).items()]
     return Section(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -19,14 +19,27 @@ if TYPE_CHECKING:
 
 VERSION = 1
 
-CHOSEN: dict[tuple[str, Loss], tuple[float, float]] = {}
-"""Learning rate and weight of N3 of the final trainings, by graph and loss: the best of the search."""
-UNSEARCHED = 0.1, 0.05
-"""The same where no search was made."""
+
+class Setting(NamedTuple):
+    """How a loss is trained on a graph: learning rate at the start, weight of N3, rows of a batch and epochs."""
+
+    lr: float
+    n3: float
+    batch: int
+    epochs: int
 
 
-LONGER = {"WN18RR": 3}
-"""How many times the epochs a graph gets: WN18RR has a third of FB15k-237's triples."""
+USUAL = {
+    "FB15k-237": Setting(0.1, 0.05, 256, 12),
+    "WN18RR": Setting(0.2, 0.1, 1024, 16),
+    "generated": Setting(0.3, 0.01, 256, 10),
+}
+FINAL: dict[tuple[str, Loss], Setting] = {
+    ("FB15k-237", "grouped-info-nce"): USUAL["FB15k-237"],
+    ("FB15k-237", "info-nce"): Setting(0.1, 0.05, 1024, 12),
+    ("WN18RR", "grouped-info-nce"): USUAL["WN18RR"],
+}
+"""The final trainings that were made; others have the graph's usual setting."""
 
 
 @dataclass(frozen=True)
@@ -35,42 +48,39 @@ class Config(StudyConfig):
     graphs: tuple[str, ...] = option(
         ("FB15k-237", "WN18RR"), "folders of SOFTNCE_DATA/links, or generated for a small graph", fewest=1
     )
-    losses: tuple[Loss, ...] = option(LOSSES, "losses", fewest=1)
+    losses: tuple[Loss, ...] | None = option(None, "losses; null: on each graph those that results/paper holds, or all")
     models: tuple[Score, ...] = option(("complex",), "complex or distmult", fewest=1)
     rank: int = option(100, "dimensions of an embedding: complex ones, or as many real ones twice", least=1)
     search: bool = option(False, "search lr and N3 on the validation split in place of the final trainings")
     lrs: tuple[float, ...] = option((0.1, 0.3), "learning rates of the search", above=0, fewest=1)
     n3s: tuple[float, ...] = option((0.03, 0.1), "weights of N3 of the search", least=0, fewest=1)
     search_epochs: int = option(2, "epochs of a search's training", least=1)
-    batch: int = option(1024, "rows of a batch: triples, or questions with their right answers", least=2)
     most: int = option(32, "right answers in one row; a question with more has several rows", least=1)
     negatives: int = option(1024, "entities drawn for sampled softmax", least=1)
-    epochs: int = option(12, "epochs of a final training on FB15k-237, at most; three times as many on WN18RR", least=1)
-    patience: int = option(2, "epochs without a better score on the validation sample before it stops", least=1)
+    epochs: int | None = option(None, "epochs of a final training; null: as the study sets them", least=1)
     checks: int = option(1000, "validation triples ranked after each epoch", least=1)
 
 
 PRESETS = {
-    "quick": Config(graphs=("generated",), rank=16, batch=256, negatives=256, epochs=10, checks=300),
+    "quick": Config(graphs=("generated",), rank=16, negatives=256, checks=300),
     "paper": Config(),
 }
 
 
 def runs(config: Config) -> list[Run]:
     def run(graph: str, loss: Loss, model: Score, seed: int) -> Run:
-        lr, n3 = CHOSEN.get((graph, loss), UNSEARCHED)
+        setting = FINAL.get((graph, loss), USUAL.get(graph, USUAL["FB15k-237"]))
         return Run(
             graph=graph,
             model=model,
             loss=loss,
             rank=config.rank if model == "complex" else 2 * config.rank,
-            lr=lr,
-            n3=n3,
-            batch=config.batch,
+            lr=setting.lr,
+            n3=setting.n3,
+            batch=setting.batch,
             most=config.most,
             negatives=config.negatives if loss == "sampled-softmax" else 0,
-            epochs=config.epochs * LONGER.get(graph, 1),
-            patience=config.patience,
+            epochs=setting.epochs if config.epochs is None else config.epochs,
             checks=config.checks,
             is_final=True,
             seed=seed,
@@ -78,13 +88,13 @@ def runs(config: Config) -> list[Run]:
 
     final = [
         run(graph, loss, model, seed)
-        for seed in range(config.seeds)
-        for graph, model, loss in product(config.graphs, config.models, config.losses)
+        for seed, graph, model in product(range(config.seeds), config.graphs, config.models)
+        for loss in config.losses or [loss for of, loss in FINAL if of == graph] or LOSSES
     ]
     if not config.search:
         return final
     return [
-        replace(one, lr=lr, n3=n3, epochs=config.search_epochs * LONGER.get(one.graph, 1), is_final=False)
+        replace(one, lr=lr, n3=n3, epochs=config.search_epochs, is_final=False)
         for one in final
         if one.seed == 0
         for lr, n3 in product(config.lrs, config.n3s)

@@ -1,6 +1,7 @@
 """One training of a bilinear model on a graph by one loss, and what it costs and learns."""
 
 import copy
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -18,9 +19,17 @@ from softnce.lab.models.links import Links, Score
 from softnce.lab.seeds import derived_seed
 from softnce.lab.studies.links.ranking import ranks, summary
 
-Loss = Literal["info-nce", "expected-info-nce", "soft-target-info-nce", "sampled-softmax", "softmax", "soft-softmax"]
+Loss = Literal[
+    "info-nce",
+    "grouped-info-nce",
+    "expected-info-nce",
+    "soft-target-info-nce",
+    "sampled-softmax",
+    "softmax",
+    "soft-softmax",
+]
 LOSSES: tuple[Loss, ...] = get_args(Loss)
-ALL_TAILS: tuple[Loss, ...] = ("expected-info-nce", "soft-target-info-nce", "soft-softmax")
+ALL_TAILS: tuple[Loss, ...] = ("grouped-info-nce", "expected-info-nce", "soft-target-info-nce", "soft-softmax")
 """Losses of a question with all its right answers as a soft target; the others' rows are triples."""
 FULL: tuple[Loss, ...] = ("softmax", "soft-softmax")
 """Losses whose steps score all entities."""
@@ -34,13 +43,12 @@ class Run:
     model: Score
     loss: Loss
     rank: int
-    lr: float
+    lr: float  # at the start; it falls linearly to 0 at the last of the epochs
     n3: float
     batch: int  # rows: triples in one direction, or questions
     most: int  # right answers in one row; a question with more has several rows
     negatives: int  # entities drawn from the frequencies of answers, for sampled softmax
-    epochs: int  # at most; an epoch is every training triple in both directions
-    patience: int  # epochs without a better score on the validation sample after which it stops
+    epochs: int  # an epoch is every training triple in both directions; the best one is kept
     checks: int  # validation triples ranked after each epoch
     is_final: bool  # the test split is ranked once, at the end, with the best epoch's weights
     seed: int
@@ -65,6 +73,10 @@ class Rows:
     weight: Tensor | None = None
     draws: Tensor | None = None
 
+    def mass(self) -> Tensor:
+        """How many of the batch's triples each class answers, (U,), by weight."""
+        return self.targets.class_mass() if self.weight is None else self.weight @ self.targets.dense()
+
 
 class Batches:
     """The training triples in both directions, in random order: one label per row, or all answers of a question."""
@@ -79,9 +91,9 @@ class Batches:
         self.marginal = noise.from_counts(self._mass(), floor=1e-3).float()
 
     def _mass(self) -> Tensor:
-        """How often an entity occurs among the targets of an epoch's rows, (K,)."""
+        """How often an entity occurs among the candidates of an epoch: its rows' targets, or its triples, (K,)."""
         answers, share = self.asked[:, 2], torch.ones(len(self.asked), dtype=torch.float64)
-        if self.by_question:
+        if self.by_question and self.run.loss != "grouped-info-nce":
             answers, counts = self.questions.answers, self.questions.counts
             share = counts.double().reciprocal().repeat_interleave(counts)
         return torch.zeros(self.graph.entities, dtype=torch.float64).index_add(0, answers, share)
@@ -131,11 +143,8 @@ def loss_of(run: Run, model: Links, marginal: Tensor, rows: Rows) -> Tensor:
     penalty = model.n3(head) + model.n3(relation)
     if rows.weight is not None:
         losses, penalty = losses * rows.weight, penalty * rows.weight
-    if run.n3 == 0:
-        return losses.mean()
-    mass = rows.targets.class_mass() if rows.weight is None else rows.weight @ rows.targets.dense()
-    mass = mass.to(tails.dtype)  # how many triples of the batch each entity answers, (U,)
-    return (losses.sum() + run.n3 * (penalty.sum() + mass @ model.n3(tails))) / len(losses)
+    penalties = penalty.sum() + rows.mass().to(tails.dtype) @ model.n3(tails)
+    return (losses.sum() + run.n3 * penalties) / len(losses)
 
 
 def _losses(run: Run, logits: Tensor, rows: Rows, marginal: Tensor) -> Tensor:
@@ -146,6 +155,11 @@ def _losses(run: Run, logits: Tensor, rows: Rows, marginal: Tensor) -> Tensor:
     if run.loss == "sampled-softmax":
         return _sampled_softmax(logits, targets.labels, rows.draws, run.negatives * marginal[rows.classes])
     eta = marginal[rows.classes]
+    if run.loss == "grouped-info-nce":
+        # InfoNCE with the batch's labels is the cross-entropy of s + log n, n the labels' counts, up to a constant: the
+        # triples of a question share one row of scores.
+        adjusted = logits + (rows.mass() / eta).log()
+        return functional.soft_target_cross_entropy(adjusted, targets, reduction="none")
     eta = eta / eta.sum()
     if run.loss == "expected-info-nce":
         batch = BatchCandidates()
@@ -164,7 +178,7 @@ def _sampled_softmax(logits: Tensor, labels: Tensor, draws: Tensor, expected: Te
 
 
 class Trainer:
-    """A model, its optimiser and its batches."""
+    """A model, its optimiser with a learning rate that falls linearly to 0, and its batches."""
 
     def __init__(self, run: Run, graph: LinkGraph) -> None:
         torch.manual_seed(derived_seed(run.seed))
@@ -172,11 +186,14 @@ class Trainer:
         self.model = Links(run.model, graph.entities, graph.relations, run.rank, sparse=run.loss not in FULL)
         self.optimiser = torch.optim.Adagrad(self.model.parameters(), lr=run.lr)
         self.batches = Batches(run, graph)
+        steps = run.epochs * math.ceil(len(self.batches) / run.batch)
+        self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimiser, 1.0, 0.0, steps)
 
     def step(self, rows: Rows) -> None:
         loss_of(self.run, self.model, self.batches.marginal, rows).backward()
         with torch.sparse.check_sparse_tensor_invariants(enable=False):  # else Adagrad warns that nobody decided
             self.optimiser.step()
+        self.schedule.step()
         self.optimiser.zero_grad()
 
     def epoch(self) -> None:
@@ -198,21 +215,18 @@ def train(run: Run, on_epoch: Callable[[float], None] = lambda mrr: None) -> dic
     checked = graph.both_ways(graph.valid[chosen])
     course: dict[str, list[float]] = defaultdict(list)
     wall = processor = 0.0
-    best, since = trainer.model, 0
+    best = trainer.model
     for epoch in range(1, run.epochs + 1):
         started, used = time.perf_counter(), time.process_time()
         trainer.epoch()
         wall += time.perf_counter() - started
         processor += time.process_time() - used
         score = summary(ranks(trainer.model, graph, checked))["mrr"]
-        since = 0 if score > max(course["mrr"], default=-1.0) else since + 1
-        if since == 0:
+        if score > max(course["mrr"], default=-1.0):
             best = copy.deepcopy(trainer.model)
         for name, value in (("epoch", epoch), ("seconds", wall), ("cpu_seconds", processor), ("mrr", score)):
             course[name].append(value)
         on_epoch(score)
-        if since >= run.patience:
-            break
     held = trainer.held_bytes()
     result = {
         "course": dict(course),
