@@ -187,7 +187,7 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
 
     section = page.section(rows)
     figures = [block for block in section.blocks if isinstance(block, Figure)]
-    assert [figure.name for figure in figures] == ["time", "memory"]
+    assert [figure.name for figure in figures] == ["time", "processor", "memory"]
     for figure in figures:
         assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
     table, beside, skewed = (block for block in section.blocks if isinstance(block, Table))
@@ -206,7 +206,7 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
 def test_runs_of_other_lengths_are_no_further_seeds(finished):
     rows = studies.load("classes").results(finished).rows()
     shorter = [replace(row, config=row.config | {"steps": 10}, result=row.result | {"accuracy": 0.0}) for row in rows]
-    assert page.section(rows + shorter).blocks[2] == page.section(rows).blocks[2]
+    assert page.section(rows + shorter).blocks[3] == page.section(rows).blocks[3]
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def _claims(part: Part) -> dict[str, Finding]:
             "reproduced" if top1[DRAWN] < next_lowest else "not reproduced",
         ),
         "accuracy-top-5": Finding(
-            f"{top5[DRAWN]:.2f}; the highest is {TITLES[first]} with {top5[first]:.2f}",
+            f"{top5[DRAWN]:.2f}, the highest is {TITLES[first]} with {top5[first]:.2f}",
             part.on,
             "reproduced" if first == DRAWN else "not reproduced",
         ),

@@ -113,7 +113,7 @@ def train_head(run: Probe) -> dict[str, Any]:
     watch = training.trained(run, features)
     result = watch.measurements(features)
     right = watch.logits(features.test.x).argmax(1) == features.test.y
-    return result | {"right": b64encode(np.packbits(right.numpy())).decode("ascii")}
+    return result | {"right": b64encode(np.packbits(right.numpy()).tobytes()).decode("ascii")}
 
 
 def train_network(run: EndToEnd) -> dict[str, Any]:

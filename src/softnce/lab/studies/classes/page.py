@@ -45,7 +45,14 @@ def section(rows: Sequence[Row]) -> Section:
     return Section(
         "Ten thousand to a million classes",
         summary,
-        [_time_figure(found), _memory_figure(found), _table(found), _beside(beside(rows)), _skewed(skewed(rows))],
+        [
+            _time_figure(found),
+            _processor_figure(beside(rows), found),
+            _memory_figure(found),
+            _table(found),
+            _beside(beside(rows)),
+            _skewed(skewed(rows)),
+        ],
         [method],
         _headline(beside(rows)),
     )
@@ -60,7 +67,7 @@ def _headline(sizes: Sequence[Beside]) -> Headline | None:
     text = f"""With {most.classes:,} classes, where a step cannot afford all logits, expected InfoNCE reaches
         {most.best.accuracy:.1f} % in {most.best.processor:.0f} s of processor time and sampled softmax
         {sampled.accuracy:.1f} % in {sampled.processor:.0f} s."""
-    return Headline(10, text, "time")
+    return Headline(10, text, "processor")
 
 
 def _best_possible(of_size: dict[Method, Trained]) -> float:
@@ -78,6 +85,26 @@ def _time_figure(found: Found) -> Figure:
     caption = """Accuracy on clean test samples against time of training, each loss with its best learning rate. A step
         of the full softmax grows with the number of classes; the others' does not."""
     return Figure("time", caption, panels)
+
+
+def _processor_figure(sizes: Sequence[Beside], found: Found) -> Figure | None:
+    """What each loss learns in the same processor time: the runs of the table of processor times, and full softmax."""
+    panels = []
+    for one in sizes:
+        trained = {**one.rivals, EXPECTED: one.best}
+        if full := found.get((one.classes, "softmax")):
+            trained["softmax"] = full
+        marks = [
+            Line(NAMES[method], course["cpu_seconds"], [100 * value for value in course["accuracy"]], **LOOKS[method])
+            for method, of in trained.items()
+            for course in [of.rows[-1].result["course"]]
+        ]
+        best = Level("best possible", 100 * one.best.rows[0].result["best_possible"])
+        axes = "seconds of processor time", "accuracy (%)"
+        panels.append(Panel(f"K = {one.classes:,}", *axes, [*marks, best], log_x=True, y_range=(0, 102)))
+    caption = """Accuracy on clean test samples against processor time, one run of each loss on one thread; full softmax
+        cross-entropy, on two threads, was stopped before it had finished."""
+    return Figure("processor", caption, panels, panel_size=(8.4, 3.4)) if panels else None
 
 
 def _memory_figure(found: Found) -> Figure:
