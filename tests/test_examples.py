@@ -84,7 +84,7 @@ def test_every_example_is_tested_and_listed() -> None:
     ("name", "sizes"),
     [
         ("plain_pytorch", {"epochs": 4}),
-        ("timm_mixup", {"epochs": 4, "samples": 640}),
+        ("timm_mixup", {"epochs": 6, "samples": 768}),
         ("torchvision_cutmix", {"epochs": 8, "samples": 768}),
         ("lightning_module", {"epochs": 3}),
         ("accelerate_loop", {"epochs": 3}),
