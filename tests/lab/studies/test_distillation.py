@@ -175,7 +175,19 @@ def test_bad_settings_are_named():
 @pytest.mark.slow
 def test_from_command_to_page(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(study, "one_per_core", map)
-    command = ["distillation", "--out", str(tmp_path), "--epochs", "1", "--teacher_epochs", "1", "--seeds", "2"]
+    command = [
+        "distillation",
+        "--out",
+        str(tmp_path),
+        "--epochs",
+        "1",
+        "--teacher_epochs",
+        "1",
+        "--seeds",
+        "2",
+        "--compared_seeds",
+        "2",
+    ]
     for _ in range(2):
         study_command.main(command)
     assert capsys.readouterr().out.count(": 0 runs to do") == 2
