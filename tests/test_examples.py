@@ -84,7 +84,7 @@ def test_every_example_is_tested_and_listed() -> None:
     ("name", "sizes"),
     [
         ("plain_pytorch", {"epochs": 4}),
-        ("timm_mixup", {"epochs": 4, "samples": 640}),
+        ("timm_mixup", {"epochs": 6, "samples": 768}),
         ("torchvision_cutmix", {"epochs": 8, "samples": 768}),
         ("lightning_module", {"epochs": 3}),
         ("accelerate_loop", {"epochs": 3}),
@@ -154,4 +154,5 @@ def test_a_sharded_table_is_one_table() -> None:
 
 
 def test_workers_of_ray() -> None:
-    assert "accuracy 9" in run("ray_train")
+    accuracy = re.search(r"accuracy ([\d.]+)%", run("ray_train"))
+    assert float(accuracy[1]) / 100 > 4 * CHANCE
