@@ -154,4 +154,5 @@ def test_a_sharded_table_is_one_table() -> None:
 
 
 def test_workers_of_ray() -> None:
-    assert "accuracy 9" in run("ray_train")
+    accuracy = re.search(r"accuracy ([\d.]+)%", run("ray_train"))
+    assert float(accuracy[1]) / 100 > 4 * CHANCE
