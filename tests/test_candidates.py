@@ -243,3 +243,12 @@ def test_noise_for_sampled_candidates_may_have_empty_classes() -> None:
     with pytest.raises(ValueError, match=r"1 of 3 classes have no count \(1\).*floor=1"):
         noise.from_counts(counts)
     torch.testing.assert_close(noise.from_counts(counts, floor=1), torch.tensor([0.6, 0.2, 0.2]))
+
+
+def test_printing_says_how_many_and_which() -> None:
+    queue = QueueCandidates(5)
+    queue.remember(SoftTargets.from_labels(torch.arange(3), 4))
+    assert repr(queue) == "QueueCandidates(5, held=3)"
+    sampled = SampledCandidates(7, torch.tensor([0.5, 0.5]), mix_alpha=0.8)
+    assert repr(sampled) == "SampledCandidates(7, marginal=given, mix_alpha=0.8, smoothing=0)"
+    assert repr(ClassCandidates(None)) == "ClassCandidates(smoothing=None)"

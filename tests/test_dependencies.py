@@ -17,6 +17,9 @@ COMMANDS = {"hatchling", "mypy", "ruff"}
 SKIPPED_WITHOUT = {"accelerate", "transformers"}
 """Of tests in other people's training loops, which run where those are installed."""
 
+INSTALLED_BY_HAND = {"torchrec"}
+"""By examples: their own dependencies do not fit the others'."""
+
 
 def imported(*paths: Path) -> set[str]:
     """Top-level modules of every import in files and folders, also of imports inside functions."""
@@ -37,7 +40,7 @@ def declared(*extras: str) -> set[str]:
 
 
 def test_declared_is_imported() -> None:
-    extras = [extra for extra in EXTRAS if extra not in ("dev", "docs")]
+    extras = [extra for extra in EXTRAS if extra not in ("dev", "docs", "examples")]
     assert declared(*extras) - THROUGH_OTHERS | {"torch"} == imported(ROOT / "src")
 
 
@@ -51,6 +54,12 @@ def test_tests_need_nothing_undeclared() -> None:
     helpers = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"lab"}
     assert imported(ROOT / "tests") - helpers <= declared(*EXTRAS) | {"torch"} | SKIPPED_WITHOUT
     assert declared("dev") - COMMANDS <= imported(ROOT / "tests")
+
+
+def test_examples_need_nothing_undeclared() -> None:
+    found = imported(ROOT / "examples")
+    assert found - INSTALLED_BY_HAND <= declared(*EXTRAS) | {"torch"}
+    assert declared("examples") <= found
 
 
 def test_every_requirement_has_a_lower_bound() -> None:

@@ -1,7 +1,8 @@
 """The losses in other people's training loops: Hugging Face Trainer, Accelerate, Lightning.
 
 Every loop makes one SGD step on the same batch of 24 samples, on one or two processes, in one part or in parts, and
-must end at the weights of one plain step on the whole batch. Two processes run every loop in one go.
+must end at the weights of one plain step on the whole batch. Two processes run every loop in one go. What makes the
+step exact is the code of the examples.
 """
 
 import os
@@ -9,11 +10,13 @@ import pickle
 import socket
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 import torch.multiprocessing as mp
+from example_files import example
 from torch import Tensor, nn
 
 from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets
@@ -51,7 +54,7 @@ def shares(rank: int, world: int, parts: int) -> list[Tensor]:
 
 
 def by_trainer(name: str, rank: int, world: int, parts: int, folder: str) -> Tensor:
-    from transformers import Trainer, TrainingArguments
+    from transformers import TrainingArguments
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -61,36 +64,24 @@ def by_trainer(name: str, rank: int, world: int, parts: int, folder: str) -> Ten
         def forward(self, x: Tensor) -> dict[str, Tensor]:
             return {"logits": self.linear(x)}
 
-    class SoftTrainer(Trainer):
-        """Trainer multiplies a compute_loss_func's loss by the number of processes: hence distributed="sum"."""
-
-        def get_batch_samples(self, *args):
-            samples, count = super().get_batch_samples(*args)
-            # All parts of the coming update: each is contrasted with, and divided by, the whole.
-            labels = [sample["labels"] for sample in samples]
-            self.batch = SoftTargets.from_labels(torch.cat(labels), K)
-            self.parts = iter(torch.arange(len(self.batch)).split([len(part) for part in labels]))
-            return samples, count
-
     x, y = problem()
     order = torch.cat(
         [torch.cat(column) for column in zip(*[shares(r, world, parts) for r in range(world)], strict=True)]
     )
     rows = [{"x": x[i], "labels": y[i]} for i in order]
-    criterion = LOSSES[name](label_smoothing=0.1, distributed="sum")
-
-    def loss(outputs, labels, num_items_in_batch=None) -> Tensor:
-        if not torch.is_grad_enabled():
-            return criterion(outputs["logits"], labels)
-        return criterion(outputs["logits"], labels, batch=trainer.batch, own=next(trainer.parts))
-
     arguments = TrainingArguments(
         folder, per_device_train_batch_size=N // world // parts, gradient_accumulation_steps=parts, max_steps=1,
         learning_rate=RATE, lr_scheduler_type="constant", max_grad_norm=0.0, optim="sgd", use_cpu=True, report_to=[],
         save_strategy="no", disable_tqdm=True, remove_unused_columns=False, dataloader_drop_last=False,
     )  # fmt: skip
     net = Net()
-    trainer = SoftTrainer(net, arguments, train_dataset=rows, compute_loss_func=loss)
+    trainer = example("hugging_face_trainer").SoftTargetTrainer(
+        net,
+        arguments,
+        train_dataset=rows,
+        criterion=LOSSES[name](label_smoothing=0.1, distributed="sum"),
+        num_classes=K,
+    )
     trainer._get_train_sampler = lambda *_: torch.utils.data.SequentialSampler(rows)
     trainer.train()
     return torch.cat([p.detach().flatten() for p in net.parameters()])
@@ -102,58 +93,38 @@ def by_accelerate(name: str, rank: int, world: int, parts: int, folder: str) -> 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=parts)
     net, (x, y) = model(), problem()
     net, optimiser = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=RATE))
-    criterion = LOSSES[name](label_smoothing=0.1)
-    mine = shares(rank, world, parts)
-    batch = SoftTargets.from_labels(y[torch.cat(mine)], K)
-    places = torch.arange(len(batch)).split(len(mine[0]))
-    for rows, own in zip(mine, places, strict=True):
-        with accelerator.accumulate(net):
-            loss = criterion(net(x[rows]), y[rows], batch=batch, own=own)
-            accelerator.backward(loss * accelerator.gradient_accumulation_steps)  # which it divides by
-            optimiser.step()
-            optimiser.zero_grad()
+    mine = torch.cat(shares(rank, world, parts))
+    targets = SoftTargets.from_labels(y[mine], K)
+    example("accelerate_loop").update(accelerator, net, optimiser, LOSSES[name](label_smoothing=0.1), x[mine], targets)
     return torch.cat([p.detach().flatten() for p in net.parameters()])
 
 
 def by_lightning(name: str, rank: int, world: int, parts: int, folder: str) -> Tensor:
     import lightning as L
 
-    class Module(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net, self.criterion = model(), LOSSES[name](label_smoothing=0.1)
-
-        def on_train_batch_start(self, batch, batch_idx: int) -> None:
-            if batch_idx % parts == 0:
-                self.batch = SoftTargets.from_labels(y[torch.cat(mine)], K)
-
-        def training_step(self, batch, batch_idx: int) -> Tensor:
-            inputs, labels, own = (part[0] for part in batch)
-            loss = self.criterion(self.net(inputs), labels, batch=self.batch, own=own)
-            return loss * self.trainer.accumulate_grad_batches  # which Lightning divides by
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=RATE)
-
     x, y = problem()
-    mine = shares(rank, world, parts)
-    places = torch.arange(N // world).split(len(mine[0]))
-    batches = [(x[rows], y[rows], own) for rows, own in zip(mine, places, strict=True)]
-    module = Module()
+    lightning_module = example("lightning_module")
+    updates = lightning_module.Updates(x, SoftTargets.from_labels(y, K), size=N, parts=parts)
+    module = lightning_module.SoftTargetModule(model(), LOSSES[name](label_smoothing=0.1), RATE)
     trainer = L.Trainer(
         accelerator="cpu", devices=world, strategy="ddp" if world > 1 else "auto", max_epochs=1,
         accumulate_grad_batches=parts, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, use_distributed_sampler=False, default_root_dir=folder,
     )  # fmt: skip
-    trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=1))
+    trainer.fit(module, torch.utils.data.DataLoader(updates, batch_size=None))
     return torch.cat([p.detach().flatten() for p in module.net.parameters()])
 
 
-LOOPS = {"trainer": by_trainer, "accelerate": by_accelerate, "lightning": by_lightning}
-NEEDS = {"trainer": "transformers", "accelerate": "accelerate", "lightning": "lightning"}
+LOOPS = {"accelerate": by_accelerate, "trainer": by_trainer, "lightning": by_lightning}
+NEEDS = {
+    "accelerate": "accelerate",
+    "trainer": "transformers",
+    "lightning": "lightning",
+}  # in this order: Trainer leaves its settings in Accelerate
+INSTALLED = [loop for loop, module in NEEDS.items() if find_spec(module) is not None]
 
 
-def one_rank(rank: int, world: int, port: int, loop: str, results: str) -> None:
+def one_rank(rank: int, world: int, port: int, results: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank),
@@ -161,30 +132,38 @@ def one_rank(rank: int, world: int, port: int, loop: str, results: str) -> None:
     }  # fmt: skip
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in LOSSES:
-            for parts in (1, 3):
-                found[name, parts] = LOOPS[loop](name, rank, world, parts, folder).tolist()
+        for loop in INSTALLED:
+            for name in LOSSES:
+                for parts in (1, 3):
+                    found[loop, name, parts] = LOOPS[loop](name, rank, world, parts, folder).tolist()
     if rank == 0:
         Path(results).write_bytes(pickle.dumps(found))
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def weights(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """After one step of every loop, on as many processes."""
+    world, results = request.param, tmp_path_factory.mktemp("loops") / "found.pkl"
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    context = mp.spawn(one_rank, (world, port, str(results)), nprocs=world, join=False)
+    deadline = time.monotonic() + TIMEOUT
+    while not context.join(timeout=5):  # True once all have ended
+        assert time.monotonic() < deadline, "the processes hang"
+    return pickle.loads(results.read_bytes())
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # what the frameworks say of each other
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("world", [1, 2])
-def test_one_step_is_the_plain_step(loop: str, world: int, tmp_path: Path) -> None:
-    pytest.importorskip(NEEDS[loop])
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    results = tmp_path / "found.pkl"
-    context = mp.spawn(one_rank, (world, port, loop, str(results)), nprocs=world, join=False)
-    deadline = time.monotonic() + TIMEOUT
-    while not context.join(timeout=5):  # True once all have ended
-        assert time.monotonic() < deadline, "the processes hang"
-    found = pickle.loads(results.read_bytes())
+def test_one_step_is_the_plain_step(weights: dict, loop: str) -> None:
+    if loop not in INSTALLED:
+        pytest.skip(f"{NEEDS[loop]} is not installed")
     start = torch.cat([p.detach().flatten() for p in model().parameters()])
-    for (name, parts), weights in found.items():
-        error = (torch.tensor(weights) - plain(name)).abs().max().item()
-        assert error <= EXACT, f"{name} in {parts} parts: {error:.2e}"
-        assert (torch.tensor(weights) - start).abs().max() > 0.01
+    for name in LOSSES:
+        for parts in (1, 3):
+            found = torch.tensor(weights[loop, name, parts])
+            error = (found - plain(name)).abs().max().item()
+            assert error <= EXACT, f"{name} in {parts} parts: {error:.2e}"
+            assert (found - start).abs().max() > 0.01

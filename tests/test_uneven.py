@@ -193,3 +193,10 @@ def test_one_process_needs_no_join() -> None:
     with softnce.join(loss):
         loss(net(torch.zeros(2, DIM)), torch.tensor([0, 1])).backward()
     assert net.weight.grad is not None
+
+
+def test_what_cannot_be_joined_is_refused() -> None:
+    with pytest.raises(ValueError, match="joinables must hold at least one loss or model"), softnce.join():
+        pass
+    with pytest.raises(TypeError, match="divide_by_initial_world_size must be"):
+        softnce.join(SoftTargetInfoNCE(), divide_by_initial_world_size="no").__enter__()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         losses,
         mixing,
         noise,
+        optimisers,
         targets,
         teacher,
     )
@@ -81,6 +82,7 @@ __all__ = [
     "losses",
     "mixing",
     "noise",
+    "optimisers",
     "set_memory_budget",
     "set_validation",
     "targets",

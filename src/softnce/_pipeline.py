@@ -4,6 +4,7 @@ Functions and Modules, logits and tables all come through :func:`compute`. It ke
 noise should take in is returned.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -128,7 +129,11 @@ def compute(
     uses_batch = candidates is None and drawn_noise is None
     if isinstance(candidates, Candidates):
         uses_batch = candidates.uses_batch
-    if exchange is not None and contrast != "classes" and (uses_batch or gather):
+    form = others or ("mean" if isinstance(source, Logits) else "drawn")
+    everyone: Tensor | None = None
+    if exchange is not None and _counts_suffice(contrast, source, candidates, form) and not gather:
+        everyone = exchange.class_counts(whole)
+    elif exchange is not None and contrast != "classes" and (uses_batch or gather):
         whole, start = exchange.gather(whole)
         if place is not None:
             place = range(start, start + len(place)) if isinstance(place, range) else place + start
@@ -142,11 +147,12 @@ def compute(
         groups, place = _groups(candidates, drawn_noise, whole, place, alpha, own, label_smoothing, batch, generator)
         count = candidates.noise_count if isinstance(candidates, Candidates) else 0.0
         if contrast == "arithmetic":
-            form = others or ("mean" if isinstance(source, Logits) else "drawn")
             if candidates is None and form == "mean":
                 count = float(source.num_classes)
             eta = _smoothed_noise(score_noise, label_smoothing)
             rest = in_the_mean(groups, place, alpha, count, eta)
+            if everyone is not None:
+                rest = replace(rest, groups=[], noise_mass=everyone + rest.noise_mass)
             if form == "drawn":
                 if batch is not None and generator is None and not all(group.is_hard for group in groups):
                     raise ValueError(
@@ -168,6 +174,13 @@ def compute(
     if exchange is not None and reduction != "none":
         return _reduce_over_ranks(losses, weight, total, reduction, source, temperature, exchange), whole
     return _reduce(losses, weight, total, reduction, source.shape), whole
+
+
+def _counts_suffice(
+    contrast: Contrast, source: Logits | Table, candidates: Candidates | SoftTargets | None, form: OthersForm
+) -> bool:
+    """Whether of the other ranks' targets only the class counts matter: in the expected contrast with their mean."""
+    return contrast == "arithmetic" and isinstance(source, Logits) and candidates is None and form == "mean"
 
 
 def _groups(

@@ -1,7 +1,8 @@
 """Targets and means across ranks.
 
 A candidate is only a target: it carries no gradient, so gathering targets is exact, and it is small, so what travels
-are (class, weight) pairs. Two collectives per step: a header of 64 bytes per rank, then a block of 4-byte words.
+are (class, weight) pairs, or class counts where these suffice and are smaller. Two collectives per step: a header of 64
+bytes per rank, then a block of 4-byte words.
 """
 
 from __future__ import annotations
@@ -54,9 +55,19 @@ class Exchange(NamedTuple):
 
     def gather(self, targets: SoftTargets) -> tuple[SoftTargets, int]:
         """:func:`gather_targets` over these ranks."""
+        gathered, start = self._gather(targets, False)
+        assert isinstance(gathered, SoftTargets)
+        return gathered, start
+
+    def class_counts(self, targets: SoftTargets) -> Tensor:
+        """The class counts of all ranks' targets, (K,), in float64; what travels are counts or targets."""
+        found, _ = self._gather(targets, True)
+        return found if isinstance(found, Tensor) else found.class_mass(torch.float64)
+
+    def _gather(self, targets: SoftTargets, counts_suffice: bool) -> tuple[SoftTargets | Tensor, int]:
         if not self.on_host:
-            return gather_targets(targets, self.group)
-        gathered, start = gather_targets(targets.cpu(), self.group)
+            return gather_targets(targets, self.group, counts_suffice)
+        gathered, start = gather_targets(targets.cpu(), self.group, counts_suffice)
         return gathered.to(targets.device), start
 
 
@@ -83,11 +94,14 @@ def share_gradient(parameter: Tensor, exchange: Exchange) -> Tensor:
     return _SharedGradient.apply(parameter, exchange)
 
 
-def gather_targets(targets: SoftTargets, group: ProcessGroup | None = None) -> tuple[SoftTargets, int]:
+def gather_targets(
+    targets: SoftTargets, group: ProcessGroup | None = None, counts_suffice: bool = False
+) -> tuple[SoftTargets | Tensor, int]:
     """The targets of all ranks in rank order, and where this rank's begin.
 
     Batches may be uneven, or empty on some ranks. Sends S int32 and S float32 per row (labels: one int32; dense rows: K
-    float32); float64 weights travel as float64. ξ is taken to be the same on all ranks.
+    float32); float64 weights travel as float64. ξ is taken to be the same on all ranks. Where ``counts_suffice``, the
+    class counts (K,) in float64 travel instead, and are returned, if they are fewer bytes.
     """
     headers = _exchange(_header(targets), targets.device, group)
     sizes = [header.rows for header in headers]
@@ -104,6 +118,10 @@ def gather_targets(targets: SoftTargets, group: ProcessGroup | None = None) -> t
     size = torch.finfo(dtype).bits // 32
     pairs = num_classes if form == DENSE else max(header.pairs for header in filled)
     widths = [pairs * (form != DENSE), pairs * size * (form != LABELS), size * (not shared), 1 * masked]
+    if counts_suffice and 2 * num_classes < max(sizes) * sum(widths):  # words per rank
+        total = targets.class_mass(torch.float64)
+        dist.all_reduce(total, group=group)
+        return total, sum(sizes[: dist.get_rank(group)])
     block = torch.zeros(len(targets), 0, dtype=torch.int32, device=targets.device)
     if len(targets):
         columns = [block]

@@ -102,6 +102,9 @@ class ClassCandidates(Candidates):
                 raise ValueError(f"smoothing must be in [0, 1) or None, got {smoothing}")
         self.smoothing = smoothing
 
+    def extra_repr(self) -> str:
+        return f"smoothing={self.smoothing}"
+
     def forward(
         self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Groups, Tensor | None]:
@@ -163,6 +166,10 @@ class SampledCandidates(Candidates, KeepsPrecision):
         self.register_buffer("edges", None if marginal is None else class_edges(marginal))
         self.register_buffer("smoothing_dist", smoothing_dist)
 
+    def extra_repr(self) -> str:
+        marginal = "uniform" if self.edges is None else "given"
+        return f"{self.size}, marginal={marginal}, mix_alpha={self.mix_alpha:g}, smoothing={self.smoothing:g}"
+
     def forward(
         self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Groups, Tensor | None]:
@@ -195,6 +202,9 @@ class QueueCandidates(Candidates):
         super().__init__()
         self.size = _check_size(size)
         self.held: SoftTargets | None = None  # oldest first
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, held={len(self)}"
 
     def __len__(self) -> int:
         """How many targets are held."""

@@ -109,8 +109,8 @@ class LabelEmbeddingHead(nn.Module):
     Args:
         dim: features, d.
         num_classes: K.
-        sparse: gradients as sparse tensors of the rows touched. Use ``torch.optim.SparseAdam`` or ``SGD`` for the table
-            and any optimiser for the rest.
+        sparse: gradients as sparse tensors of the rows touched. Use :class:`softnce.optimisers.RowAdagrad`,
+            ``torch.optim.SparseAdam`` or ``SGD`` for the table and any optimiser for the rest.
         cosine: logits are cosine similarities; give the criterion a temperature well below 1.
         bias: add a learned number to each class's logit. Its gradient is a dense (K,) tensor, also where ``sparse``.
 

@@ -528,6 +528,9 @@ def join(*joinables: Joinable | ClassifierLoss, divide_by_initial_world_size: bo
     >>> with join(loss):  # on one process, or without DDP, nothing to do
     ...     loss(model(torch.ones(4, 2)), torch.arange(4) % 3).backward()
     """
+    counts_all = check_flag(divide_by_initial_world_size, "divide_by_initial_world_size")
+    if not joinables:
+        raise ValueError("joinables must hold at least one loss or model, got none")
     losses = [found for found in joinables if isinstance(found, ClassifierLoss)]
     others = [found for found in joinables if not isinstance(found, ClassifierLoss)]
     for other in others:
@@ -540,11 +543,9 @@ def join(*joinables: Joinable | ClassifierLoss, divide_by_initial_world_size: bo
     for loss in exchanging:
         if loss._uneven is not None:
             raise ValueError(f"{type(loss).__name__} is in a join context already")
-        loss._uneven = Uneven(
-            loss.process_group, check_flag(divide_by_initial_world_size, "divide_by_initial_world_size")
-        )
+        loss._uneven = Uneven(loss.process_group, counts_all)
     try:
-        with Join(others, divide_by_initial_world_size=divide_by_initial_world_size) if others else nullcontext():
+        with Join(others, divide_by_initial_world_size=counts_all) if others else nullcontext():
             yield
             for loss in exchanging:
                 if loss._uneven is not None:

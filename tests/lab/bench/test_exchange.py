@@ -13,3 +13,4 @@ def test_pairs_instead_of_rows() -> None:
     assert sent["labels"] == 4 * rows + header + mean
     assert sent["pairs"] == 2 * (4 + 4) * rows + header + mean
     assert sent["dense"] == 4 * rows * classes + header + mean
+    assert sent["dense, expected InfoNCE"] == 8 * classes + header + mean

@@ -3,7 +3,7 @@
 import pytest
 
 from softnce.lab.bench import timing
-from softnce.lab.bench.timing import Spread, interleaved, ratios
+from softnce.lab.bench.timing import Load, Spread, interleaved, ratios
 
 
 @pytest.fixture
@@ -61,3 +61,18 @@ def test_spread_is_median_and_quartiles() -> None:
 
 def test_ratios_are_of_common_rounds() -> None:
     assert ratios([2, 4], [1, 1, 1]) == [2, 4]
+
+
+def test_a_busy_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, own = iter([0.0, 10.0, 20.0, 30.0]), iter([0.0, 9.5, 9.5, 12.0])
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(wall))
+    monkeypatch.setattr(timing.time, "thread_time", lambda: next(own))
+    with Load() as quiet:
+        pass
+    with Load() as busy:
+        pass
+    assert quiet.warning("wall") is None
+    assert busy.waited == pytest.approx(0.75)
+    assert "75 % of the time" in busy.warning("wall")
+    assert "--clock cpu" in busy.warning("wall")
+    assert "--clock cpu" not in busy.warning("cpu")

@@ -39,6 +39,8 @@ def test_one_command_one_table(tmp_path, capsys: pytest.CaptureFixture[str]) -> 
         (["--rounds", "0"], "rounds: got 0, need at least 1"),
         (["--sizes", "[[0,2]]"], "sizes: got [0, 2], need pairs [N, K] of at least 1"),
         (["--clock", "sun"], "--clock: got 'sun', need one of wall, cpu"),
+        (["--device", "tpu"], "device: got 'tpu', need cpu or cuda"),
+        (["--device", "cuda", "--clock", "cpu"], "device: cuda works beside the processor"),
         (["--sweeps.candidates", "x"], "--sweeps.candidates"),
     ],
 )
@@ -61,5 +63,6 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_paper_preset_has_the_sizes_of_the_table() -> None:
-    assert PRESETS["paper"].sizes == ((128, 100), (1024, 1_000), (1024, 10_000), (1024, 100_000))
+    sizes = ((128, 100), (4096, 10), (256, 1_000), (1024, 1_000), (1024, 10_000), (1024, 100_000))
+    assert PRESETS["paper"].sizes == sizes
     assert PRESETS["paper"].table_classes == (10_000, 100_000, 1_000_000)

@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 
 import torch
@@ -52,4 +53,13 @@ def test_tissue_is_grown_where_it_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(grower, "write_tissue", fewer)
     for _ in range(2):
         assert len(open_task(GraphData("tissue", tmp_path / "new")).train) == 4
-    assert [config.out for config in grown] == [tmp_path / "new"]
+    assert [(config.out, config.specimens) for config in grown] == [(tmp_path / "new", 30), (tmp_path / "new", 5)]
+
+
+def test_tissue_that_is_not_complete_is_completed(tissue, tmp_path):
+    """As an interrupted process, or one that is still at work, leaves it: with the record, without all specimens."""
+    shutil.copytree(tissue, tmp_path / "tissue", ignore=shutil.ignore_patterns("T003.h5", "T006.h5", "softnce-cache"))
+    data = GraphData("tissue", tmp_path / "tissue")
+    task, whole = open_task(data), open_task(GraphData("tissue", tissue))
+    assert len(task.train) + len(task.test) == len(whole.train) + len(whole.test) == 10
+    assert all(torch.equal(a.x, b.x) for a, b in zip(task.train, whole.train, strict=True))

@@ -86,6 +86,23 @@ def test_a_run_whose_process_is_killed_is_done_again(tmp_path):
     assert sorted(one_per_core(survives_one_kill, places)) == places
 
 
+def starts_are_counted(place: str) -> str:
+    with open(place, "a") as file:
+        file.write("started\n")
+    if place.endswith("killed") and os.path.getsize(place) < 20:
+        os.kill(os.getpid(), 9)
+    time.sleep(3)
+    return place
+
+
+@pytest.mark.slow
+def test_a_killed_process_takes_no_other_run_with_it(tmp_path):
+    places = [str(tmp_path / name) for name in ("killed", "steady")]
+    assert sorted(one_per_core(starts_are_counted, places)) == places
+    assert (tmp_path / "steady").read_text().count("started") == 1
+    assert (tmp_path / "killed").read_text().count("started") == 3
+
+
 @pytest.mark.slow
 def test_a_run_that_is_killed_each_time_is_named():
     with pytest.raises(Killed, match=r"killed 3 times.*: 7$"):

@@ -20,6 +20,9 @@ TINY = [
     *("--classes", "[200, 300]", "--steps", "150", "--batch", "64", "--candidates", "128", "--negatives", "64"),
     *("--softmax_classes", "200", "--lrs", "[0.1, 0.3]", "--latent", "8", "--dim", "16", "--hidden", "32"),
     *("--noise", "0.2", "--tests", "300", "--skewed", "[200]", "--skewed_steps", "150", "--expected", "[200, 300]"),
+    *("--searched", "[200]", "--searched_largest", "[300]", "--searched_skewed", "[200]", "--searched_seeds", "2"),
+    *("--searched_batch", "32", "--searched_steps", "40", "--searched_dim", "8", "--searched_hidden", "16"),
+    *("--adam_lrs", "[0.1, 0.3]", "--adagrad_lrs", "[1.0]"),
 ]
 
 
@@ -169,7 +172,7 @@ def test_evaluations_end_with_the_last_step():
 
 
 def test_full_softmax_only_where_it_can_be_afforded():
-    wanted = classes.runs(classes.PRESETS["paper"])
+    wanted = [run for run in classes.runs(classes.PRESETS["paper"]) if not run.part]
     assert {run.classes for run in wanted if run.method == "softmax"} == {10_000, 100_000}
     assert {run.classes for run in wanted if run.method == "info-nce"} == {10_000, 100_000, 1_000_000}
     seen = {run.classes: run.steps * run.batch / run.classes for run in wanted}
@@ -180,17 +183,28 @@ def test_full_softmax_only_where_it_can_be_afforded():
 def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
     study = studies.load("classes")
     rows = study.results(finished).rows()
-    assert len(rows) == len(classes.runs(configuration())) == 2 * (5 + 4 + 4)
+    first = classes.runs(configuration())
+    assert len(first) == 2 * (5 + 4 + 4) + 4 * 3
+    assert len(rows) == len(first) + 4 * 2 + 4 * 2 + 4  # further seeds, skewed, a larger K
     before = (finished / "classes.jsonl").read_bytes()
     study.make(configuration("--out", str(finished)))
     assert (finished / "classes.jsonl").read_bytes() == before
 
     section = page.section(rows)
     figures = [block for block in section.blocks if isinstance(block, Figure)]
-    assert [figure.name for figure in figures] == ["time", "memory"]
+    assert [figure.name for figure in figures] == ["time", "processor", "memory"]
     for figure in figures:
         assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
-    table, beside, skewed = (block for block in section.blocks if isinstance(block, Table))
+    table, beside, skewed, searched, search = (block for block in section.blocks if isinstance(block, Table))
+    assert [row[-1] for row in searched.rows] == ["2"] * 4 + ["1"] * 4 + ["2"] * 4
+    assert len(search.rows) == 4
+    for one in findings.searched(rows):  # each with what its search, or that at fewer classes, found best
+        of_search = next(other for other in findings.searched(rows) if other.trials)
+        for method, further in one.rows.items():
+            tried = {key[1:]: value for key, value in of_search.trials.items() if key[0] == method}
+            used = {(row.config.get("table_optimiser", "sparse-adam"), row.config["lr"]) for row in further}
+            assert max(tried.values()) == tried[used.pop()]
+            assert not used
     assert len(beside.rows) == 2 * 4
     assert len(skewed.rows) == 4
     best = max(
@@ -206,7 +220,7 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
 def test_runs_of_other_lengths_are_no_further_seeds(finished):
     rows = studies.load("classes").results(finished).rows()
     shorter = [replace(row, config=row.config | {"steps": 10}, result=row.result | {"accuracy": 0.0}) for row in rows]
-    assert page.section(rows + shorter).blocks[2] == page.section(rows).blocks[2]
+    assert page.section(rows + shorter).blocks[3] == page.section(rows).blocks[3]
 
 
 @pytest.mark.slow
@@ -252,6 +266,32 @@ def test_the_claim_about_expected_info_nce(finished, accuracy, seconds, verdict)
         row("sampled-softmax", [0.11, 0.45, 0.9], [10, 29, 45]),
     ])["expected-classes"]  # fmt: skip
     assert found.verdict == verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ours", "verdict"), [(0.6, "beyond"), (0.2, "not reproduced")])
+def test_the_claim_with_a_search_is_by_seed_and_at_equal_time(finished, ours, verdict):
+    rows = studies.load("classes").results(finished).rows()
+
+    def row(method, seed, accuracy, seconds):
+        config = next(r.config for r in rows if r.config["method"] == method and "part" in r.config)
+        course = {"step": [1, 2], "seconds": seconds, "cpu_seconds": seconds, "accuracy": [0.0, accuracy]}
+        result = rows[0].result | {"accuracy": accuracy, "course": course}
+        return replace(rows[0], config=config | {"classes": 100_000, "seed": seed}, result=result)
+
+    made = [
+        one
+        for seed in (1, 2)
+        for one in (
+            row("info-nce", seed, 0.3, [0, 10]),
+            row("info-nce-more", seed, 0.4, [0, 10]),
+            row("sampled-softmax", seed, 0.8, [0, 20]),  # 0.4 after 10 s
+            row("expected-info-nce", seed, ours + 0.01 * seed, [0, 10]),
+        )
+    ]
+    (found,) = findings.searched(made)
+    assert found.lead("sampled-softmax").mean == pytest.approx(100 * (ours + 0.015 - 0.4))
+    assert findings.claims(made)["expected-classes"].verdict == verdict
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def test_the_miniature_shows_ours_and_the_papers_figures():
     picture, top1, top5 = page.miniature(rows)
     assert isinstance(picture, Figure)
     assert isinstance(top1, Table)
-    assert [panel.title.split(",")[0] for panel in picture.panels] == ["Banking77", "Banking77", "the paper: ImageNet"]
+    assert [panel.title.split(",")[0] for panel in picture.panels] == ["Banking77", "Banking77", "the paper"]
     nll = next(m for m in picture.panels[0].marks if isinstance(m, Points) and m.loss == "nll")
     assert nll.y == [pytest.approx(1.0)]
     cell = top1.rows[0][1 + list(page.LOSSES).index("nll")]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from softnce import SoftTargetInfoNCE, SoftTargets, functional
+from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets, functional
 from softnce.lab.bench import baselines
 from softnce.lab.studies.classes.sampled_softmax import sampled_softmax
 
@@ -27,12 +27,13 @@ FLOAT = 4
 
 @dataclass(frozen=True)
 class Size:
-    """N rows, M candidates (the batch itself where None), K classes, and d features for label tables."""
+    """N rows, M candidates (the batch itself where None), K classes, d features for label tables, and their device."""
 
     rows: int
     classes: int
     candidates: int | None = None
     dim: int = 256
+    device: str = "cpu"
 
     @property
     def m(self) -> int:
@@ -53,14 +54,17 @@ class Inputs:
     def _generator(self, offset: int) -> torch.Generator:
         return torch.Generator().manual_seed(self._seed + offset)
 
+    def _normal(self, rows: int, columns: int, offset: int) -> Tensor:
+        return torch.randn(rows, columns, generator=self._generator(offset)).to(self.size.device)
+
     @cached_property
     def logits(self) -> Tensor:
-        return torch.randn(self.size.rows, self.size.classes, generator=self._generator(1)).requires_grad_()
+        return self._normal(self.size.rows, self.size.classes, 1).requires_grad_()
 
     @cached_property
     def all_labels(self) -> Tensor:
         """(M,), the batch's own first."""
-        return torch.randint(self.size.classes, (self.size.m,), generator=self._generator(2))
+        return torch.randint(self.size.classes, (self.size.m,), generator=self._generator(2)).to(self.size.device)
 
     @cached_property
     def labels(self) -> Tensor:
@@ -70,11 +74,22 @@ class Inputs:
     def all_targets(self) -> SoftTargets:
         """M mixed pairs, smoothed, the batch's own first."""
         plain = SoftTargets.from_labels(self.all_labels, self.size.classes, smoothing=0.1)
-        return plain.mix(plain.flip(0), torch.rand(self.size.m, generator=self._generator(3)))
+        return plain.mix(plain.flip(0), torch.rand(self.size.m, generator=self._generator(3)).to(self.size.device))
 
     @cached_property
     def targets(self) -> SoftTargets:
         return self.all_targets[: self.size.rows]
+
+    @cached_property
+    def one_rate(self) -> Tensor:
+        """Probabilities of a batch mixed by one λ, as timm and torchvision return them."""
+        plain = SoftTargets.from_labels(self.labels, self.size.classes, smoothing=0.1)
+        return plain.mix(plain.flip(0), 0.3).dense()
+
+    @cached_property
+    def teacher(self) -> Tensor:
+        """Probabilities that are no pairs."""
+        return (3 * self._normal(self.size.rows, self.size.classes, 6)).softmax(1)
 
     @cached_property
     def all_probabilities(self) -> Tensor:
@@ -87,17 +102,17 @@ class Inputs:
     @cached_property
     def noise(self) -> Tensor:
         """η: class frequencies that fall by a factor of ten from the first class to the last."""
-        falling = torch.logspace(0, -1, self.size.classes)
+        falling = torch.logspace(0, -1, self.size.classes, device=self.size.device)
         return falling / falling.sum()
 
     @cached_property
     def features(self) -> Tensor:
-        return torch.randn(self.size.rows, self.size.dim, generator=self._generator(4)).requires_grad_()
+        return self._normal(self.size.rows, self.size.dim, 4).requires_grad_()
 
     @cached_property
     def table(self) -> Tensor:
         """Label embeddings (K, d)."""
-        rows = torch.randn(self.size.classes, self.size.dim, generator=self._generator(5))
+        rows = self._normal(self.size.classes, self.size.dim, 5)
         return rows.div_(math.sqrt(self.size.dim)).requires_grad_()
 
     @cached_property
@@ -136,6 +151,7 @@ class Case:
             loss = torch.compile(_with_own_code(loss), dynamic=False, fullgraph=True)
         leaves = (inputs.features, inputs.table) if self.family == "table" else (inputs.logits,)
         optimiser = inputs.optimiser if self.takes_step else None
+        on_host = inputs.size.device == "cpu"
 
         def step() -> None:
             loss(*leaves).backward()
@@ -143,6 +159,8 @@ class Case:
                 optimiser.step()
             for leaf in leaves:
                 leaf.grad = None
+            if not on_host:
+                torch.accelerator.synchronize()
 
         return step
 
@@ -205,10 +223,18 @@ def _ours(targets: Callable[[Inputs], Tensor | SoftTargets], **options: Any) -> 
             return lambda x: criterion(x, given)
         dense = isinstance(given, Tensor) and given.is_floating_point()
         candidates = SoftTargets.from_dense(inputs.all_probabilities) if dense else inputs.all_targets
-        own = torch.arange(inputs.size.rows)
+        own = torch.arange(inputs.size.rows, device=inputs.size.device)
         return lambda x: functional.soft_target_info_nce(
             x, given, inputs.noise, candidates=candidates, own=own, **options
         )
+
+    return loss
+
+
+def _expected(targets: Callable[[Inputs], Tensor | SoftTargets]) -> Callable[[Inputs], Callable]:
+    def loss(inputs: Inputs) -> Callable[[Tensor], Tensor]:
+        given, criterion = targets(inputs), ExpectedInfoNCE(inputs.noise)
+        return lambda x: criterion(x, given)
 
     return loss
 
@@ -217,7 +243,7 @@ def _ours_from_table(inputs: Inputs) -> Callable[[Tensor, Tensor], Tensor]:
     if inputs.size.candidates is None:
         criterion = SoftTargetInfoNCE(inputs.noise)
         return lambda z, y: criterion.linear(z, y, inputs.targets, sparse=True)
-    candidates, own = inputs.all_targets, torch.arange(inputs.size.rows)
+    candidates, own = inputs.all_targets, torch.arange(inputs.size.rows, device=inputs.size.device)
     return lambda z, y: functional.linear_soft_target_info_nce(
         z, y, inputs.targets, inputs.noise, candidates=candidates, own=own, sparse=True
     )
@@ -225,6 +251,7 @@ def _ours_from_table(inputs: Inputs) -> Callable[[Tensor, Tensor], Tensor]:
 
 def _sampled(inputs: Inputs) -> Callable[[Tensor, Tensor], Tensor]:
     negatives = torch.randint(inputs.size.classes, (inputs.size.m,), generator=torch.Generator().manual_seed(6))
+    negatives = negatives.to(inputs.size.device)
     index, weight = inputs.targets.index, inputs.targets.pair_weight() / 0.9  # its normaliser takes no smoothing
     assert index is not None
     return lambda z, y: sampled_softmax(z, y, index, weight, negatives, sparse=True)
@@ -278,6 +305,16 @@ _EAGER = [
         lambda s: _logits(s, 1),
         is_ours=True,
     ),
+    *(
+        Case(name, "soft", loss, lambda s: _logits(s, 2), is_ours=True)
+        for name, loss in {
+            "softnce, probabilities of one λ": _ours(lambda i: i.one_rate),
+            "softnce, a teacher's rows": _ours(lambda i: i.teacher),
+            "softnce expected, probabilities": _expected(lambda i: i.probabilities),
+            "softnce expected, MixUp pairs": _expected(lambda i: i.targets),
+            "softnce expected, a teacher's rows": _expected(lambda i: i.teacher),
+        }.items()
+    ),
     Case(REFERENCE["labels"], "labels", _cross_entropy(lambda i: i.labels), lambda s: _logits(s, 2)),
     Case("InfoNCE, fewest operations", "labels", _unchecked, lambda s: 2.0 * FLOAT * s.rows * (s.classes + s.m)),
     Case("softnce, labels", "labels", _ours(lambda i: i.labels), lambda s: _logits(s, 2), is_ours=True),
@@ -288,6 +325,7 @@ _EAGER = [
         lambda s: _logits(s, 2),
         is_ours=True,
     ),
+    Case("softnce expected, labels", "labels", _expected(lambda i: i.labels), lambda s: _logits(s, 2), is_ours=True),
     Case(
         REFERENCE["table"],
         "table",

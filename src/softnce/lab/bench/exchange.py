@@ -10,14 +10,14 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from softnce import SoftTargetInfoNCE, SoftTargets
+from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets
 from softnce.lab.bench.cases import Inputs, Size
 
 WORLD = 2
 
 
 def bytes_sent(rows: int, classes: int) -> dict[str, int]:
-    """What each rank sends in a step of soft target InfoNCE with ``rows`` rows per rank, by kind of target."""
+    """What each rank sends in a step of ``rows`` rows, by kind of target; in soft target InfoNCE unless said."""
     with tempfile.TemporaryDirectory() as directory:
         meeting = Path(directory, "ranks").as_uri()
         context = multiprocessing.get_context("spawn")
@@ -32,14 +32,15 @@ def _rank(rank: int, meeting: str, size: Size) -> dict[str, int]:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=WORLD)
     try:
-        inputs, criterion = Inputs(size, seed=rank), SoftTargetInfoNCE()
-        kinds: dict[str, torch.Tensor | SoftTargets] = {
-            "labels": inputs.labels,
-            "pairs": inputs.targets,
-            "dense": inputs.probabilities,
+        inputs, loss, expected = Inputs(size, seed=rank), SoftTargetInfoNCE(), ExpectedInfoNCE()
+        kinds: dict[str, tuple[torch.nn.Module, torch.Tensor | SoftTargets]] = {
+            "labels": (loss, inputs.labels),
+            "pairs": (loss, inputs.targets),
+            "dense": (loss, inputs.teacher),
+            "dense, expected InfoNCE": (expected, inputs.teacher),
         }
         sent = {}
-        for kind, targets in kinds.items():
+        for kind, (criterion, targets) in kinds.items():
             with _Sent() as collectives:
                 criterion(inputs.logits, targets).backward()
             sent[kind] = collectives.bytes

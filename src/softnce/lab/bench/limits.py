@@ -58,17 +58,32 @@ def _published(measured: Measured) -> list[Limit]:
     ]
 
 
+BOUNDS: dict[str, dict[tuple[int, int], float]] = {
+    PAIRS: {(1024, 1_000): 2.5, (1024, 10_000): 0.7, (1024, 100_000): 0.35},
+    "softnce, probabilities": {(1024, 1_000): 3.5, (256, 1_000): 2.0},
+    "softnce, probabilities of one λ": {(4096, 10): 4.0},
+    "softnce, labels": {(128, 100): 2.5, (1024, 1_000): 1.5},
+    "softnce, smoothed labels": {(128, 100): 2.5, (1024, 1_000): 1.5},
+    "softnce expected, labels": {(1024, 1_000): 1.3},
+    "softnce expected, MixUp pairs": {(1024, 1_000): 1.3, (1024, 10_000): 1.0, (1024, 100_000): 1.0},
+    "softnce expected, probabilities": {(1024, 1_000): 1.6},
+    "softnce expected, a teacher's rows": {(1024, 1_000): 1.6},
+}
+"""Times F.cross_entropy with the same targets, by N and K."""
+
+
 def _cross_entropy(measured: Measured) -> list[Limit]:
     found = []
-    for k, bound in ((1_000, 4.0), (10_000, 0.7), (100_000, 0.35)):
-        m = measured.get((PAIRS, 1024, k))
-        if m is not None and m.ratio is not None:
-            found.append(Limit(f"pairs over {REFERENCE['soft']}, N=1024, K={k:,}", bound, m.ratio.median))
-    for name in ("softnce, labels", "softnce, smoothed labels"):
-        for (case, n, k), m in measured.items():
-            if case == name and n >= k and m.ratio is not None:
-                what = f"{name.removeprefix('softnce, ')} over {REFERENCE['labels']}, N={n:,}, K={k:,}"
-                found.append(Limit(what, 1.5, m.ratio.median))
+    for name, bounds in BOUNDS.items():
+        for (n, k), bound in bounds.items():
+            m = measured.get((name, n, k))
+            if m is not None and m.ratio is not None:
+                what = f"{name.removeprefix('softnce, ')} over {REFERENCE[m.case.family]}, N={n:,}, K={k:,}"
+                found.append(Limit(what, bound, m.ratio.median))
+    for (name, n, k), m in measured.items():
+        eager = measured.get((name.removesuffix(", compiled"), n, k))
+        if m.case.is_compiled and m.case.is_ours and eager is not None:
+            found.append(Limit(f"{name} over eager, N={n:,}, K={k:,}", 1.0, m.over(eager)))
     return found
 
 

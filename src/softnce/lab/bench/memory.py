@@ -22,4 +22,11 @@ def own_process(threads: int) -> Iterator[Callable[[str, Size], int]]:
 
 def _peak(case: str, size: Size) -> int:
     gc.collect()
-    return peak_of(CASES[case].step(Inputs(size)))
+    step = CASES[case].step(Inputs(size))
+    if size.device == "cpu":
+        return peak_of(step)
+    step()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    return torch.cuda.max_memory_allocated() - before

@@ -25,6 +25,26 @@ def comparison(family: Family, measurements: Sequence[Measurement]) -> Table:
     return Table(TITLES[family], ["forward + backward", *map(_size, sizes)], rows)
 
 
+def summary(measurements: Sequence[Measurement]) -> str | None:
+    """What the largest size says of targets as people have them, in one sentence."""
+    found = {(m.case.name, m.size): m for m in measurements if m.ratio is not None and m.case.family != "table"}
+    if not found:
+        return None
+    size = max((size for _, size in found), key=lambda size: size.rows * size.classes)
+    named = {
+        "labels": "softnce, labels",
+        "MixUp as pairs": "softnce, MixUp pairs",
+        "MixUp as probabilities": "softnce, probabilities",
+        "expected InfoNCE of probabilities": "softnce expected, probabilities",
+    }
+    costs = [
+        f"{what} {_three(m.ratio.median)}×"
+        for what, name in named.items()
+        if (m := found.get((name, size))) is not None and m.ratio is not None
+    ]
+    return f"At {_size(size)} a step costs, against F.cross_entropy with the same targets: {', '.join(costs)}."
+
+
 def growth(exponents: Mapping[Axis, Mapping[str, Mapping[str, Exponent]]]) -> Table:
     """Exponents of time and memory in N, M and K."""
     names = list(dict.fromkeys(name for by_case in exponents.values() for name in by_case))

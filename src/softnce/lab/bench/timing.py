@@ -21,6 +21,29 @@ SHORTEST = 0.01
 """Least seconds of a single timing; faster steps are repeated within it."""
 
 
+class Load:
+    """How much of the time this thread was kept off the processor, while a ``with`` block ran."""
+
+    waited = 0.0
+
+    def __enter__(self) -> "Load":
+        self._wall, self._own = time.perf_counter(), time.thread_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        wall, own = time.perf_counter() - self._wall, time.thread_time() - self._own
+        self.waited = max(0.0, 1 - own / wall)
+
+    def warning(self, clock: Clock) -> str | None:
+        """What a reader must know of the times; None where the machine was quiet."""
+        if self.waited < 0.1:
+            return None
+        found = f"The machine was busy: for {100 * self.waited:.0f} % of the time other programs had the processor. "
+        if clock == "wall":
+            return found + "Times, and ratios of short steps, are not to be trusted; use --clock cpu --threads 1."
+        return found + "Processor time leaves that out, but caches are shared: compare ratios, not times."
+
+
 @dataclass(frozen=True)
 class Spread:
     """Median and quartiles."""

@@ -18,12 +18,14 @@ the table shows the ratio to F.cross_entropy within a round, the time, and the p
 
 Peak memory is traced at torch's allocator in a second process: gradients and everything temporary, not the inputs.
 Further tables: losses from features and a table of label embeddings, how cost grows with rows N, candidates M and
-classes K, the bytes that ranks exchange, and the limits that the losses should keep.
+classes K, the bytes that ranks exchange, and (--preset paper) the limits that the losses should keep. The last line
+says so if other programs kept the processor busy.
 
   softnce bench                               a minute; small sizes, a first look
   softnce bench --preset paper                the README's numbers: twenty minutes, 16 GB of memory, an idle machine
   softnce bench --sizes [[256,50000]]         your own N and K
   softnce bench --threads 1 --clock cpu       one thread, processor time: for a shared machine
+  softnce bench --device cuda                 on a GPU; wall time, and the peak of its allocator
   softnce bench RECIPE                        instead, the parts of an update of a recipe: network, loss, optimiser
 
 Results are written to OUT: bench.jsonl (one line per measurement, never overwritten), bench.md (the tables) and

@@ -30,10 +30,9 @@ def open_task(data: GraphData) -> NodeTask:
                 )
             return planetoid_task(folder, PLANETOID[data.kind])  # type: ignore[arg-type]
         if data.kind == "tissue":
-            from softnce.lab.data.tissue import TissueConfig, write_tissue
+            from softnce.lab.data.tissue import recorded, write_tissue
 
-            if not (folder / "tissue.json").exists():  # tissue grown by hand, with other settings, is taken as it is
-                write_tissue(TissueConfig(out=folder))
+            write_tissue(recorded(folder))  # also what another process, or an interrupted one, has not yet written
         return celltypegraph_task(folder, data.fold, data.protocol, transform)
     except FileNotFoundError as error:
         raise ValueError(f"data.dir {folder}: {error} (see docs/graphs.md)") from None

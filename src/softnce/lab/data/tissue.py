@@ -68,8 +68,9 @@ def write_tissue(config: TissueConfig) -> Path:
         raise ValueError(
             f"{record} was generated with {record.read_text().strip()}, not {settings}: use another folder"
         )
-    with replacing(record, shared=True) as partial:
-        partial.write_text(json.dumps(settings) + "\n")
+    if not record.exists():
+        with replacing(record, shared=True) as partial:
+            partial.write_text(json.dumps(settings) + "\n")
 
     stages = [STAGES[round(i)] for i in np.linspace(0, len(STAGES) - 1, config.stages)]
     paths = [config.out / layout.FOLDER / stages[i % config.stages] / f"T{i:03d}.h5" for i in range(config.specimens)]
@@ -80,6 +81,15 @@ def write_tissue(config: TissueConfig) -> Path:
         rng = np.random.default_rng([config.seed, i])
         write_specimen(paths[i], grow(cells, maturity, rng, config.noise, config.disagreement))
     return config.out
+
+
+def recorded(out: Path) -> TissueConfig:
+    """The settings that the tissue in ``out`` was generated with; the default ones if there is none."""
+    record = out / "tissue.json"
+    settings = json.loads(record.read_text()) if record.exists() else {}
+    if "cells" in settings:
+        settings["cells"] = tuple(settings["cells"])
+    return TissueConfig(out=out, **settings)
 
 
 def write_specimen(path: Path, contents: Mapping[str, np.ndarray]) -> None:

@@ -56,11 +56,11 @@ def for_other_samples(a: Sequence[Row], b: Sequence[Row]) -> Estimate | None:
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
         return None
-    return over_samples(*([_unpacked(of[seed]) for seed in seeds] for of in (ours, theirs)))
+    return over_samples([_unpacked(ours[seed]) for seed in seeds], [_unpacked(theirs[seed]) for seed in seeds])
 
 
-def _unpacked(right: str) -> np.ndarray:
-    return np.unpackbits(np.frombuffer(b64decode(right), dtype=np.uint8))
+def _unpacked(right: str) -> list[bool]:
+    return np.unpackbits(np.frombuffer(b64decode(right), dtype=np.uint8)).astype(bool).tolist()
 
 
 def over(rows: Sequence[Row], x: Callable[[Row], float], value: Value) -> dict[float, Estimate]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from softnce.lab.cores import cores
 
@@ -41,13 +41,16 @@ def one_per_core(
         runs: its arguments.
         shares: instead of one process per core, one for each of these values of CUDA_VISIBLE_DEVICES.
     """
-    waiting, slots = iter(runs), len(shares) if shares else cores()
-    pool: ProcessPoolExecutor | None = None
-    pending: dict[Future[Result], tuple[Run, int]] = {}
+    waiting = iter(runs)
+    # A process of its own for every slot: one that is killed takes no other run with it.
+    slots: list[str | None] = [*shares] if shares else [None] * cores()
+    pools = {_pool(share): share for share in slots}
+    idle = list(pools)
+    pending: dict[Future[Result], tuple[ProcessPoolExecutor, Run, int]] = {}
     again: list[tuple[Run, int]] = []
     try:
         while True:
-            while len(pending) < slots:
+            while idle:
                 if again:
                     run, attempt = again.pop()
                 else:
@@ -55,29 +58,31 @@ def one_per_core(
                         run, attempt = next(waiting), 1
                     except StopIteration:
                         break
-                pool = pool or _pool(slots, shares)
-                pending[pool.submit(perform, run)] = run, attempt
+                pool = idle.pop()
+                pending[pool.submit(perform, run)] = pool, run, attempt
             if not pending:
                 return
             done, _ = wait(pending, return_when=FIRST_COMPLETED)
-            if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
-                assert pool is not None
-                pool.shutdown()
-                pool = None
-                done = set(pending)  # the pool ends with one of its processes
             for future in done:
-                run, attempt = pending.pop(future)
+                pool, run, attempt = pending.pop(future)
                 if not isinstance(future.exception(), BrokenProcessPool):
+                    idle.append(pool)
                     yield future.result()
                 elif attempt == ATTEMPTS:
                     raise Killed(run)
                 else:
                     again.append((run, attempt + 1))
+                    share = pools.pop(pool)
+                    pool.shutdown()
+                    idle.append(fresh := _pool(share))
+                    pools[fresh] = share
     finally:
-        if pool is not None and pending:
-            _stop(pool)
-        elif pool is not None:
-            pool.shutdown()
+        busy = {pool for pool, _, _ in pending.values()}
+        for pool in pools:
+            if pool in busy:
+                _stop(pool)
+            else:
+                pool.shutdown()
 
 
 def gpu_shares(gpus: int) -> list[str]:
@@ -90,25 +95,22 @@ def gpu_shares(gpus: int) -> list[str]:
     return [",".join(names[start : start + gpus]) for start in range(0, count - gpus + 1, gpus)]
 
 
-def _pool(slots: int, shares: list[str] | None) -> ProcessPoolExecutor:
-    context = get_context("spawn")
-    free: Any = context.SimpleQueue() if shares else None
-    for share in shares or ():
-        free.put(share)
-    return ProcessPoolExecutor(slots, context, _start_worker, (os.getpid(), free))
+def _pool(share: str | None) -> ProcessPoolExecutor:
+    """One process, which starts with its first run."""
+    return ProcessPoolExecutor(1, get_context("spawn"), _start_worker, (os.getpid(), share))
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
-    """End the pool's processes now: a training saves its state on SIGTERM, anything else has nothing to keep."""
+    """End the pool's process now: a training saves its state on SIGTERM, anything else has nothing to keep."""
     processes = list(pool._processes.values()) if pool._processes else []
     pool.shutdown(wait=False, cancel_futures=True)
     for process in processes:
         process.terminate()
 
 
-def _start_worker(parent: int, free: Any) -> None:
-    if free is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = free.get()
+def _start_worker(parent: int, share: str | None) -> None:
+    if share is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = share
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     if "torch" in sys.modules:  # imported already, by the main module
         sys.modules["torch"].set_num_threads(1)

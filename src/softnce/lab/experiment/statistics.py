@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 MOST_SEEDS = 100_000
 """Beyond this a number of seeds is not worth stating."""
@@ -75,7 +76,7 @@ def seeds_needed(gap: Estimate, distance: float, power: float = 0.8) -> int | No
     return high
 
 
-def over_samples(ours: Sequence[Sequence[bool]], theirs: Sequence[Sequence[bool]], draws: int = 2000) -> Estimate:
+def over_samples(ours: ArrayLike, theirs: ArrayLike, draws: int = 2000) -> Estimate:
     """Mean difference in accuracy of paired seeds on the same samples, in points, for other seeds *and* other samples.
 
     A bootstrap with fixed random numbers draws seeds and samples anew, both with replacement; the interval holds the

@@ -43,7 +43,8 @@ def from_plain(mapping: dict[str, Any], *, source: str) -> AnyRecipe:
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in (None, *KINDS):
         raise ValueError(f"{source}: data.kind: got {kind!r}, need one of {', '.join(KINDS)}")
-    return from_mapping(Recipe if kind is None else KINDS[kind], mapping, source=source)
+    recipe_type: Any = Recipe if kind is None else KINDS[kind]
+    return from_mapping(recipe_type, mapping, source=source)
 
 
 def read(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:

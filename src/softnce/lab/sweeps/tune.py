@@ -109,12 +109,13 @@ class Search:
     ) -> None:
         try:
             import optuna
+            from optuna.storages.journal import JournalFileBackend
         except ModuleNotFoundError:
             raise ValueError("softnce tune needs optuna: pip install 'softnce[tune]'") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         out.mkdir(parents=True, exist_ok=True)
         self.out, self.space, self.metric, self.build = out, space, metric, build
-        backend = optuna.storages.journal.JournalFileBackend(str(out / "optuna.log"))
+        backend = JournalFileBackend(str(out / "optuna.log"))
         self.study = optuna.create_study(
             storage=optuna.storages.JournalStorage(backend),
             study_name="softnce",

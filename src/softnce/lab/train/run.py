@@ -110,7 +110,7 @@ def scored(recipe: AnyRecipe) -> dict[str, Any]:
         with prepared.claim:
             best = prepared.fit()["best"]
             test = evaluate(out, progress=False)
-    right = b64encode(np.packbits(test.right.numpy())).decode("ascii")
+    right = b64encode(np.packbits(test.right.numpy()).tobytes()).decode("ascii")
     return {"epoch": 1 + int(best["epoch"]), "held_out": best, "test": test.results, "right": right}
 
 

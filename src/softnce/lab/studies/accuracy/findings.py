@@ -72,7 +72,8 @@ def parts(rows: Sequence[Row]) -> list[Part]:
         else:
             title, on = f"a head on {NAMES[config['data']]} features", f"{NAMES[config['data']]} features"
         losses = {setting.loss: setting for setting in chosen(group)}
-        seeds = counted(max(map(len, losses.values()), default=0), "seed")
+        counts = sorted({len(setting) for setting in losses.values()}) or [0]
+        seeds = " or ".join([*map(str, counts[:-1]), counted(counts[-1], "seed")])
         found.append(Part(title, f"{on}, {seeds}", losses, tried(group), config.get("data") != "digits"))
     return found
 
@@ -124,7 +125,7 @@ def _claims(part: Part) -> dict[str, Finding]:
             "reproduced" if top1[DRAWN] < next_lowest else "not reproduced",
         ),
         "accuracy-top-5": Finding(
-            f"{top5[DRAWN]:.2f}; the highest is {TITLES[first]} with {top5[first]:.2f}",
+            f"{top5[DRAWN]:.2f}, the highest is {TITLES[first]} with {top5[first]:.2f}",
             part.on,
             "reproduced" if first == DRAWN else "not reproduced",
         ),

@@ -1,5 +1,6 @@
 """Trainings of every method at every number of classes, one after another: their time is measured."""
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from softnce.lab.configuration import option
+from softnce.lab.configuration import option, to_mapping
+from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.study import Outcome, StudyConfig, timed
-from softnce.lab.studies.classes.training import METHODS, Method, Run, train
+from softnce.lab.studies.classes.training import METHODS, Method, Run, TableOptimiser, train
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -35,6 +37,23 @@ class Config(StudyConfig):
     skewed: tuple[int, ...] = option((), "K of a problem with skewed frequencies, all but the full softmax")
     skewed_steps: int = option(600, "training steps of that problem", least=1)
     zipf: float = option(1.0, "exponent of those frequencies, 1/rank^zipf", above=0)
+    searched: tuple[int, ...] = option(
+        (10_000,), "K at which, in a smaller size, every method's optimiser and rate of the table are searched"
+    )
+    searched_largest: tuple[int, ...] = option((), "K trained with what was found at the largest of those")
+    searched_skewed: tuple[int, ...] = option((10_000,), "K with skewed frequencies trained with what was found there")
+    searched_seeds: int = option(3, "seeds there, besides that of the search; one at the largest K", least=1)
+    searched_steps: int = option(400, "training steps there, at least", least=1)
+    searched_views: int = option(10, "times every class is seen there, at least", least=1)
+    searched_batch: int = option(256, "N there, and as many drawn beside it", least=1)
+    searched_dim: int = option(32, "d there", least=1)
+    searched_hidden: int = option(128, "width of the network there", least=1)
+    adam_lrs: tuple[float, ...] = option(
+        (0.1, 0.3, 1.0, 3.0, 10.0), "rates of SparseAdam tried there", above=0, fewest=1
+    )
+    adagrad_lrs: tuple[float, ...] = option(
+        (1.0, 3.0, 10.0), "rates of row-wise Adagrad tried there", above=0, fewest=1
+    )
     softmax_classes: int = option(100_000, "K up to which the full softmax is run")
     softmax_seconds: float = option(400.0, "time after which the full softmax stops where it is", above=0)
     lrs: tuple[float, ...] = option((0.3,), "learning rates of the table, each tried", above=0, fewest=1)
@@ -58,6 +77,8 @@ PRESETS = {
     "quick": Config(
         classes=(2_000, 10_000), repeated=(), expected=(2_000, 10_000), skewed=(2_000,), skewed_steps=300, steps=300,
         views=6, batch=256, candidates=1024, negatives=256, softmax_classes=2_000, lrs=(0.3,), tests=500, dim=48,
+        searched=(2_000,), searched_largest=(), searched_skewed=(), searched_seeds=1, searched_steps=100,
+        searched_views=5, searched_batch=256, adam_lrs=(0.3,), adagrad_lrs=(3.0,),
     ),
     "paper": Config(),
 }  # fmt: skip
@@ -99,7 +120,59 @@ def runs(config: Config) -> list[Run]:
         ours = [one for one in again if one.method == "expected-info-nce"]
         again += [replace(one, others=others["info-nce-more"]) for one in ours]
     even = [run(method, classes, lr, 0) for classes in config.skewed for method, lr in shortcuts]
-    return [*wanted, *again, *(replace(one, zipf=config.zipf, steps=config.skewed_steps) for one in even)]
+    skewed = [replace(one, zipf=config.zipf, steps=config.skewed_steps) for one in even]
+    return [*wanted, *again, *skewed, *(run for classes in config.searched for run in trials(config, classes))]
+
+
+def trials(config: Config, classes: int) -> list[Run]:
+    """Every method with every optimiser and rate of the table, in the smaller size, for seed 0."""
+    rates: list[tuple[TableOptimiser, float]] = [("sparse-adam", lr) for lr in config.adam_lrs]
+    rates += [("row-adagrad", lr) for lr in config.adagrad_lrs]
+    steps = max(config.searched_steps, math.ceil(config.searched_views * classes / config.searched_batch))
+    return [
+        Run(
+            method, classes, lr, 0, steps, None, config.searched_batch,
+            others=0 if method == "info-nce" else config.searched_batch,
+            network_lr=config.network_lr, mix_alpha=config.mix_alpha, noise=config.noise, latent=config.latent,
+            dim=config.searched_dim, hidden=config.searched_hidden, tests=config.tests,
+            part="searched", table_optimiser=optimiser,
+        )
+        for method in METHODS
+        if method != "softmax"
+        for optimiser, lr in rates
+    ]  # fmt: skip
+
+
+def follow_up(config: Config, rows: Sequence[Row]) -> list[Run]:
+    """Further seeds of each method with the optimiser and the rate that were best; the largest K come last."""
+    found: list[Run] = []
+    best: dict[Method, Run] = {}
+    for classes in sorted(config.searched):
+        best = chosen(trials(config, classes), rows)
+        found += [replace(run, seed=seed) for run in best.values() for seed in range(1, 1 + config.searched_seeds)]
+    for classes in config.searched_skewed:
+        again = [replace(_sized(config, run, classes), zipf=config.zipf) for run in best.values()]
+        found += [replace(run, seed=seed) for run in again for seed in range(1, 1 + config.searched_seeds)]
+    return found + [
+        replace(_sized(config, run, classes), seed=1) for classes in config.searched_largest for run in best.values()
+    ]
+
+
+def _sized(config: Config, run: Run, classes: int) -> Run:
+    return replace(run, classes=classes, steps=trials(config, classes)[0].steps)
+
+
+def chosen(tried: Sequence[Run], rows: Sequence[Row]) -> dict[Method, Run]:
+    """By method, the run that ended with the highest accuracy; none where one of its trials is not finished."""
+    accuracy = {json.dumps(row.config, sort_keys=True): float(row.result["accuracy"]) for row in rows}
+    ended = {run: accuracy.get(json.dumps(to_mapping(run), sort_keys=True)) for run in tried}
+    found: dict[Method, Run] = {}
+    for method in METHODS:
+        of_method = {run: value for run, value in ended.items() if run.method == method}
+        finished = {run: value for run, value in of_method.items() if value is not None}
+        if finished and len(finished) == len(of_method):
+            found[method] = max(finished, key=finished.__getitem__)
+    return found
 
 
 def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:

@@ -25,9 +25,15 @@ from softnce.lab.experiment.memory import peak_of
 from softnce.lab.studies.classes.problem import Problem, mixed
 from softnce.lab.studies.classes.sampled_softmax import sampled_softmax
 from softnce.losses import ContrastiveLoss
+from softnce.optimisers import RowAdagrad
 
 Method = Literal["info-nce", "info-nce-more", "expected-info-nce", "sampled-softmax", "softmax"]
 METHODS: tuple[Method, ...] = get_args(Method)
+TableOptimiser = Literal["sparse-adam", "row-adagrad"]
+TABLE_OPTIMISERS: dict[TableOptimiser, type[torch.optim.SparseAdam | RowAdagrad]] = {
+    "sparse-adam": torch.optim.SparseAdam,
+    "row-adagrad": RowAdagrad,
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,10 @@ class Run:
     hidden: int
     tests: int
     zipf: float = later(0.0, "exponent of the classes' frequencies")
+    part: Literal["", "searched"] = later("", "which part of the study; that with a search is smaller")
+    table_optimiser: Literal["sparse-adam", "row-adagrad"] = later(
+        "sparse-adam", "of the table; of the full softmax's it is Adam"
+    )
 
 
 class Model(nn.Module):
@@ -66,7 +76,7 @@ class Model(nn.Module):
         )
         sparse = run.method != "softmax"
         self.head = LabelEmbeddingHead(run.dim, run.classes, sparse=sparse)
-        table = torch.optim.SparseAdam if sparse else torch.optim.Adam
+        table = TABLE_OPTIMISERS[run.table_optimiser] if sparse else torch.optim.Adam
         self.optimisers: list[torch.optim.Optimizer] = [
             torch.optim.Adam(self.network.parameters(), lr=run.network_lr),
             table([self.head.weight], lr=run.lr),

@@ -42,7 +42,7 @@ class Config(StudyConfig):
 
 
 PRESETS = {
-    "quick": Config(seeds=2, texts=("requests",), heads=("linear",), batch=8, epochs=1, rates=(1e-3,), image_epochs=0),
+    "quick": Config(seeds=1, texts=("requests",), heads=("linear",), batch=8, epochs=1, rates=(1e-3,), image_epochs=0),
     "paper": Config(),
 }
 

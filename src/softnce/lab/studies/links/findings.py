@@ -86,8 +86,7 @@ def finals(rows: Sequence[Row]) -> dict[Key, Trained]:
     settings: dict[Any, list[Row]] = {}
     for row in rows:
         if row.config["is_final"]:
-            key = setting_key({**row.config, "lr": None}), row.config["lr"]
-            settings.setdefault(key, []).append(row)
+            settings.setdefault((setting_key({**row.config, "lr": None}), row.config["lr"]), []).append(row)
     best: dict[Key, Trained] = {}
     for trained in map(Trained, settings.values()):
         config = trained.config

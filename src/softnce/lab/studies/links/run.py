@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -108,7 +108,7 @@ def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:
         title = f"{run.graph}, {run.model}, {run.loss}, lr {run.lr:g}, N3 {run.n3:g}"
         task = progress.add_task(title, total=run.epochs)
 
-        def on_epoch(mrr: float, task=task, title=title) -> None:
+        def on_epoch(mrr: float, task: Any = task, title: str = title) -> None:
             progress.update(task, advance=1, description=f"{title}: MRR {mrr:.4f}")
 
         with torch.random.fork_rng(devices=[]):

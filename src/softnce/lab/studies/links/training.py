@@ -114,8 +114,8 @@ class Batches:
         if not self.run.negatives:
             return Rows(entity, relation, *targets.compact())
         negatives = torch.multinomial(self.marginal, self.run.negatives, replacement=True)
-        classes, targets, drawn = targets.compact(SoftTargets.from_labels(negatives, self.graph.entities))
-        return Rows(entity, relation, classes, targets, draws=drawn.class_mass())
+        classes, *compact = targets.compact(SoftTargets.from_labels(negatives, self.graph.entities))
+        return Rows(entity, relation, classes, compact[0], draws=compact[1].class_mass())
 
     def _questions(self, part: Tensor) -> Rows:
         """A question weighs as many triples as it has answers: the sum over an epoch is that over its triples."""
@@ -152,7 +152,7 @@ def _losses(run: Run, logits: Tensor, rows: Rows, marginal: Tensor) -> Tensor:
     targets = rows.targets
     if rows.classes is None:
         return functional.soft_target_cross_entropy(logits, targets, reduction="none")
-    if run.loss == "sampled-softmax":
+    if run.loss == "sampled-softmax" and rows.draws is not None:
         return _sampled_softmax(logits, targets.labels, rows.draws, run.negatives * marginal[rows.classes])
     eta = marginal[rows.classes]
     if run.loss == "grouped-info-nce":

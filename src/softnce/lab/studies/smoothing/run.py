@@ -29,7 +29,7 @@ class Config(StudyConfig):
     expected_seeds: int = option(3, "those of expected InfoNCE", least=1)
     data: Source = option("cifar100", "data set")
     smoothing: tuple[float, ...] = option((0.0, 0.05, 0.1, 0.2, 0.3, 0.5), "ε", least=0, below=1)
-    expected_smoothing: tuple[float, ...] = option((), "ε of expected InfoNCE; also among those above")
+    expected_smoothing: tuple[float, ...] = option((0.0, 0.1, 0.3), "ε of expected InfoNCE; also among those above")
     epochs: int = option(3, "passes over the training set", least=1)
     batch: int = option(256, "rows per batch", least=2)
     hidden: int = option(256, "width of the head's hidden layers", least=1)
