@@ -155,7 +155,7 @@ def test_a_run_that_cannot_go_on_says_so(tmp_path, capsys):
     with pytest.raises(SystemExit, match=r"no checkpoint \S*best\.ckpt; there is \S*last\.ckpt"):
         evaluate.main([str(tmp_path)])
     (tmp_path / "last.ckpt").write_bytes(b"")
-    with pytest.raises(SystemExit, match=r"last\.ckpt is damaged \(it ends too early\)"):
+    with pytest.raises(SystemExit, match=r"last\.ckpt is damaged \(it is truncated, damaged or no file"):
         train.main(["--resume", str(tmp_path)])
     (tmp_path / "last.ckpt").unlink()
     train.main(["--resume", str(tmp_path)])

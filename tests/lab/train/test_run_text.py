@@ -115,9 +115,10 @@ def test_mixup_mixes_embeddings_not_tokens():
 
 
 def test_the_recipe_of_text_is_read_from_the_command_line(tmp_path):
-    recipe, out, resume = parse(["laptop/clinc150", "--model.dropout", "0", "--out", str(tmp_path)])
+    (training,) = parse(["laptop/clinc150", "--model.dropout", "0", "--out", str(tmp_path)]).trainings
+    recipe = training.recipe
     assert isinstance(recipe, TextRecipe)
-    assert (recipe.data.kind, recipe.model.dropout, out, resume) == ("clinc150", 0.0, tmp_path, False)
+    assert (recipe.data.kind, recipe.model.dropout, training.out) == ("clinc150", 0.0, tmp_path)
 
 
 @pytest.mark.parametrize(
