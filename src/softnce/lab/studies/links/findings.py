@@ -143,7 +143,7 @@ def _time(found: dict[Key, Trained]) -> Finding | None:
         verdict = "beyond"
     elif any(trained.time_to(TARGET) is not None for loss, trained in there.items() if loss in FULL):
         verdict = "not reproduced"
-    return Finding(", ".join(words), f"FB15k-237, processor time to validation MRR {TARGET}", verdict)
+    return Finding(", ".join(words), f"FB15k-237, processor time to validation MRR {TARGET}, one setting each", verdict)
 
 
 def _soft(found: dict[Key, Trained]) -> Finding | None:
