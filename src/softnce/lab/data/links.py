@@ -99,15 +99,19 @@ class LinkGraph:
         return ~(seen[triples[:, 0]] & seen[triples[:, 2]])
 
 
-@cache
 def named(name: str) -> LinkGraph:
     """The graph of that name from the folder links of the one that SOFTNCE_DATA names; ``generated``: a small one."""
     if name == "generated":
-        return generated()
+        return generated()  # quick to make anew
     folder = os.environ.get("SOFTNCE_DATA")
     if not folder:
         raise ValueError(f"SOFTNCE_DATA is not set: need the folder above links/{name}/train.txt")
-    return read(Path(folder) / "links" / name)
+    return _read_once(Path(folder) / "links" / name)
+
+
+@cache
+def _read_once(folder: Path) -> LinkGraph:
+    return read(folder)
 
 
 def read(folder: str | Path) -> LinkGraph:
