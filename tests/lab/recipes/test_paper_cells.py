@@ -69,7 +69,7 @@ def test_cell_trains_at_real_size(name, data, tmp_path):
         optimiser=replace(recipe.optimiser, batch=2),
         # without warm-up, whose first step has the learning rate 0
         schedule=replace(recipe.schedule, max_steps=steps, warmup_epochs=0.0),
-        compute=replace(recipe.compute, accelerator="cpu", precision="32"),
+        compute=replace(recipe.compute, accelerator="cpu", precision="32", micro_batch=0),
     )
     run = prepare(recipe, tmp_path / "run")
     network = run.classifier.model
