@@ -54,7 +54,8 @@ def opened(browser, page):
     """The page, freshly loaded on a wide light screen, its first figure in sight."""
     browser.resize(1200)
     browser.prefer("light")
-    browser.open(page)
+    browser.open(page.as_uri())
+    browser.run("until(() => window.Plotly)")  # each chart is drawn when it comes in sight
     browser.run("document.querySelector('figure').scrollIntoView()")
     browser.run("until(() => document.querySelectorAll('.main-svg').length >= 4)")
     return browser
