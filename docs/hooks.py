@@ -6,7 +6,7 @@ from typing import Any
 
 import griffe
 
-LONG = 40  # characters of a cell that is tall and narrow on a phone, if there are two more
+LONG = 30  # characters of a cell that is tall and narrow on a phone, if there are two more
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -25,25 +25,26 @@ def _breakable(table: str) -> str:
 
 
 def _labelled(table: str) -> str:
-    """Cells of a table with long cells are labelled by their column; ``site.css`` shows its rows as cards on phones."""
-    heads, cells = (
-        [re.sub(r"<.*?>", "", cell).strip() for cell in re.findall(rf"<{tag}\b.*?>(.*?)</{tag}>", table, re.DOTALL)]
-        for tag in ("th", "td")
-    )
-    columns = [cells[column :: len(heads)] for column in range(len(heads))]
-    if len(columns) < 3 or all(sum(map(len, column)) <= LONG * len(column) for column in columns[1:]):
-        return table
-    labels = cycle(heads)
-    labelled = re.sub(r"<td\b", lambda _: f'<td data-label="{next(labels)}"', table)
-    return labelled.replace("<table>", "<table data-cards>")
+    """Say which cells are long. ``site.css`` shows rows as cards on phones, but for tables of numbers."""
+    texts = [re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td\b.*?>(.*?)</td>", table, re.DOTALL)]
+    heads = [re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<th\b.*?>(.*?)</th>", table, re.DOTALL)]
+    columns = [texts[column :: len(heads)] for column in range(1, len(heads))]
+    long = any(sum(map(len, column)) > LONG * len(column) for column in columns)
+    if long and len(heads) > 2 and "text-align: right" not in table:
+        labels = cycle(heads)
+        table = re.sub(r"<td\b", lambda _: f'<td data-label="{next(labels)}"', table)
+        return table.replace("<table>", "<table data-cards>")
+    cells = iter(texts)
+    return re.sub(r"<td\b", lambda cell: cell[0] + " data-long" * (len(next(cells)) > 2 * LONG), table)
 
 
-class Roles(griffe.Extension):
-    """``:func:`~softnce.noise.smoothed``` in a docstring becomes a link to that entry, if the site has it."""
+class Docstrings(griffe.Extension):
+    """Docstrings are written for ``help()``: roles become links to entries that the site has, examples become code."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
-            obj.docstring.value = re.sub(r":(?:func|class|mod|meth|attr):`(~?)([\w.]+)`", _link, obj.docstring.value)
+            linked = re.sub(r":(?:func|class|mod|meth|attr):`(~?)([\w.]+)`", _link, obj.docstring.value)
+            obj.docstring.value = re.sub(r"^>>> .*(?:\n.+)*", r"```pycon\n\g<0>\n```", linked, flags=re.MULTILINE)
 
 
 def _link(role: re.Match[str]) -> str:
