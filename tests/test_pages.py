@@ -31,6 +31,38 @@ def test_examples_run(page: str) -> None:
         exec(compile(block, page, "exec"), namespace)
 
 
+@pytest.mark.parametrize("block", examples("README.md"), ids=lambda block: block.splitlines()[-1][:40])
+def test_each_example_of_the_readme_can_be_pasted_alone(block: str) -> None:
+    exec(compile(block, "README.md", "exec"), {})
+
+
+def advice(page: str) -> list[tuple[str, set[str], str]]:
+    """Rows of the page's table of losses: study, losses to use, the cell of measured numbers."""
+    rows = re.findall(
+        r"^\|.*\| ([^|]+) \| ([^|]+ \(`([\w-]+)`\)) \|$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE
+    )
+    return [(study, set(re.findall(r"`(\w+)", use.split(", not ")[0])), cell) for use, cell, study in rows]
+
+
+def numbers(text: str) -> list[str]:
+    return re.findall(r"[−+]?\d[\d,]*(?:\.\d+)?", re.sub(r"\w-\d+|\d-\w+", "", text))
+
+
+def test_the_readme_advises_what_the_whole_table_does() -> None:
+    """Every row of README's table is a row of docs/which-loss.md, its losses the same, its numbers rounded at most."""
+    whole, short = advice("docs/which-loss.md"), advice("README.md")
+    assert len(short) == 6
+    for study, losses, cell in short:
+        matches = [row for row in whole if row[:2] == (study, losses)]
+        assert matches, f"README advises {sorted(losses)} from {study}; docs/which-loss.md does not"
+        said = [number for _, _, measured in matches for number in numbers(measured)]
+        for number in numbers(cell):
+            digits = len(number.partition(".")[2])
+            value = float(number.replace("−", "-").replace(",", ""))
+            rounded = {round(float(other.replace("−", "-").replace(",", "")), digits) for other in said}
+            assert value in rounded, f"README says {number} of {study}; docs/which-loss.md has {said}"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / page).read_text()):

@@ -122,6 +122,20 @@ def test_nothing_is_cut_off(opened, width):
     assert cut == []
 
 
+def test_a_phone_shows_answers_and_unfolds_figures(opened):
+    opened.resize(390)
+    shown = "document.querySelector('#noise-samples figure').checkVisibility()"
+    opened.run(f"until(() => !{shown})")
+    assert opened.run("document.querySelector('#noise-samples .summary').checkVisibility()")
+    opened.run("document.querySelector('#noise-samples details.study > summary').click()")
+    opened.run(f"until(() => {shown})")
+    opened.resize(1200)
+    opened.run("document.querySelector('#noise-samples details.study').open = false")
+    opened.resize(390)
+    opened.resize(1200)
+    opened.run(f"until(() => {shown})")  # never folded on a wide screen, where nothing unfolds it
+
+
 def test_a_loss_is_switched_off_and_on_everywhere(opened):
     opened.run("document.querySelector('button[data-loss=nll]').click()")
     assert traces(opened) == {"NLL": False, "InfoNCE": True, "soft target cross-entropy": True}
