@@ -46,8 +46,12 @@ def made(tmp_path, capsys, monkeypatch):
             drawing.draw(figure)
         for finding in study.judge(rows).values():
             assert finding.ours
-        assert study.page.section(rows[:1]).title, "an interrupted study has a page too"
-        study.judge(rows[:1])
+        try:
+            assert study.page.section(rows[:1]).title, "an interrupted study has a page too"
+            study.judge(rows[:1])
+        except ValueError as error:  # or says that it has none yet
+            if not str(error).endswith(f"; run softnce study {name} again"):
+                raise
         return rows
 
     return make
