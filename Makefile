@@ -4,7 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= results/reproduce
 
-.PHONY: reproduce test check lint docs clean
+.PHONY: reproduce test check lint fast docs clean
+# one process per core, each on one thread
+TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal
 
 reproduce: .venv/lab
 	$(BIN)/softnce study density --preset paper --out $(OUT)
@@ -13,10 +15,13 @@ reproduce: .venv/lab
 	$(BIN)/softnce report $(OUT)
 
 test: .venv/installed lint
-	$(BIN)/python -m pytest
+	$(TESTS)
 
-check: .venv/installed lint
-	$(BIN)/python -m pytest -q -m "not slow"
+check: .venv/installed
+	$(MAKE) --no-print-directory -j2 --output-sync lint fast
+
+fast: .venv/installed
+	$(TESTS) -q -m "not slow"
 
 lint: .venv/installed
 	$(BIN)/ruff check .

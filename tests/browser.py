@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TIMEOUT = 30
+TIMEOUT = 60
 # Chromium reads commands from descriptor 3 and writes answers to 4.
 LAUNCH = """
 import os, sys

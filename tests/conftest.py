@@ -1,5 +1,6 @@
-"""Shared by all tests: a browser, and a quiet, reproducible hypothesis."""
+"""Shared by all tests: a browser, a quiet, reproducible hypothesis, processes that import the heavy packages once."""
 
+import multiprocessing
 import shutil
 from collections.abc import Iterator
 
@@ -8,9 +9,13 @@ import torch
 from browser import Browser
 from hypothesis import HealthCheck, settings
 
+from softnce.lab.experiment import parallel
+
 settings.register_profile("softnce", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("softnce")
 torch.manual_seed(0)
+parallel.PRELOADED += ["softnce.lab.train.run", "torch.distributed.fsdp"]  # in a suite many processes use them
+multiprocessing.set_forkserver_preload(parallel.PRELOADED)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import on_ranks
 
 import softnce.calibration as calibration
 from softnce.calibration import (
@@ -207,13 +208,13 @@ def test_fit_temperature_stops_at_its_limits():
 
 
 @pytest.mark.slow
-def test_meter_gathers_over_processes(tmp_path):
+def test_meter_gathers_over_processes():
     logits, targets = problem(10, 3, False, 7)
-    torch.multiprocessing.spawn(_gathering_rank, (str(tmp_path / "store"), logits, targets), nprocs=2)
+    on_ranks(_gathering_rank, 2, logits, targets)
 
 
-def _gathering_rank(rank, store, logits, targets):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+def _gathering_rank(rank, logits, targets):
+    torch.distributed.init_process_group("gloo")
     whole, part = CalibrationMeter(), CalibrationMeter()
     whole.update(logits, targets)
     rows = slice(0, 7) if rank == 0 else slice(7, 10)

@@ -13,7 +13,7 @@ MODULES = {"faiss-cpu": "faiss", "pillow": "PIL", "pyyaml": "yaml", "scikit-lear
 """Distributions whose module has another name."""
 THROUGH_OTHERS = {"onnx", "onnxscript", "tensorboard", "wandb"}
 """What torch and Lightning import where they are asked for ONNX or a logger."""
-COMMANDS = {"hatchling", "mypy", "ruff"}
+COMMANDS = {"hatchling", "mypy", "pytest_xdist", "ruff"}
 SKIPPED_WITHOUT = {"accelerate", "transformers"}
 """Of tests in other people's training loops, which run where those are installed."""
 

@@ -2,15 +2,12 @@
 
 import contextlib
 import itertools
-import pickle
-import socket
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from batches import make_targets
+from ranks import on_ranks
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -154,24 +151,17 @@ def accumulate(rank: int, world: int, sharded: bool) -> list[float]:
     return torch.cat([g.flatten() for g in gradients]).tolist()
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def every_case(rank: int, world: int, port: int, results: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+def every_case(rank: int) -> dict:
+    dist.init_process_group("gloo")
+    world = dist.get_world_size()
     found = {}
+    model = DistributedDataParallel(problem([1], "labels")[0])  # every problem starts from the same weights
     for split, kind, name, weighted in itertools.product(SIZES, KINDS, LOSSES, [False, True]):
         sizes = SIZES[split][:world]
-        model, x, targets, weight = problem(sizes, kind)
+        _, x, targets, weight = problem(sizes, kind)
         rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
         mine = weight[rows] if weighted else None
-        found[split, kind, name, weighted] = step(
-            DistributedDataParallel(model), LOSSES[name](), x[rows], targets[rows], mine
-        )
+        found[split, kind, name, weighted] = step(model, LOSSES[name](), x[rows], targets[rows], mine)
     sizes = SIZES["empty rank"][:world]
     rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     found["label table"] = label_table([5] * world, rank)
@@ -210,19 +200,17 @@ def every_case(rank: int, world: int, port: int, results: Path) -> None:
     mismatch = make_targets("labels", 2, K + rank, torch.Generator())
     with pytest.raises(ValueError, match="different numbers of classes"):
         gather_targets(mismatch)
-    (results / f"{rank}.pickle").write_bytes(pickle.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module", params=[pytest.param(n, marks=pytest.mark.slow) for n in (2, 4)])
-def processes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    world, results = request.param, tmp_path_factory.mktemp("ranks")
-    mp.spawn(every_case, args=(world, free_port(), results), nprocs=world)
-    return {rank: pickle.loads((results / f"{rank}.pickle").read_bytes()) for rank in range(world)}
+def processes(request: pytest.FixtureRequest) -> list[dict]:
+    return on_ranks(every_case, request.param)
 
 
-def test_processes_equal_one_process(processes: dict) -> None:
+def test_processes_equal_one_process(processes: list[dict]) -> None:
     world = len(processes)
     for split, kind, name, weighted in itertools.product(SIZES, KINDS, LOSSES, [False, True]):
         model, x, targets, weight = problem(SIZES[split][:world], kind)
@@ -233,14 +221,14 @@ def test_processes_equal_one_process(processes: dict) -> None:
             assert error <= 1e-12, f"{split}, {kind}, {name}, weighted {weighted}, rank {rank}: {error}"
 
 
-def test_a_rank_without_rows_takes_part_from_a_table_too(processes: dict) -> None:
+def test_a_rank_without_rows_takes_part_from_a_table_too(processes: list[dict]) -> None:
     world = len(processes)
     one = torch.tensor(from_table(SIZES["empty rank"][:world], slice(None)), dtype=torch.float64)
     many = torch.tensor([processes[rank]["from table"] for rank in range(world)], dtype=torch.float64)
     torch.testing.assert_close(many.mean(0), one, rtol=0, atol=1e-12)  # DDP averages gradients
 
 
-def test_a_head_with_sparse_gradients_trains_under_ddp(processes: dict) -> None:
+def test_a_head_with_sparse_gradients_trains_under_ddp(processes: list[dict]) -> None:
     world = len(processes)
     one = torch.tensor(label_table([5] * world, None), dtype=torch.float64)
     for rank in range(world):
@@ -248,7 +236,7 @@ def test_a_head_with_sparse_gradients_trains_under_ddp(processes: dict) -> None:
         torch.testing.assert_close(many, one, rtol=0, atol=1e-12)
 
 
-def test_a_sharded_head_trains_with_dense_gradients(processes: dict) -> None:
+def test_a_sharded_head_trains_with_dense_gradients(processes: list[dict]) -> None:
     world = len(processes)
     one = torch.tensor(sharded_table([5] * world, None), dtype=torch.float64)
     for rank in range(world):
@@ -256,7 +244,7 @@ def test_a_sharded_head_trains_with_dense_gradients(processes: dict) -> None:
         torch.testing.assert_close(many, one, rtol=0, atol=1e-12)
 
 
-def test_gradients_and_values_of_sum_add_up(processes: dict) -> None:
+def test_gradients_and_values_of_sum_add_up(processes: list[dict]) -> None:
     world = len(processes)
     model, x, targets, _ = problem([3] * world, "mixed")
     value = SoftTargetInfoNCE()(model(x), targets)
@@ -265,7 +253,7 @@ def test_gradients_and_values_of_sum_add_up(processes: dict) -> None:
     torch.testing.assert_close(many, torch.tensor(one, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-def test_a_group_keeps_to_itself(processes: dict) -> None:
+def test_a_group_keeps_to_itself(processes: list[dict]) -> None:
     world = len(processes)
     model, x, targets, _ = problem([3] * world, "mixed")
     for rank in range(world):
@@ -274,7 +262,7 @@ def test_a_group_keeps_to_itself(processes: dict) -> None:
         assert processes[rank]["group"] == pytest.approx(one, rel=1e-12)
 
 
-def test_an_impossible_class_does_not_spoil_the_loss_of_many(processes: dict) -> None:
+def test_an_impossible_class_does_not_spoil_the_loss_of_many(processes: list[dict]) -> None:
     world = len(processes)
     one = impossible_class(SIZES["empty rank"][:world], slice(None))
     for rank in range(world):
@@ -282,7 +270,7 @@ def test_an_impossible_class_does_not_spoil_the_loss_of_many(processes: dict) ->
 
 
 @pytest.mark.parametrize("way", ["accumulated", "sharded"])
-def test_accumulation_and_sharding_equal_one_process(processes: dict, way: str) -> None:
+def test_accumulation_and_sharding_equal_one_process(processes: list[dict], way: str) -> None:
     world = len(processes)
     model, x, targets, _ = problem([6] * world, "mixed")
     SoftTargetInfoNCE()(model(x), targets).backward()
@@ -292,7 +280,7 @@ def test_accumulation_and_sharding_equal_one_process(processes: dict, way: str) 
         torch.testing.assert_close(many, one, rtol=0, atol=1e-12)
 
 
-def test_what_is_exchanged_is_pairs(processes: dict) -> None:
+def test_what_is_exchanged_is_pairs(processes: list[dict]) -> None:
     """N = 1024 a rank, K = 1000, MixUp: two int32 and two float32 a row, under 1/200 of dense rows."""
     (_, header), (block_type, block) = processes[0]["bytes"]
     assert header == 64

@@ -6,17 +6,13 @@ step exact is the code of the examples.
 """
 
 import os
-import pickle
-import socket
 import tempfile
-import time
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from example_files import example
+from ranks import on_ranks
 from torch import Tensor, nn
 
 from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets
@@ -25,7 +21,6 @@ from softnce.lab.models import torchvision_operators  # noqa: F401  (transformer
 N, K, DIM, RATE = 24, 5, 6, 0.5
 LOSSES = {"soft target": SoftTargetInfoNCE, "expected": ExpectedInfoNCE}
 EXACT = 1e-6
-TIMEOUT = 600
 
 
 def problem() -> tuple[Tensor, Tensor]:
@@ -124,34 +119,21 @@ NEEDS = {
 INSTALLED = [loop for loop, module in NEEDS.items() if find_spec(module) is not None]
 
 
-def one_rank(rank: int, world: int, port: int, results: str) -> None:
-    torch.set_num_threads(1)
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "ACCELERATE_USE_CPU": "true", "HF_HUB_OFFLINE": "1",
-    }  # fmt: skip
+def one_rank(rank: int, world: int) -> dict:
+    os.environ |= {"ACCELERATE_USE_CPU": "true", "HF_HUB_OFFLINE": "1"}
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for loop in INSTALLED:
             for name in LOSSES:
                 for parts in (1, 3):
                     found[loop, name, parts] = LOOPS[loop](name, rank, world, parts, folder).tolist()
-    if rank == 0:
-        Path(results).write_bytes(pickle.dumps(found))
+    return found
 
 
 @pytest.fixture(scope="module", params=[1, 2])
-def weights(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict:
+def weights(request: pytest.FixtureRequest) -> dict:
     """After one step of every loop, on as many processes."""
-    world, results = request.param, tmp_path_factory.mktemp("loops") / "found.pkl"
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    context = mp.spawn(one_rank, (world, port, str(results)), nprocs=world, join=False)
-    deadline = time.monotonic() + TIMEOUT
-    while not context.join(timeout=5):  # True once all have ended
-        assert time.monotonic() < deadline, "the processes hang"
-    return pickle.loads(results.read_bytes())
+    return on_ranks(one_rank, request.param, request.param)[0]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from ranks import on_ranks
 
 from softnce import information as info
 
@@ -212,8 +212,8 @@ def test_the_meter_is_the_mean_of_everything_it_saw():
     assert math.isnan(meter.compute()["standard_error"])
 
 
-def _gather_on_rank(rank, address, batches, expected):
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+def _gather_on_rank(rank, batches, expected):
+    dist.init_process_group("gloo")
     meter = info.InformationMeter()
     for batch in batches[rank]:
         meter.update(batch)
@@ -223,13 +223,13 @@ def _gather_on_rank(rank, address, batches, expected):
 
 
 @pytest.mark.slow
-def test_the_meter_gathers_over_processes(tmp_path):
+def test_the_meter_gathers_over_processes():
     generator = torch.Generator().manual_seed(0)
     batches = [[torch.randn(4, generator=generator), torch.randn(9, generator=generator)], []]
     whole = info.InformationMeter()
     for batch in batches[0]:
         whole.update(batch)
-    mp.spawn(_gather_on_rank, args=(f"file://{tmp_path}/store", batches, whole.compute()), nprocs=2)
+    on_ranks(_gather_on_rank, 2, batches, whole.compute())
 
 
 @pytest.mark.parametrize(

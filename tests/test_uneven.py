@@ -1,17 +1,13 @@
 """Two ranks with different numbers of batches: every step is that of one process, and nobody waits in vain."""
 
-import pickle
-import socket
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from ranks import on_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -94,11 +90,8 @@ def state(net: nn.Module, loss: ClassifierLoss) -> list[float]:
     return torch.cat([x.detach().double().flatten() for x in (*held, *queue)]).tolist()
 
 
-def every_loss(rank: int, port: int, results: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=TIMEOUT)
-    )
+def every_loss(rank: int) -> dict:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT))
     found = {}
     for name, make in LOSSES.items():
         for counts_all in (True, False):
@@ -123,9 +116,9 @@ def every_loss(rank: int, port: int, results: str) -> None:
     assert value.isfinite()
     with pytest.raises(TypeError, match=r"joinables must be models wrapped by .* got Net"):
         softnce.join(net, loss).__enter__()
-    Path(results, f"{rank}.pickle").write_bytes(pickle.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
+    return found
 
 
 def one_process(make: Callable[[], ClassifierLoss], counts: tuple[int, ...], parts: int = 1) -> tuple:
@@ -139,16 +132,8 @@ def one_process(make: Callable[[], ClassifierLoss], counts: tuple[int, ...], par
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    results = tmp_path_factory.mktemp("uneven")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    context = mp.spawn(every_loss, (port, str(results)), nprocs=2, join=False)
-    deadline = time.monotonic() + TIMEOUT
-    while not context.join(timeout=1):
-        assert time.monotonic() < deadline, "the ranks hang"
-    return {rank: pickle.loads((results / f"{rank}.pickle").read_bytes()) for rank in range(2)}
+def processes() -> list[dict]:
+    return on_ranks(every_loss, 2, seconds=TIMEOUT)
 
 
 def same(found: tuple, expected: tuple) -> None:
@@ -160,30 +145,30 @@ def same(found: tuple, expected: tuple) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "drawn"])
-def test_uneven_ranks_make_the_steps_of_one_process(processes: dict, name: str) -> None:
+def test_uneven_ranks_make_the_steps_of_one_process(processes: list[dict], name: str) -> None:
     expected = one_process(LOSSES[name], BATCHES)
-    for found in processes.values():
+    for found in processes:
         for counts_all in (True, False):
             same(found[name, counts_all], expected)
 
 
 @pytest.mark.slow
-def test_draws_end_in_the_same_state_on_both_ranks(processes: dict) -> None:
+def test_draws_end_in_the_same_state_on_both_ranks(processes: list[dict]) -> None:
     for counts_all in (True, False):
         assert processes[0]["drawn", counts_all][1] == processes[1]["drawn", counts_all][1]
 
 
 @pytest.mark.slow
-def test_a_rank_without_any_batch(processes: dict) -> None:
+def test_a_rank_without_any_batch(processes: list[dict]) -> None:
     expected = one_process(LOSSES["queue"], (1, 0))
-    for found in processes.values():
+    for found in processes:
         same(found["none"], expected)
 
 
 @pytest.mark.slow
-def test_parts_of_batches(processes: dict) -> None:
+def test_parts_of_batches(processes: list[dict]) -> None:
     expected = one_process(LOSSES["queue"], BATCHES)
-    for found in processes.values():
+    for found in processes:
         end = torch.tensor(found["parts"][1], dtype=torch.float64)
         torch.testing.assert_close(end, torch.tensor(expected[1], dtype=torch.float64), rtol=0, atol=1e-12)
 

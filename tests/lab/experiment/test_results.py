@@ -103,7 +103,7 @@ def append_many(directory: Path, first: int, count: int) -> None:
 @pytest.mark.slow
 def test_processes_share_a_directory(tmp_path):
     # Ranges overlap by half: every run once, no line torn.
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     workers = [context.Process(target=append_many, args=(tmp_path, first, 40)) for first in (0, 20, 40)]
     for worker in workers:
         worker.start()

@@ -2,12 +2,28 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from softnce.lab import studies
 from softnce.lab.commands import study as study_command
 from softnce.lab.experiment import study as runner
 from softnce.lab.report import charts, drawing
+
+
+@pytest.fixture
+def coloured_images(tmp_path, monkeypatch):
+    """``coloured_images(n, classes)`` writes n images per split as CIFAR-100 is stored, told apart by their colour."""
+
+    def write(n, classes):
+        random, y = np.random.default_rng(0), np.arange(n) % classes
+        (tmp_path / "cifar100").mkdir()
+        for split in ("train", "test"):
+            x = 250 // classes * y[:, None, None, None] + random.integers(0, 20, (n, 32, 32, 3))
+            np.savez(tmp_path / "cifar100" / f"{split}.npz", x=np.clip(x, 0, 255).astype(np.uint8), y=y)
+        monkeypatch.setenv("SOFTNCE_DATA", str(tmp_path))
+
+    return write
 
 
 @pytest.fixture
@@ -30,8 +46,12 @@ def made(tmp_path, capsys, monkeypatch):
             drawing.draw(figure)
         for finding in study.judge(rows).values():
             assert finding.ours
-        assert study.page.section(rows[:1]).title, "an interrupted study has a page too"
-        study.judge(rows[:1])
+        try:
+            assert study.page.section(rows[:1]).title, "an interrupted study has a page too"
+            study.judge(rows[:1])
+        except ValueError as error:  # or says that it has none yet
+            if not str(error).endswith(f"; run softnce study {name} again"):
+                raise
         return rows
 
     return make

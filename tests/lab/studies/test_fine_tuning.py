@@ -137,16 +137,10 @@ def test_one_row_has_a_page():
 
 
 @pytest.mark.slow
-def test_images_are_fine_tuned_and_their_features_too(tmp_path, monkeypatch):
-    """Forty images per class in the form of CIFAR-100, told apart by their colour; two fifths of them are used."""
+def test_images_are_fine_tuned_and_their_features_too(coloured_images, tmp_path, monkeypatch):
+    """Forty images per class, two fifths of them are used."""
     pytest.importorskip("timm")
-    random = np.random.default_rng(0)
-    (tmp_path / "cifar100").mkdir()
-    y = np.arange(160) % 4
-    for split in ("train", "test"):
-        x = np.clip(60 * y[:, None, None, None] + random.integers(0, 20, (160, 32, 32, 3)), 0, 255).astype(np.uint8)
-        np.savez(tmp_path / "cifar100" / f"{split}.npz", x=x, y=y)
-    monkeypatch.setenv("SOFTNCE_DATA", str(tmp_path))
+    coloured_images(160, classes=4)
     monkeypatch.setenv("HOME", str(tmp_path))  # features are cached there
     *_, images, frozen = parts(Config(image_batch=14, image_epochs=2))
     tuned = perform(replace(images.settings[2], lr=3e-3))  # soft target InfoNCE: 56 images, four updates per epoch

@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -15,7 +14,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from lab.training import run_until, same
+from lab.training import same, softnce_train
+from ranks import environment, free_port
 
 from softnce.lab import recipes
 from softnce.lab.models.images import build_backbone
@@ -81,11 +81,12 @@ def test_killed_runs_end_in_the_same_bits(uninterrupted, tmp_path):
     shares = 9  # 3 + 3 + 3 micro-batches an epoch, 36 in all
     # asked to stop in the first half, killed in the rest, each anywhere in an accumulation
     first, second = random.randint(4, 2 * shares - 1), random.randint(2, shares)
-    stopped = run_until(signal.SIGTERM, first, file, "--out", str(out), "--data.workers", "2")
-    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr
-    assert f"softnce train --resume {out}" in stopped.stderr
-    killed = run_until(signal.SIGKILL, second, "--resume", str(out))
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    options = file, "--out", str(out), "--data.workers", "2"
+    ((code, said),) = softnce_train(*options, sabotage=(signal.SIGTERM, first))
+    assert code == 128 + signal.SIGTERM, said
+    assert f"softnce train --resume {out}" in said
+    ((code, said),) = softnce_train("--resume", str(out), sabotage=(signal.SIGKILL, second))
+    assert code == -signal.SIGKILL, said
     again = train.train(recipe, out, resume=True)
     assert again == results, (first, second)
     a, b = load(whole / "last.ckpt"), load(out / "last.ckpt")
@@ -138,8 +139,8 @@ def plain(images, **changes):
     return small(images, **changes)
 
 
-def two_processes(*argv):
-    """``softnce train`` under torchrun."""
+def by_torchrun(*argv):
+    """``softnce train`` in two processes."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
         "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "softnce", "train", *argv,
@@ -166,8 +167,10 @@ def test_two_processes_learn_what_one_does(images, tmp_path, loss, targets):
     """20 updates of 24 rows, every third of 18; rows are dealt 12 + 12 and 10 + 8."""
     recipe = plain(images, loss=loss, targets=targets)
     train.train(recipe, tmp_path / "one")
-    done = two_processes(write(recipe, tmp_path / "r.yaml"), "--out", str(tmp_path / "two"))
-    assert done.returncode == 0, done.stderr
+    port = free_port()
+    ranks = [environment(rank, 2, port) | {"GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "two"} for rank in range(2)]
+    ended = softnce_train(write(recipe, tmp_path / "r.yaml"), "--out", str(tmp_path / "two"), environments=ranks)
+    assert [code for code, _ in ended] == [0, 0], ended
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     start = train.prepare(recipe, tmp_path / "start").classifier.state_dict()
     assert difference(one, start) > 1e-3  # a hundred times the bar: they did learn
@@ -200,7 +203,7 @@ def test_a_run_moves_between_numbers_of_processes_and_micro_batches(images, tmp_
     out = tmp_path / "moved"
     with stopping_at(5), pytest.raises(Interrupted):
         train.train(recipe, out)
-    done = two_processes("--resume", str(out), "--schedule.max_steps", "10")
+    done = by_torchrun("--resume", str(out), "--schedule.max_steps", "10")
     assert done.returncode == 0, done.stderr
     assert load(out / "last.ckpt")["global_step"] == 10
     with stopping_at(15), pytest.raises(Interrupted):  # the end of an epoch, whose last batch has 18 rows
@@ -374,17 +377,9 @@ def test_two_machines_join_without_a_launcher(images, tmp_path):
     """As `NODE_RANK=0` and `NODE_RANK=1 softnce train … --compute.nodes 2`, here on one machine."""
     recipe = plain(images, schedule=Schedule(epochs=2, warmup_epochs=0.0))
     train.train(recipe, tmp_path / "one")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     file, out = write(recipe, tmp_path / "r.yaml"), tmp_path / "two"
-    command = [sys.executable, "-m", "softnce", "train", file, "--out", str(out), "--compute.nodes", "2"]
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    machines = [
-        subprocess.Popen(command, env=environment | {"NODE_RANK": rank}, stderr=subprocess.PIPE, text=True)
-        for rank in ("1", "0")
-    ]
-    for machine in machines:
-        _, said = machine.communicate(timeout=300)
-        assert machine.returncode == 0, said
+    first = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    machines = [first | {"NODE_RANK": rank} for rank in ("1", "0")]
+    ended = softnce_train(file, "--out", str(out), "--compute.nodes", "2", environments=machines)
+    assert [code for code, _ in ended] == [0, 0], ended
     assert difference(weights(tmp_path / "one"), weights(out)) <= 1e-5

@@ -5,7 +5,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from lab.training import run_until, same, small_graphs, weights
+from lab.training import same, small_graphs, softnce_train, weights
 
 from softnce.lab import recipes
 from softnce.lab.commands.evaluate import main as evaluate_command
@@ -81,8 +81,8 @@ def test_a_killed_run_goes_on(uninterrupted, tmp_path):
     recipe, whole, results = uninterrupted
     file, out = tmp_path / "r.yaml", tmp_path / "run"
     file.write_text(recipes.to_yaml(recipe))
-    killed = run_until(signal.SIGKILL, 5, str(file), "--out", str(out))
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    ((code, said),) = softnce_train(str(file), "--out", str(out), sabotage=(signal.SIGKILL, 5))
+    assert code == -signal.SIGKILL, said
     assert train.train(recipe, out, resume=True) == results
     same(weights(whole), weights(out))
 

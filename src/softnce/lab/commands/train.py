@@ -2,6 +2,8 @@
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -185,7 +187,6 @@ def _train_all(command: Command) -> None:
     """Every training of a sweep, then a table of all runs in the folder."""
     from rich.console import Console
 
-    from softnce.lab.experiment.parallel import Killed
     from softnce.lab.sweeps import many
     from softnce.lab.sweeps.folds import over_specimens
     from softnce.lab.sweeps.table import read_runs, table
@@ -193,24 +194,33 @@ def _train_all(command: Command) -> None:
     options, console, failures = command.options, Console(), []
     done = sum(many.results_of(run) is not None for run in command.trainings)
     print(f"{len(command.trainings) - done} trainings to do, {done} already in {options.out}")
-    try:
+    with ended_in_one_line("softnce train"):
         engine = many.engine(options.engine, options.address, command.trainings)
         for number, trained in enumerate(many.train_all(command.trainings, options.out, engine), 1):
             failures += [f"{trained.run.out.name}: {trained.error}"] if trained.error else []
             print(f"{number}: {trained.run.out.name}{' failed' if trained.error else ''}", flush=True)
-    except ValueError as error:
-        refuse(f"softnce train: {error}")
-    except Killed as error:
-        fail(f"softnce train: a training failed, {error}")
-    except KeyboardInterrupt:
-        print("softnce train: interrupted; to continue, run the same command again", file=sys.stderr)
-        sys.exit(130)
     if runs := read_runs(options.out):
         console.print(table(runs).rich())
         if pooled := over_specimens(options.out, runs):
             console.print(pooled.rich())
     if failures:
         fail(f"softnce train: {'; '.join(failures)}")
+
+
+@contextmanager
+def ended_in_one_line(prog: str) -> Iterator[None]:
+    """How a sweep ends that is refused, loses a training or is interrupted."""
+    from softnce.lab.experiment.parallel import Killed
+
+    try:
+        yield
+    except ValueError as error:
+        refuse(f"{prog}: {error}")
+    except Killed as error:
+        fail(f"{prog}: a training failed, {error}")
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted; to continue, run the same command again", file=sys.stderr)
+        sys.exit(130)
 
 
 def _show(results: dict[str, Any], out: Path) -> None:

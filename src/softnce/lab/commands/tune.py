@@ -1,6 +1,5 @@
 """``softnce tune``: search for good values of a recipe's options."""
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Literal
 from softnce.cli import fail, refuse
 from softnce.lab import recipes
 from softnce.lab.atomic import write_text
-from softnce.lab.commands.train import read_recipe
+from softnce.lab.commands.train import ended_in_one_line, read_recipe
 from softnce.lab.configuration import from_args, option
 from softnce.lab.recipes.recipe import AnyRecipe
 from softnce.lab.sweeps.grid import Training, pairs, short_names
@@ -71,22 +70,14 @@ def main(argv: list[str]) -> None:
 
     from rich.console import Console
 
-    from softnce.lab.experiment.parallel import Killed
     from softnce.lab.experiment.table import Table
     from softnce.lab.sweeps.many import engine
 
-    try:
+    with ended_in_one_line("softnce tune"):
         search = Search(out, space, options.metric, build)
         execute = engine(options.engine, options.address, [Training(lowest, out)])
         for trial in search.run(options.trials, execute):
             print(f"trial {trial.number}: {_said(trial)}", flush=True)
-    except ValueError as error:
-        refuse(f"softnce tune: {error}")
-    except Killed as error:
-        fail(f"softnce tune: a training failed, {error}")
-    except KeyboardInterrupt:
-        print("softnce tune: interrupted; to continue, run the same command again", file=sys.stderr)
-        sys.exit(130)
     if not (ranked := search.best_first()):
         fail("softnce tune: no trial has ended well")
     rows = [[str(t.number), *t.values.values(), f"{t.metric:.4f}"] for t in ranked[:10]]

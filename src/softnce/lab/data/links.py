@@ -5,7 +5,6 @@ FB15k-237 and WN18RR. With reciprocal relations every triple answers two queries
 (tail, relation reversed, ?). The relation r reversed has the number R + r.
 """
 
-import os
 import warnings
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -13,6 +12,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from softnce.lab.data import features
 
 SPLITS = ("train", "valid", "test")
 
@@ -103,10 +104,7 @@ def named(name: str) -> LinkGraph:
     """The graph of that name from the folder links of the one that SOFTNCE_DATA names; ``generated``: a small one."""
     if name == "generated":
         return generated()  # quick to make anew
-    folder = os.environ.get("SOFTNCE_DATA")
-    if not folder:
-        raise ValueError(f"SOFTNCE_DATA is not set: need the folder above links/{name}/train.txt")
-    return _read_once(Path(folder) / "links" / name)
+    return _read_once(features.folder(f"links/{name}"))
 
 
 @cache

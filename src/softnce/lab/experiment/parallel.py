@@ -2,13 +2,11 @@
 
 import os
 import signal
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context, parent_process
 from typing import TypeVar
 
 from softnce.lab.cores import cores
@@ -18,6 +16,9 @@ Result = TypeVar("Result")
 
 ATTEMPTS = 3
 """How often a run is started whose process is killed."""
+
+PRELOADED = ["torch", "sklearn.datasets"]
+"""What most runs import: one process does, once, and all processes of runs are its forks."""
 
 
 class Killed(RuntimeError):
@@ -97,7 +98,14 @@ def gpu_shares(gpus: int) -> list[str]:
 
 def _pool(share: str | None) -> ProcessPoolExecutor:
     """One process, which starts with its first run."""
-    return ProcessPoolExecutor(1, get_context("spawn"), _start_worker, (os.getpid(), share))
+    forks = "forkserver" in get_all_start_methods()  # not on Windows
+    context = get_context("forkserver" if forks else "spawn")
+    if forks:
+        context.set_forkserver_preload(PRELOADED)
+    environment = dict(os.environ) | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    if share is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = share
+    return ProcessPoolExecutor(1, context, _start_worker, (environment,))
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
@@ -108,18 +116,19 @@ def _stop(pool: ProcessPoolExecutor) -> None:
         process.terminate()
 
 
-def _start_worker(parent: int, share: str | None) -> None:
-    if share is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = share
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    if "torch" in sys.modules:  # imported already, by the main module
-        sys.modules["torch"].set_num_threads(1)
+def _start_worker(environment: dict[str, str]) -> None:
+    import torch
+
+    os.environ.clear()  # it is that of the first pool
+    os.environ.update(environment)
+    torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the work
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
-    """A killed parent cannot stop its workers, so a worker ends when its parent changes."""
-    while os.getppid() == parent:
-        time.sleep(1)
+def _end_with_parent() -> None:
+    """A killed parent cannot stop its workers."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
     os._exit(1)

@@ -1,7 +1,7 @@
 import pytest
 
-from softnce.lab import studies
 from softnce.lab.report import drawing
+from softnce.lab.studies.digits import page
 from softnce.lab.studies.digits import run as digits
 
 
@@ -22,10 +22,8 @@ def test_only_soft_losses_are_smoothed():
 
 
 @pytest.mark.slow
-def test_section(tmp_path):
-    study = studies.load("digits")
-    study.make(digits.Config(seeds=2, epochs=2, out=str(tmp_path)))
-    section = study.page.section(study.results(tmp_path).rows())
+def test_section(made):
+    section = page.section(made("digits", "--seeds", "2", "--epochs", "2"))
     figure, table = section.blocks[:2]
     assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
     assert len(table.rows) == 6

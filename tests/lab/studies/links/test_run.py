@@ -43,7 +43,7 @@ def test_missing_data_is_said_before_any_work(tmp_path, monkeypatch, capsys) -> 
     monkeypatch.delenv("SOFTNCE_DATA", raising=False)
     with pytest.raises(SystemExit):
         study_command.main(["links", "--preset", "paper", "--out", str(tmp_path)])
-    assert "SOFTNCE_DATA is not set" in capsys.readouterr().err
+    assert "SOFTNCE_DATA, which is not set" in capsys.readouterr().err
 
 
 def row(loss: str, mrr: float, seed: int = 0, **changes) -> Row:

@@ -137,6 +137,7 @@ def test_a_step_from_the_table_needs_memory_that_does_not_depend_on_the_entities
     assert peak("softmax", 40) < peak("softmax", 4000)
 
 
+@pytest.mark.slow
 def test_the_epoch_that_is_best_on_the_validation_sample_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([0.2, 0.5, 0.3])
     kept = []

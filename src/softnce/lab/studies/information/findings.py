@@ -18,6 +18,7 @@ from softnce.lab.experiment.text import counted
 from softnce.lab.studies.information.run import Table
 
 DRAWN, SOFT, EXPECTED = "soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce"
+UNFINISHED = "information: too few runs are finished; run softnce study information again"
 ERRORS = 4  # standard errors by which a bound may exceed its truth by chance
 
 
@@ -72,6 +73,8 @@ class Information:
 
 def read(rows: Sequence[Row]) -> Information:
     trained = [row.config for row in rows if row.config["critic"] != "exact"]
+    if not trained:
+        raise ValueError(UNFINISHED)
     settings = Counter((str(c["table"]), c["steps"], c["batch_size"]) for c in trained)
     table, steps, batch_size = max(settings, key=lambda setting: (settings[setting], setting))
     every = [row for row in rows if str(row.config["table"]) == table and row.config["steps"] in (0, steps)]

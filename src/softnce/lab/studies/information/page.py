@@ -11,7 +11,16 @@ from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Figure, Level, Line, Mark, Panel, curve
 from softnce.lab.report.page import Block, Section, Table
 from softnce.lab.report.style import OTHER, SERIES
-from softnce.lab.studies.information.findings import DRAWN, ERRORS, EXPECTED, SOFT, Information, excess, read
+from softnce.lab.studies.information.findings import (
+    DRAWN,
+    ERRORS,
+    EXPECTED,
+    SOFT,
+    UNFINISHED,
+    Information,
+    excess,
+    read,
+)
 from softnce.lab.studies.information.run import GROUPS, NEGATIVE_SETS
 
 ORDER = 70
@@ -20,6 +29,9 @@ TRUTH = OTHER
 
 def section(rows: Sequence[Row]) -> Section:
     found = read(rows)
+    exact, free = (found.over("candidates", critic=critic) for critic in ("exact", "free"))
+    if not exact or not {min(exact), found.most} <= free.keys():
+        raise ValueError(UNFINISHED)
     rule = "No bound exceeds" if max(map(excess, found.rows)) <= ERRORS else "A bound exceeds"
     highest = max(row.result["bound"] - row.result["truth"] for row in found.rows)
     gap = max(row.result["truth"] - row.result["bound"] for row in found.of(critic="free", candidates=found.most))

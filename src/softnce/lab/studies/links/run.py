@@ -1,21 +1,17 @@
 """Trainings of every loss on every graph: a search on the validation split, then final ones with the test split."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from softnce.lab.configuration import option
 from softnce.lab.data.links import named
-from softnce.lab.experiment.study import Outcome, StudyConfig, timed
+from softnce.lab.experiment.study import StudyConfig
 from softnce.lab.models.links import Score
 from softnce.lab.studies.links.training import LOSSES, Loss, Run, train
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 VERSION = 1
 
@@ -101,17 +97,12 @@ def runs(config: Config) -> list[Run]:
     ]
 
 
-def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:
+def prepare(todo: Sequence[Run]) -> None:
+    """A missing file is told before any work."""
     for graph in dict.fromkeys(run.graph for run in todo):
-        named(graph)  # a missing file is told before any work
-    for run in todo:
-        title = f"{run.graph}, {run.model}, {run.loss}, lr {run.lr:g}, N3 {run.n3:g}"
-        task = progress.add_task(title, total=run.epochs)
+        named(graph)
 
-        def on_epoch(mrr: float, task: Any = task, title: str = title) -> None:
-            progress.update(task, advance=1, description=f"{title}: MRR {mrr:.4f}")
 
-        with torch.random.fork_rng(devices=[]):
-            outcome = timed(partial(train, on_epoch=on_epoch), run)
-        progress.remove_task(task)
-        yield outcome
+def perform(run: Run) -> dict[str, Any]:
+    with torch.random.fork_rng(devices=[]):
+        return train(run)

@@ -4,7 +4,7 @@ import copy
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
@@ -206,7 +206,7 @@ class Trainer:
         return sum(value.nbytes for value in [*self.model.parameters(), *kept] if isinstance(value, Tensor))
 
 
-def train(run: Run, on_epoch: Callable[[float], None] = lambda mrr: None) -> dict[str, Any]:
+def train(run: Run) -> dict[str, Any]:
     """Scores in the course of training and of its best epoch; time counts steps with their batches, not evaluations."""
     graph = named(run.graph)
     trainer = Trainer(run, graph)
@@ -226,7 +226,6 @@ def train(run: Run, on_epoch: Callable[[float], None] = lambda mrr: None) -> dic
             best = copy.deepcopy(trainer.model)
         for name, value in (("epoch", epoch), ("seconds", wall), ("cpu_seconds", processor), ("mrr", score)):
             course[name].append(value)
-        on_epoch(score)
     held = trainer.held_bytes()
     result = {
         "course": dict(course),

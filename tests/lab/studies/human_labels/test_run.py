@@ -7,18 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from softnce.lab import studies
 from softnce.lab.commands import study as study_command
-from softnce.lab.configuration import to_mapping
 from softnce.lab.data import votes
-from softnce.lab.experiment import study as experiment
 from softnce.lab.experiment.results import Row
-from softnce.lab.report import charts, drawing
-from softnce.lab.studies.human_labels import findings, page
+from softnce.lab.studies.human_labels import page
 from softnce.lab.studies.human_labels import run as human_labels
 from softnce.lab.studies.human_labels.run import Run, agreement, perform
 
 SMALL = Run("simulated", "soft-ce", 0, 1, hidden=32, batch=64, epochs=2, lr=3e-3)
+
+
 HAS_DATA = os.path.isdir(os.path.join(os.environ.get("SOFTNCE_DATA", ""), "cifar10h"))
 
 
@@ -61,58 +59,6 @@ def test_a_run_that_diverged_is_never_chosen():
     assert human_labels.held_out(rows[1]) == float("-inf")
 
 
-def rows_with(kl, data="cifar10h"):
-    """Rows of three seeds with a given KL for each method at all votes, and 0.3 for all with one vote."""
-    config = human_labels.Config(data=data, votes=(1, 0), draws=(2,), rates=(1e-3,))
-    found = []
-    for setting in human_labels.settings(config):
-        for seed in range(3):
-            value = (kl[setting.method] if setting.votes == 0 else 0.3) + 0.01 * seed
-            scores = {"top1": 0.9, "cross_entropy": value + 0.16, "kl": value, "kl_disputed": 2 * value, "ece": 0.02}
-            result = {"held_out": scores, "test": scores, "scaled": scores, "temperature": 1.0}
-            run = replace(setting, lr=1e-3, seed=seed)
-            found.append(Row(str(len(found)), to_mapping(run), result, 1.0, "", {}))
-    return found
-
-
-KL = {"nll": 0.24, "soft-ce": 0.21, "soft-dist-info-nce": 0.212, "soft-target-info-nce": 0.22, "averaged": 0.21}
-KL["expected-info-nce"] = 0.211
-
-
-@pytest.mark.parametrize(
-    ("kl", "data", "verdict"),
-    [
-        (KL, "cifar10h", "beyond"),
-        (KL, "simulated", "undecided"),
-        (dict.fromkeys(KL, 0.24), "cifar10h", "not reproduced"),
-    ],
-)
-def test_verdict(kl, data, verdict):
-    found = studies.load("human-labels").judge(rows_with(kl, data))["human-labels"]
-    assert found.verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("kl", "data", "verdict"),
-    [(0.211, "cifar10h", "beyond"), (0.215, "cifar10h", "not reproduced"), (0.211, "simulated", "undecided")],
-)
-def test_verdict_on_expected_info_nce(kl, data, verdict):
-    rows = rows_with(KL | {"expected-info-nce": kl}, data)
-    assert studies.load("human-labels").judge(rows)["expected-votes"].verdict == verdict
-
-
-def test_the_page_says_the_numbers_of_the_rows():
-    rows = rows_with(KL)
-    section = page.section(rows)
-    text = section.summary + " ".join(block for block in section.blocks if isinstance(block, str))
-    assert "−0.0300 [−0.0300, −0.0300]" in text  # soft target cross-entropy against NLL
-    for block in section.blocks:
-        if isinstance(block, charts.Figure):
-            drawing.draw(block)
-    assert page.section(rows[:1]).title
-    assert findings.claims(rows[:1]) == {}
-
-
 def test_bad_settings_are_named():
     for options, word in (({"votes": (-1,)}, "votes"), ({"draws": (0,)}, "draws"), ({"rates": ()}, "rates")):
         with pytest.raises(ValueError, match=word):
@@ -120,13 +66,8 @@ def test_bad_settings_are_named():
 
 
 @pytest.mark.slow
-def test_from_command_to_page(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(experiment, "one_per_core", map)
-    command = ["human-labels", "--out", str(tmp_path), "--epochs", "1", "--seeds", "2"]
-    for _ in range(2):
-        study_command.main(command)
-    assert capsys.readouterr().out.count(": 0 runs to do") == 2
-    rows = studies.load("human-labels").results(tmp_path).rows()
+def test_from_command_to_page(made):
+    rows = made("human-labels", "--epochs", "1", "--seeds", "2")
     assert len(rows) == 7 * 3 * 2
     assert "simulated" in page.section(rows).summary
 
