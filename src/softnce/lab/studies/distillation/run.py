@@ -30,7 +30,7 @@ EXPECTED: Method = "expected-info-nce"
 class Config(StudyConfig):
     seeds: int = option(3, "seeds of the student: initial weights, batches and draws; the teacher is one", least=1)
     compared_seeds: int = option(
-        3, "seeds of expected InfoNCE and soft target cross-entropy that see the whole output", least=1
+        12, "seeds of expected InfoNCE and soft target cross-entropy that see the whole output", least=1
     )
     data: Source = option("cifar100", "data set")
     teacher_hidden: int = option(512, "width of the teacher's hidden layers", least=1)
