@@ -286,6 +286,21 @@ def test_14_in_the_mean_the_minimiser_is_what_identity_14_says() -> None:
     assert (learnt[0] - alpha[0]).abs() > 0.02  # flattened: M·η is not ≫ α
 
 
+@pytest.mark.parametrize("count", [0.5, 4.0, 100.0])
+def test_14_few_candidates_flatten_but_keep_the_order(count: float) -> None:
+    """Scores s are optimal, in the mean, for α_k ∝ η_k e^{s_k}(R + e^{s_k}): α/η is spread wider, in the same order."""
+    noise = torch.tensor([0.4, 0.1, 0.2, 0.3], dtype=torch.float64)
+    ratio = torch.tensor([1.5, 3.0, 0.3, 0.2], dtype=torch.float64)  # e^s
+    alpha = noise * ratio * (count * (noise * ratio).sum() + ratio)
+    alpha = alpha / alpha.sum()
+    logits = (noise * ratio).log()[None].requires_grad_()
+    functional.expected_info_nce(logits, alpha[None], noise, candidates=NoiseCandidates(count)).backward()
+    torch.testing.assert_close(logits.grad, torch.zeros_like(logits), rtol=0, atol=1e-15)
+    wanted = alpha / noise
+    assert wanted.argsort().tolist() == ratio.argsort().tolist()
+    assert wanted.max() / wanted.min() > ratio.max() / ratio.min()
+
+
 @pytest.mark.slow
 def test_14_drawn_others_recover_the_target_with_few_candidates() -> None:
     """A target of 0.7/0.3 at M = K/50: drawn others find it, the collapsed form does not."""

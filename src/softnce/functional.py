@@ -196,7 +196,8 @@ def expected_info_nce(
     and equals :func:`info_nce` for labels against labels. O(N·K) for labels, pairs and dense rows alike.
 
     e^{s_k} learns p(k|x)/η_k up to a constant: exactly if the others are drawn, and in the mean as long as
-    (M + m)·η_k ≫ α_k for M candidates and m more from η (:class:`~softnce.NoiseCandidates`). Hence the defaults:
+    (M + m)·η_k ≫ α_k for M candidates and m more from η (:class:`~softnce.NoiseCandidates`); with fewer it is flatter,
+    with the classes in the same order. Hence the defaults:
     from logits the others are counted in the mean and m = K, so that every class is expected among them
     (``candidates=BatchCandidates()`` is m = 0, ``BatchCandidates() + NoiseCandidates(m)`` any other m); from a table
     they are drawn, and m = 0.
