@@ -281,6 +281,11 @@ def test_state_dict_round_trips(loss: type[nn.Module], tmp_path) -> None:
         (torch.randn(4), torch.tensor(0), r"logits must have shape \(N, K\)"),
         (torch.randn(0, 4), torch.zeros(0, dtype=torch.long), "the batch is empty"),
         (torch.randn(3, 4), torch.zeros(2, dtype=torch.long), r"targets must be labels of shape \(3,\)"),
+        (
+            torch.randn(2, 3, 4),
+            torch.zeros(2, 3, dtype=torch.long),
+            "classes are dimension 1, as for nn.CrossEntropyLoss",
+        ),
         (torch.randn(3, 4), torch.tensor([0, 1, 4]), r"targets holds the label 4; labels are in \[0, 4\)"),
         (torch.randn(3, 4), torch.tensor([0, 1, -1]), "targets holds the label -1"),
         (torch.randn(3, 4), [0, 1, 2], "targets must be a tensor or SoftTargets, got list"),
@@ -300,7 +305,8 @@ def test_misuse_gets_one_clear_error(loss: type[nn.Module], logits, targets, mes
         (torch.tensor([[1.5, -0.5, 0.0, 0.0]] * 3), "negative value -0.5"),
         (torch.full((3, 4), float("nan")), "NaN"),
         (torch.full((3, 5), 0.2), r"probabilities of shape \(3, 4\)"),
-        (torch.ones(3, 4, dtype=torch.long), "must be floating point probabilities"),
+        (torch.ones(3, 4, dtype=torch.long), r"must be floating point probabilities, got torch.int64; .*from_votes"),
+        (torch.ones(3, 4), "a sum of 4; for counts of votes: SoftTargets.from_votes"),
     ],
 )
 @pytest.mark.parametrize("loss", [SoftTargetInfoNCE, SoftDistributionInfoNCE, ExpectedInfoNCE, SoftTargetCrossEntropy])
@@ -326,7 +332,7 @@ def test_bad_probabilities(loss: type[nn.Module], targets: torch.Tensor, message
         ({"class_weight": torch.tensor([torch.inf, 1.0])}, "class_weight must hold finite numbers"),
         ({"class_weight": [1.0, 1.0]}, "class_weight must be a tensor, got list"),
         ({"label_smoothing": "a"}, "label_smoothing must be a number in"),
-        ({"candidates": "batch"}, "candidates must be a softnce.Candidates or SoftTargets, got str"),
+        ({"candidates": 1024}, r"a softnce.Candidates, such as NoiseCandidates\(1024\), or SoftTargets, got int"),
     ],
 )
 def test_bad_options(options: dict, message: str) -> None:

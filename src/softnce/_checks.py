@@ -168,8 +168,11 @@ def check_places(places: Tensor, shape: tuple[int, ...], size: int, name: str) -
         raise ValueError(f"{name} must lie in 0 … {size - 1}, got {places.min().item()} … {places.max().item()}")
 
 
-def check_rows_sum_to_one(rows: Tensor, name: str) -> None:
-    """Each row of ``rows`` must be finite, not negative and sum to 1 within the rounding of its dtype."""
+def check_rows_sum_to_one(rows: Tensor, name: str, advice: str = "") -> None:
+    """Each row of ``rows`` must be finite, not negative and sum to 1 within the rounding of its dtype.
+
+    ``advice`` ends the error about a sum.
+    """
     if rows.numel() == 0:
         return
     total = rows.sum(-1, dtype=torch.float64 if rows.dtype == torch.float64 else torch.float32)
@@ -183,7 +186,7 @@ def check_rows_sum_to_one(rows: Tensor, name: str) -> None:
         if bool(low < 0):
             raise ValueError(f"{name} holds the negative value {low.item():.4g}; probabilities are needed, not logits")
         worst = total.flatten()[(total - 1).abs().flatten().argmax()].item()
-        raise ValueError(f"{name} must sum to 1 over the classes, got a sum of {worst:.6g}")
+        raise ValueError(f"{name} must sum to 1 over the classes, got a sum of {worst:.6g}{advice}")
 
 
 def check_labels(labels: Tensor, num_classes: int, name: str, ignore_index: int | None = None) -> bool:

@@ -82,7 +82,7 @@ def rows_of_targets(
             raise ValueError(
                 f"targets must be labels of shape {tuple(shape)} or probabilities of shape "
                 f"{(shape[0], num_classes, *spatial)} for these {name}, got shape {tuple(targets.shape)} "
-                f"of {targets.dtype}"
+                f"of {targets.dtype}{'; classes are dimension 1, as for nn.CrossEntropyLoss' if spatial else ''}"
             )
     soft = as_soft_targets(targets, num_classes, label_smoothing, ignore_index)
     if len(soft) != len(rows):

@@ -203,10 +203,10 @@ class LabelEmbeddingHead(nn.Module):
     ) -> Tensor:
         """``criterion(self(features), targets)`` without the logits; arguments as in ``criterion.linear``."""
         if not isinstance(criterion, ContrastiveLoss):
-            raise TypeError(
-                f"criterion must be a contrastive loss such as SoftTargetInfoNCE, got {type(criterion).__name__}, "
-                "which needs the logits: criterion(head(features), targets)"
-            )
+            given = type(criterion).__name__
+            if isinstance(criterion, nn.Module):
+                given += ", which needs the logits: criterion(head(features), targets)"
+            raise TypeError(f"criterion must be a contrastive loss such as ExpectedInfoNCE(), got {given}")
         if self.sparse and self.table.is_sharded and torch.is_grad_enabled():
             raise ValueError("FSDP2 cannot exchange sparse gradients: make the head with sparse=False")
         return criterion.linear(

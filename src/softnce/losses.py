@@ -259,7 +259,10 @@ class ContrastiveLoss(ClassifierLoss):
             process_group=process_group,
         )
         if candidates is not None and not isinstance(candidates, (Candidates, SoftTargets)):
-            raise TypeError(f"candidates must be a softnce.Candidates or SoftTargets, got {type(candidates).__name__}")
+            raise TypeError(
+                "candidates must be a softnce.Candidates, such as NoiseCandidates(1024), or SoftTargets, "
+                f"got {type(candidates).__name__}"
+            )
         if draw is not None and not isinstance(draw, Draw):
             raise TypeError(f"draw must be one of softnce.draws, got {type(draw).__name__}")
         self.candidates = candidates

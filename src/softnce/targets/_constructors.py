@@ -24,6 +24,8 @@ from softnce.targets._recognition import peaks
 
 ArrayLike = Any
 """A tensor, an array of numpy, pandas or others, or a list of numbers."""
+FOR_COUNTS = "; for counts of votes: SoftTargets.from_votes(counts, num_classes)"
+"""What an error about probabilities advises: counts are what people most often pass in their place."""
 
 
 class Constructors:
@@ -89,7 +91,7 @@ class Constructors:
     @classmethod
     def _from_dense(cls, probs: Tensor, name: str, recognise: bool) -> Self:
         if values_are_checked(probs):
-            check_rows_sum_to_one(probs, name)
+            check_rows_sum_to_one(probs, name, FOR_COUNTS)
         found = peaks(probs) if recognise else None
         return cls(probs.shape[1], None, probs) if found is None else cls(probs.shape[1], *found)
 

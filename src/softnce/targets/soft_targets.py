@@ -19,7 +19,7 @@ from softnce._checks import (
     values_are_readable,
 )
 from softnce.targets._background import common_dist, is_zero, mixed_dist, same_dist, same_number
-from softnce.targets._constructors import ArrayLike, Constructors, check_smoothing
+from softnce.targets._constructors import FOR_COUNTS, ArrayLike, Constructors, check_smoothing
 from softnce.targets._sampling import sample_labels
 from softnce.targets._text import written_rows
 
@@ -672,7 +672,9 @@ def as_soft_targets(
             f"targets must be (N,) labels or (N, {num_classes}) probabilities, got shape {tuple(targets.shape)}"
         )
     if not targets.is_floating_point():
-        raise TypeError(f"targets of shape (N, K) must be floating point probabilities, got {targets.dtype}")
+        raise TypeError(
+            f"targets of shape (N, K) must be floating point probabilities, got {targets.dtype}{FOR_COUNTS}"
+        )
     recognise = targets.device.type == "cpu" and values_are_readable(targets)  # an accelerator would have to wait
     return SoftTargets._from_dense(targets, "targets", recognise).smooth(label_smoothing)
 
