@@ -103,12 +103,25 @@ def _draw_panel(ax: Any, panel: Panel, legend: dict[str, Any]) -> None:
         ax.set_yscale("log")
     ax.set_xlim(panel.x_range)  # None leaves them
     ax.set_ylim(panel.y_range)
+    for axis, log, limits in ((ax.xaxis, panel.log_x, ax.get_xlim()), (ax.yaxis, panel.log_y, ax.get_ylim())):
+        if log:
+            _plain_ticks(axis, *limits)
     if panel.hide_x or panel.bare:
         ax.set_xticks([])
     if panel.bare:
         ax.set_yticks([])
         ax.grid(False)
         ax.spines[:].set_visible(False)
+
+
+def _plain_ticks(axis: Any, low: float, high: float) -> None:
+    """1, 10, 100 in place of powers where the numbers are short, with 2 and 5 between if two decades are not there."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    if low >= 5e-3 and high < 1e6:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _draw_heat(ax: Any, mark: Heat) -> None:

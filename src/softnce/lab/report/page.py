@@ -180,7 +180,8 @@ def build(parts: Sequence[Part], claims: Sequence[Claim], path: Path) -> None:
 def _tally(by_verdict: Mapping[str, Sequence[Answer]]) -> str:
     """The first sentence of the page: how many claims have which verdict."""
     counts = {verdict: len(found) for verdict, found in by_verdict.items() if found and verdict != NOT_YET_RUN}
-    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    named = {"beyond": "beyond the paper"}
+    listed = ", ".join(f"{count} {named.get(verdict, verdict)}" for verdict, count in counts.items())
     return (
         f"Of {counted(sum(counts.values()), 'claim')} tested here: {listed}." if counts else "No claim was tested here."
     )

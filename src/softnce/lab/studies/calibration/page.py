@@ -1,4 +1,4 @@
-"""Calibration: scores before and after temperature scaling, and a reliability diagram, for each case."""
+"""Calibration: scores before and after temperature scaling, for each case, and reliability diagrams."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ def section(rows: Sequence[Row]) -> Section:
     return Section(
         "Calibration",
         f"ECE of soft target InfoNCE against soft target cross-entropy: {'; '.join(said)}.",
-        [block for number, case in enumerate(found) for block in (_table(case), _gap(case), _diagram(case, number))],
+        [*(block for case in found for block in (_table(case), _gap(case))), _diagrams(found)],
         [
             """Probabilities are the softmax of the scores. A confidence of exactly 1 falls in the last bin. The
             expected calibration error is biased upwards, the more the fewer samples a bin holds: more on the 2,000 test
@@ -67,17 +67,21 @@ def _table(case: Case) -> Table:
     )
 
 
-def _diagram(case: Case, number: int) -> Figure:
+def _diagrams(found: Sequence[Case]) -> Figure:
+    return Figure(
+        "reliability",
+        """Accuracy against confidence of the predicted class in 15 bins of equal width, seed 0. Above the line a model
+        is underconfident, below it overconfident.""",
+        [_diagram(case) for case in found],
+        columns=min(2, len(found)),
+    )
+
+
+def _diagram(case: Case) -> Panel:
     marks: list[Mark] = [Diagonal("calibrated", 0.0, 1.0)]
     for name, setting in case.losses.items():
         bins = setting.rows[0].result["reliability"]
         filled = [i for i, count in enumerate(bins["count"]) if count]
         x, y = ([bins[axis][i] for i in filled] for axis in ("confidence", "accuracy"))
         marks.append(Line.of_loss(name, x, y))
-    return Figure(
-        f"reliability-{number}",
-        f"""{case.title}: accuracy against confidence of the predicted class in 15 bins of equal width, seed 0. Above
-        the line a model is underconfident, below it overconfident.""",
-        [Panel(case.title, "confidence", "accuracy", marks, x_range=(0.0, 1.0), y_range=(0.0, 1.0))],
-        panel_size=(4.8, 3.9),
-    )
+    return Panel(case.title, "confidence", "accuracy", marks, x_range=(0.0, 1.0), y_range=(0.0, 1.0))
