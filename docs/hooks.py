@@ -1,7 +1,10 @@
-"""What the site needs beside Markdown: links out of ``docs``, wide tables, cross-references written for ``help()``."""
+"""What the site needs beside Markdown: links out of ``docs``, wide tables, figures of one scale, cross-references that
+were written for ``help()``."""
 
 import re
+import struct
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import griffe
@@ -14,14 +17,26 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return re.sub(r"\[([^\]]+)\]\(\.\./(?!\.)[^)]*\)", r"\1", markdown)
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Fit tables to narrow columns: names may break where a reader would, and long rows can become cards."""
-    return re.sub(r"<table>.*?</table>", lambda table: _labelled(_breakable(table[0])), html, flags=re.DOTALL)
+def on_page_content(html: str, config: Any, **_: Any) -> str:
+    """Fit tables to narrow columns: names may break where a reader would, and long rows can become cards. Numbers stay
+    with their units, and figures get their size."""
+    html = re.sub(r"<table>.*?</table>", lambda table: _labelled(_breakable(table[0])), html, flags=re.DOTALL)
+    parts = re.split(r"(<pre.*?</pre>|<code.*?</code>)", html, flags=re.DOTALL)
+    parts[::2] = [
+        re.sub(r"(?<=\d) (?=(?:%|±|ms|[kMG]B|nats)(?!\w))|(?<=±) (?=\d)", "&nbsp;", part) for part in parts[::2]
+    ]
+    return re.sub(r'src="(figures/[\w-]+\.png)"', lambda src: _sized(src, Path(config["docs_dir"])), "".join(parts))
+
+
+def _sized(src: re.Match[str], docs: Path) -> str:
+    """A drawn figure has 200 dots per inch, a page 100: text then has the same size in all of them."""
+    width, _ = struct.unpack(">II", (docs / src[1]).read_bytes()[16:24])
+    return f'{src[0]} width="{width // 2}"'
 
 
 def _breakable(table: str) -> str:
     """Names such as ``tests/test_theory.py::test_…`` get places to break at."""
-    return re.sub(r"(?<=<code>)[^<]{25,}", lambda name: re.sub(r"::|[_/(.,=]", r"\g<0><wbr>", name[0]), table)
+    return re.sub(r"(?<=<code>)[^<]{25,}", lambda name: re.sub(r"::|[_/.,=]|\((?!\))", r"\g<0><wbr>", name[0]), table)
 
 
 def _labelled(table: str) -> str:
