@@ -1,5 +1,7 @@
 """The table of claims as text, and what verdicts ask for."""
 
+import re
+
 import pytest
 
 from softnce.lab import studies
@@ -46,6 +48,7 @@ def test_claims_are_distinct_and_belong_to_studies():
     for claim in every:
         assert claim.command == f"softnce study {claim.study} --preset paper"
         assert claim.text.endswith(".")
+        assert not re.search(r"\b(eq|fig|tab|sec|supp):", claim.where), "a place in words, not a label of the source"
 
 
 def test_findings_are_checked():

@@ -96,7 +96,7 @@ def test_claims_are_folded_by_verdict_and_those_not_run_are_left_out(opened):
     claim, paper, ours, study = rows["small-batch-drop"]
     assert "Figure 3, left" in claim
     assert "−4.21" in paper
-    assert ours == "−3.9 ± 0.4 points (a; b)toys, 20 seedsmore figuresand more"
+    assert ours == "−3.9 ± 0.4 points (a; b)toys, 20 seedsmore numbersand more"
     assert study == "noise-samples"
     assert "1 more claim has no results" in opened.run("document.getElementById('claims').textContent")
     assert opened.run("document.querySelectorAll('#claims ol li').length") == len(remarks())
