@@ -14,7 +14,7 @@ COMMANDS = {
     "train": ("softnce.lab.commands.train", "train a classifier from a recipe"),
     "tune": ("softnce.lab.commands.tune", "search for good values of a recipe's options"),
     "evaluate": ("softnce.lab.commands.evaluate", "evaluate a checkpoint: accuracy, calibration, reliability diagram"),
-    "predict": ("softnce.lab.commands.predict", "the most probable classes of images"),
+    "predict": ("softnce.lab.commands.predict", "the most probable classes of images or sentences"),
     "export": ("softnce.lab.commands.export", "write a trained network for torch.export or ONNX, or its weights"),
     "recipes": ("softnce.lab.commands.recipes", "list the recipes, or show one with every value filled in"),
     "bench": ("softnce.lab.commands.bench", "time and memory of the losses compared with others"),

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from softnce.lab import cores as machine
-from softnce.lab.cores import cores, cores_per_device
+from softnce.lab.cores import SHARE, cores, cores_per_device
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
@@ -14,6 +14,13 @@ def test_cores_are_those_the_process_may_use():
         assert cores() == 1
     finally:
         os.sched_setaffinity(0, before)
+
+
+def test_side_by_side_each_has_its_share(monkeypatch):
+    monkeypatch.setenv(SHARE, "1")
+    assert cores() == 1
+    monkeypatch.setenv(SHARE, "100000")
+    assert cores() <= os.cpu_count()
 
 
 @pytest.mark.parametrize(

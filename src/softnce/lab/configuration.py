@@ -334,7 +334,8 @@ def _one_line(message: str, leaves: Mapping[str, _Leaf], given: Mapping[str, Any
         key = found[1]
         if key in leaves:
             value = given.get(key, {name: given[name] for name in given if name.startswith(f"{key}.")})
-            return f"{dashes}{key}: got {value!r}, need {_type_name(leaves[key].type)}"
+            finite = str(value).lower().lstrip("+-") not in ("nan", "inf", "infinity")
+            return f"{dashes}{key}: got {value!r}, need {_type_name(leaves[key].type) if finite else 'a finite number'}"
     if found := re.search(r"argument --(\S+): expected one argument", message):
         wanted = _type_name(leaves[found[1]].type) if found[1] in leaves else "a value"
         return f"--{found[1]}: got nothing, need {wanted}"

@@ -2,10 +2,14 @@
 
 import os
 
+SHARE = "SOFTNCE_CORES"
+"""The environment variable with the cores of one of several trainings that run side by side."""
+
 
 def cores() -> int:
     """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(there, int(os.environ.get(SHARE, there)))
 
 
 def cores_per_device(devices: int) -> int:

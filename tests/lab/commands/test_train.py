@@ -109,6 +109,11 @@ def test_several_values_are_several_trainings(tmp_path):
     assert [(t.recipe.seed, t.recipe.optimiser.base_lr) for t in command.trainings][-1] == (1, 4e-3)
 
 
+def test_equal_values_are_no_sweep():
+    with pytest.raises(ValueError, match=r"--optimiser.base_lr 1e-3,0.001: two of these trainings are the same"):
+        train.parse(["laptop/digits", "--optimiser.base_lr", "1e-3,0.001"])
+
+
 def test_help_teaches(capsys):
     train.main(["--help"])
     assert "softnce train laptop/digits" in capsys.readouterr().out

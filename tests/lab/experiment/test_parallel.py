@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from softnce.lab.cores import cores
-from softnce.lab.experiment.parallel import Killed, gpu_shares, one_per_core
+from softnce.lab.experiment.parallel import Killed, gpu_names, one_per_core
 
 
 def threads_and_square(number: int) -> tuple[int, int]:
@@ -109,23 +109,25 @@ def test_a_run_that_is_killed_each_time_is_named():
         list(one_per_core(is_killed, [7]))
 
 
-def visible(number: int) -> str:
+def surroundings(number: int) -> tuple[str, int]:
     time.sleep(0.2)  # so that the other process gets a run, too
-    return os.environ["CUDA_VISIBLE_DEVICES"]
+    return os.environ["CUDA_VISIBLE_DEVICES"], cores()
 
 
 @pytest.mark.slow
-def test_each_process_has_its_own_gpus():
-    assert set(one_per_core(visible, range(8), shares=["0,1", "2,3"])) == {"0,1", "2,3"}
+def test_each_process_has_its_own_gpu_and_share_of_the_cores():
+    each = max(1, cores() // 2)
+    assert set(one_per_core(surroundings, range(8), gpus=["0", "3"])) == {("0", each), ("3", each)}
 
 
-def test_gpus_are_divided(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+def test_gpus_are_those_that_are_visible(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpu_shares(1) == ["0", "1", "2", "3"]
-    assert gpu_shares(3) == ["0,1,2"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    assert gpu_shares(2) == ["4,5", "6,7"]
+    assert gpu_names() == ["0", "1", "2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,GPU-7")
+    assert gpu_names() == ["4", "6", "GPU-7"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert gpu_names() == []
 
 
 @pytest.mark.slow

@@ -6,9 +6,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from softnce.lab import studies
 
 RUN = """
 import os, time
@@ -78,6 +81,49 @@ def until(condition, seconds: float = 90) -> None:
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s"
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_runs_that_need_files_or_quiet(folder):
+    """Those that must be alone come first, in the process itself; the others find what was written for them."""
+    with (folder / "studies" / "shared" / "run.py").open("a") as file:
+        file.write(PROVIDING)
+    process = start(folder, 0)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    lines = list(map(json.loads, (folder / "out" / "shared.jsonl").read_text().splitlines()))
+    assert [line["config"]["seed"] for line in lines[:2]] == [4, 9]
+    assert {line["result"]["process"] == process.pid for line in lines[:2]} == {True}
+    assert {line["result"]["process"] == process.pid for line in lines[2:]} == {False}
+    assert [line["result"]["square"] for line in lines[2:]] == [line["config"]["seed"] ** 2 for line in lines[2:]]
+    left = sorted(path.name for path in (folder / "out").iterdir())
+    assert left == [".shared.running", "shared.jsonl", "shared.jsonl.lock"]
+
+
+PROVIDING = """
+def alone(run):
+    return run.seed in (4, 9)
+
+
+def provide(todo, folder):
+    for run in todo:
+        (folder / str(run.seed)).write_text(str(run.seed**2))
+    return folder
+
+
+def perform(run, provided=None):
+    found = {} if provided is None else {"square": int((provided / str(run.seed)).read_text())}
+    return {"process": os.getpid()} | found
+"""
+
+
+@pytest.mark.parametrize("name", studies.names())
+def test_ray_does_every_study_but_those_that_compute_runs_together(name, tmp_path):
+    study = studies.load(name)
+    assert hasattr(study.run, "execute") == (name in ("classes", "density"))
+    if hasattr(study.run, "execute"):
+        with pytest.raises(ValueError, match=f"engine: {name} computes its runs together on one machine"):
+            study.make(replace(study.run.PRESETS["quick"], engine="ray", out=str(tmp_path)))
 
 
 WANTED = [(seed, seed**2) for seed in range(16)]

@@ -14,6 +14,7 @@ if not (find_spec("torch_geometric") and find_spec("h5py")):
 
 from softnce.lab import studies
 from softnce.lab.configuration import to_mapping
+from softnce.lab.experiment import study as runner
 from softnce.lab.experiment.results import Row
 from softnce.lab.losses import LOSSES, PAPER
 from softnce.lab.recipes.recipe import GraphRecipe
@@ -96,7 +97,7 @@ def little(tmp_path_factory) -> Path:
     """The study on ten specimens of about 100 cells, in this process."""
     out = tmp_path_factory.mktemp("nodes")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nodes, "one_per_core", map)
+        patch.setattr(runner, "one_per_core", map)
         studies.load("nodes").make(replace(TINY, out=str(out)))
     return out
 

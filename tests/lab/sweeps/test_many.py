@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from softnce.lab import recipes
+from softnce.lab.recipes.recipe import Compute
 from softnce.lab.sweeps import many
 from softnce.lab.sweeps.grid import Training
 
@@ -29,11 +30,40 @@ def trainings(run, tmp_path):
 
 @pytest.mark.slow
 def test_trainings_are_done_once(trainings, tmp_path):
-    first = list(many.train_all(trainings[:1], tmp_path, here))
-    assert [many.results_of(run) for run in trainings] == [first[0].results, None]
+    assert len(list(many.train_all(trainings[:1], tmp_path, here))) == 1
+    assert [many.is_finished(run) for run in trainings] == [True, False]
     (second,) = many.train_all(trainings, tmp_path, here)
     assert second.run == trainings[1]
     assert list(many.train_all(trainings, tmp_path, nothing)) == []
+
+
+def made_up(run):
+    """A finished training, without training."""
+    run.out.mkdir(exist_ok=True)
+    (run.out / "recipe.yaml").write_text(recipes.to_yaml(run.recipe))
+    (run.out / "results.json").write_text("{}")
+    return many.Trained(run, {})
+
+
+def test_results_of_another_recipe_are_not_taken_for_these(trainings, tmp_path):
+    assert len(list(many.train_all(trainings, tmp_path, lambda runs: map(made_up, runs)))) == 2
+    loss = replace(trainings[0].recipe.loss, name="soft-ce")
+    others = [replace(run, recipe=replace(run.recipe, loss=loss)) for run in trainings]
+    with pytest.raises(
+        ValueError, match=r"seed=0 holds a run of another recipe: loss.name was nll, is soft-ce; choose"
+    ):
+        list(many.train_all(others, tmp_path, nothing))
+    faster = [replace(run, recipe=replace(run.recipe, compute=Compute(eval_batch=7))) for run in trainings]
+    assert list(many.train_all(faster, tmp_path, nothing)) == []
+
+
+def test_more_epochs_extend_finished_trainings(trainings, tmp_path):
+    assert len(list(many.train_all(trainings, tmp_path, lambda runs: map(made_up, runs)))) == 2
+    schedule = replace(trainings[0].recipe.schedule, epochs=2)
+    longer = [replace(run, recipe=replace(run.recipe, schedule=schedule)) for run in trainings]
+    assert not any(map(many.is_finished, longer))
+    assert [done.run for done in many.train_all(longer, tmp_path, lambda runs: map(made_up, runs))] == longer
+    assert all(map(many.is_finished, longer))
 
 
 @pytest.mark.slow

@@ -113,6 +113,26 @@ def test_another_search_needs_another_folder(search, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("word", "value", "said"),
+    [
+        ("targets.smoothing", "0.3", "targets.smoothing was 0.1, is 0.3"),
+        ("schedule.epochs", "99", "schedule was .*, is .*epochs=99"),  # longer trials would look better
+    ],
+)
+def test_trials_of_other_recipes_are_not_compared(search, tmp_path, word, value, said):
+    search()
+    with pytest.raises(ValueError, match=f"holds a search in another recipe: {said}"):
+        Search(tmp_path, SPACE, "top1", lambda values: build(values | {word: value}))
+    Search(tmp_path, SPACE, "top1", lambda values: build(values | {"data.workers": "0"}))
+
+
+def test_a_damaged_journal_is_named(search, tmp_path):
+    (tmp_path / "optuna.log").write_text("no journal\n")
+    with pytest.raises(ValueError, match=r"optuna.log is damaged .*: choose another --out"):
+        search()
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["laptop/digits"], "nothing to search"),

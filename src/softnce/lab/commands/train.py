@@ -113,6 +113,9 @@ def parse(argv: list[str]) -> Command:
         out = options.out if given else default_out(name, recipe, read[0][0])
         return Command([Training(read[0][0], out)], [], options)
     trainings = [Training(chosen, options.out / grid.folder_name(chosen, list(varied))) for chosen, _ in read]
+    if len({training.out for training in trainings}) < len(trainings):
+        equal = ", ".join(f"--{name} {','.join(values)}" for name, values in varied.items())
+        raise ValueError(f"{equal}: two of these trainings are the same to six digits, need different values")
     return Command(trainings, list(varied), options)
 
 
@@ -192,14 +195,15 @@ def _train_all(command: Command) -> None:
     from softnce.lab.sweeps.table import read_runs, table
 
     options, console, failures = command.options, Console(), []
-    done = sum(many.results_of(run) is not None for run in command.trainings)
-    print(f"{len(command.trainings) - done} trainings to do, {done} already in {options.out}")
     with ended_in_one_line("softnce train"):
+        done = sum(map(many.is_finished, command.trainings))
+        print(f"{len(command.trainings) - done} trainings to do, {done} already in {options.out}")
         engine = many.engine(options.engine, options.address, command.trainings)
         for number, trained in enumerate(many.train_all(command.trainings, options.out, engine), 1):
             failures += [f"{trained.run.out.name}: {trained.error}"] if trained.error else []
             print(f"{number}: {trained.run.out.name}{' failed' if trained.error else ''}", flush=True)
-    if runs := read_runs(options.out):
+        runs = read_runs(options.out)
+    if runs:
         console.print(table(runs).rich())
         if pooled := over_specimens(options.out, runs):
             console.print(pooled.rich())

@@ -1,9 +1,11 @@
 """Independent runs side by side on many machines, by Ray."""
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from softnce.lab.cores import SHARE
 from softnce.lab.experiment.parallel import ATTEMPTS, Killed
 
 Run = TypeVar("Run")
@@ -77,4 +79,6 @@ def _perform(perform: Callable[[Run], Result], run: Run) -> Result:
     import torch
 
     torch.set_num_threads(1)
+    if not torch.cuda.is_available():
+        os.environ[SHARE] = "1"  # the core of this run, also for its loaders
     return perform(run)

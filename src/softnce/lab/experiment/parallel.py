@@ -1,4 +1,4 @@
-"""Independent runs side by side on this machine: one process per core, or per share of its GPUs."""
+"""Independent runs side by side on this machine: one process per core, or per GPU."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_all_start_methods, get_context, parent_process
 from typing import TypeVar
 
-from softnce.lab.cores import cores
+from softnce.lab.cores import SHARE, cores
 
 Run = TypeVar("Run")
 Result = TypeVar("Result")
@@ -29,7 +29,7 @@ class Killed(RuntimeError):
 
 
 def one_per_core(
-    perform: Callable[[Run], Result], runs: Iterable[Run], *, shares: list[str] | None = None
+    perform: Callable[[Run], Result], runs: Iterable[Run], *, gpus: list[str] | None = None
 ) -> Iterator[Result]:
     """``perform(run)`` for each of ``runs``, as many at a time as there are cores; yields results as they arrive.
 
@@ -40,12 +40,13 @@ def one_per_core(
     Args:
         perform: what is done.
         runs: its arguments.
-        shares: instead of one process per core, one for each of these values of CUDA_VISIBLE_DEVICES.
+        gpus: instead of one process per core, one for each of these values of CUDA_VISIBLE_DEVICES.
     """
     waiting = iter(runs)
     # A process of its own for every slot: one that is killed takes no other run with it.
-    slots: list[str | None] = [*shares] if shares else [None] * cores()
-    pools = {_pool(share): share for share in slots}
+    slots: list[str | None] = [*gpus] if gpus else [None] * cores()
+    each = max(1, cores() // len(slots))
+    pools = {_pool(gpu, each): gpu for gpu in slots}
     idle = list(pools)
     pending: dict[Future[Result], tuple[ProcessPoolExecutor, Run, int]] = {}
     again: list[tuple[Run, int]] = []
@@ -73,10 +74,10 @@ def one_per_core(
                     raise Killed(run)
                 else:
                     again.append((run, attempt + 1))
-                    share = pools.pop(pool)
+                    gpu = pools.pop(pool)
                     pool.shutdown()
-                    idle.append(fresh := _pool(share))
-                    pools[fresh] = share
+                    idle.append(fresh := _pool(gpu, each))
+                    pools[fresh] = gpu
     finally:
         busy = {pool for pool, _, _ in pending.values()}
         for pool in pools:
@@ -86,25 +87,27 @@ def one_per_core(
                 pool.shutdown()
 
 
-def gpu_shares(gpus: int) -> list[str]:
-    """This machine's visible GPUs in shares of ``gpus``, as CUDA_VISIBLE_DEVICES names them; [] without GPUs."""
+def gpu_names() -> list[str]:
+    """This machine's visible GPUs as CUDA_VISIBLE_DEVICES names them; [] without GPUs. An Apple GPU has no name."""
     import torch
 
+    if torch.backends.mps.is_available():
+        return [""]
     count = torch.cuda.device_count()
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = given.split(",") if given else [str(number) for number in range(count)]
-    return [",".join(names[start : start + gpus]) for start in range(0, count - gpus + 1, gpus)]
+    return (given.split(",") if given else [str(number) for number in range(count)])[:count]
 
 
-def _pool(share: str | None) -> ProcessPoolExecutor:
-    """One process, which starts with its first run."""
+def _pool(gpu: str | None, own_cores: int) -> ProcessPoolExecutor:
+    """One process, which starts with its first run; its loaders have ``own_cores``."""
     forks = "forkserver" in get_all_start_methods()  # not on Windows
     context = get_context("forkserver" if forks else "spawn")
     if forks:
         context.set_forkserver_preload(PRELOADED)
     environment = dict(os.environ) | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    if share is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = share
+    environment[SHARE] = str(own_cores)
+    if gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = gpu
     return ProcessPoolExecutor(1, context, _start_worker, (environment,))
 
 

@@ -2,11 +2,13 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 DEFAULT_OUT = "results/reproduce"
+Execute = Callable[[Iterator[Any]], Iterator["Outcome"]]
 
 
 @dataclass(frozen=True)
@@ -142,18 +145,19 @@ class Study:
         finished = 0
         with Progress(*columns) as progress:
             saved = progress.add_task("runs finished", total=len(todo))
-            outcomes: Iterator[Outcome] = shared(
-                todo,
-                partial(self._execute, progress=progress, config=config),
-                folder=results.path.with_name(f".{self.name}.running"),
-                name=lambda run: run_id(self.name, self.run.VERSION, to_mapping(run)),
-                finished=partial(self._finished, results=results),
-            )
             try:
-                for outcome in outcomes:
-                    results.append(to_mapping(outcome.run), outcome.result, outcome.seconds)
-                    finished += 1
-                    progress.advance(saved)
+                for part, execute in self._ways(todo, progress, results, config):
+                    outcomes: Iterator[Outcome] = shared(
+                        part,
+                        execute,
+                        folder=results.path.with_name(f".{self.name}.running"),
+                        name=lambda run: run_id(self.name, self.run.VERSION, to_mapping(run)),
+                        finished=partial(self._finished, results=results),
+                    )
+                    for outcome in outcomes:
+                        results.append(to_mapping(outcome.run), outcome.result, outcome.seconds)
+                        finished += 1
+                        progress.advance(saved)
             except KeyboardInterrupt:
                 progress.stop()
                 print(
@@ -166,11 +170,24 @@ class Study:
     def _finished(self, run: Any, results: Results) -> bool:
         return results.finished(to_mapping(run))
 
-    def _execute(self, todo: Iterable[Any], progress: "Progress", config: StudyConfig) -> Iterator[Outcome]:
-        """The study's own way to do its runs, or ``perform(run)`` for each, one per core."""
+    def _ways(
+        self, todo: list[Any], progress: "Progress", results: Results, config: StudyConfig
+    ) -> Iterator[tuple[list[Any], Execute]]:
+        """Runs, and how to do them: the study's own way; or those ``alone`` here, then the others side by side."""
         if hasattr(self.run, "execute"):
-            together = list(todo)
-            return self.run.execute(together, progress) if together else iter(())
-        if config.engine == "ray":
-            return on_cluster(partial(timed, self.run.perform), todo, address=config.address)
-        return one_per_core(partial(timed, self.run.perform), todo)
+            yield todo, lambda taken: self.run.execute(together, progress) if (together := list(taken)) else iter(())
+            return
+        perform = self.run.perform
+        is_alone = getattr(self.run, "alone", lambda run: False)
+        if alone := [run for run in todo if is_alone(run)]:
+            yield alone, partial(map, partial(timed, perform))
+        if others := [run for run in todo if not is_alone(run)]:
+            with ExitStack() as stack:
+                if hasattr(self.run, "provide"):  # beside the results, where all nodes of a cluster find it
+                    results.path.parent.mkdir(parents=True, exist_ok=True)
+                    folder = TemporaryDirectory(dir=results.path.parent, prefix=f".{self.name}.")
+                    perform = partial(perform, provided=self.run.provide(others, Path(stack.enter_context(folder))))
+                if config.engine == "ray":
+                    yield others, partial(on_cluster, partial(timed, perform), address=config.address)
+                else:
+                    yield others, partial(one_per_core, partial(timed, perform))

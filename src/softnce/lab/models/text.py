@@ -52,6 +52,8 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embeddings (N, d) of tokens (N, L)."""
+        if torch.compiler.is_compiling():  # a program of torch.export or torch.compile cannot depend on lengths
+            return self._mean(tokens)
         lengths = (tokens != PADDING).sum(1)
         order = lengths.argsort(stable=True)
         groups = [self._mean(tokens[rows, : int(lengths[rows[-1]])]) for rows in order.split(GROUP)]
@@ -84,7 +86,7 @@ def build_network(model: TextModel, head: Head, num_classes: int) -> SentenceCla
 
 def tokenise(model: TextModel, texts: list[str], max_tokens: int) -> Tensor:
     """Tokens (N, L) of sentences, cut to ``max_tokens`` and padded with −1 to the longest."""
-    rows = _tokeniser(_folder(model))(texts, truncation=True, max_length=max_tokens)["input_ids"]
+    rows = tokeniser(model)(texts, truncation=True, max_length=max_tokens)["input_ids"]
     tokens = torch.full((len(rows), max(map(len, rows))), PADDING)
     for place, row in zip(tokens, rows, strict=True):
         place[: len(row)] = torch.tensor(row)
@@ -107,8 +109,9 @@ def _quiet() -> Iterator[None]:
 
 
 @cache
-def _tokeniser(folder: Path) -> Any:
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+def tokeniser(model: TextModel) -> Any:
+    """Hugging Face's tokeniser of the encoder."""
+    return AutoTokenizer.from_pretrained(_folder(model), local_files_only=True)
 
 
 def _folder(model: TextModel) -> Path:

@@ -37,9 +37,11 @@ to be registered. The folder holds
 
 Optional: ``prepare(todo)`` is called once before the first ``perform``, for example to read data that all runs share;
 ``follow_up(config, rows) -> list[Run]`` gives runs that depend on the first ones, such as all seeds at the learning
-rate that did best; it is asked again until all runs that it gives are finished. A study whose runs are computed
-together has ``execute(todo, progress) -> Iterator[Outcome]`` instead of ``perform``: in any order, with its own times;
-``progress`` is rich's, already shown.
+rate that did best; it is asked again until all runs that it gives are finished. Runs for which ``alone(run)`` is true
+are done first, here, one after the other, such as timings. ``provide(todo, folder)`` writes files that the other runs
+read, in a folder that is removed at the end; what it returns is their ``perform(run, provided)``'s second argument. A
+study whose runs are computed together has ``execute(todo, progress) -> Iterator[Outcome]`` instead of ``perform``: in
+any order, with its own times; ``progress`` is rich's, already shown.
 
 ``findings.py``, rows to frozen dataclasses of numbers (``Estimate`` and the like) and to verdicts. Rows of any preset
 may be there: it selects what it needs. A claim it cannot answer is left out or "undecided":

@@ -1,6 +1,5 @@
 """Many trainings, side by side on this machine or on a Ray cluster; finished ones are not repeated."""
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -8,10 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from softnce.lab import recipes
 from softnce.lab.atomic import write_text
 from softnce.lab.experiment.cluster import on_cluster
-from softnce.lab.experiment.parallel import gpu_shares, one_per_core
+from softnce.lab.experiment.parallel import gpu_names, one_per_core
 from softnce.lab.experiment.reservations import shared
+from softnce.lab.recipes.recipe import AnyRecipe
+from softnce.lab.recipes.resuming import changes
 from softnce.lab.sweeps.grid import Training
 
 Engine = Callable[[Iterable[Training]], Iterator["Trained"]]
@@ -56,19 +58,21 @@ def engine(name: Literal["processes", "ray"], address: str, runs: list[Training]
         raise ValueError("compute.devices and compute.nodes: each of several trainings uses one device, set them to 1")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("several trainings are started by one process: omit torchrun")
-    gpu = compute.accelerator in ("auto", "gpu")
+    gpu = compute.accelerator != "cpu"
     if name == "ray":
         return partial(on_cluster, perform, address=address, gpu=gpu)
-    return partial(one_per_core, perform, shares=gpu_shares(1) if gpu else [])
+    return partial(one_per_core, perform, gpus=gpu_names() if gpu else [])
 
 
 def train_all(runs: list[Training], out: Path, execute: Engine) -> Iterator[Trained]:
     """Do the trainings that have no results yet, and yield what became of each as it ends.
 
     Several processes can do this with one ``out``: they share the trainings. Raises ValueError where a recipe or its
-    data are refused.
+    data are refused, or where a folder holds a run of another recipe.
     """
     for run in runs:
+        if (kept := _kept(run)) and (changed := changes(kept, run.recipe)):
+            raise ValueError(f"{run.out} holds a run of another recipe: {'; '.join(changed)}; choose another --out")
         _failure(run).unlink(missing_ok=True)
     for trained in shared(runs, execute, folder=out / ".running", name=lambda run: run.out.name, finished=_ended):
         if trained.refused:
@@ -76,14 +80,19 @@ def train_all(runs: list[Training], out: Path, execute: Engine) -> Iterator[Trai
         yield trained
 
 
-def results_of(run: Training) -> dict[str, Any] | None:
-    """What a training wrote at its end."""
-    path = run.out / "results.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+def is_finished(run: Training) -> bool:
+    """Whether the training has results, and was not asked to be shorter than now."""
+    kept = _kept(run) if (run.out / "results.json").is_file() else None
+    return kept is not None and kept.schedule == run.recipe.schedule
 
 
 def _ended(run: Training) -> bool:
-    return (run.out / "results.json").is_file() or _failure(run).is_file()
+    return is_finished(run) or _failure(run).is_file()
+
+
+def _kept(run: Training) -> AnyRecipe | None:
+    path = run.out / "recipe.yaml"
+    return recipes.load(str(path)) if path.is_file() else None
 
 
 def _failure(run: Training) -> Path:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from filelock import FileLock
 
-from softnce.lab.configuration import field_types
+from softnce.lab import recipes
+from softnce.lab.configuration import field_types, to_mapping
 from softnce.lab.experiment.reservations import Reservations
 from softnce.lab.recipes.recipe import AnyRecipe
+from softnce.lab.recipes.resuming import changes
 from softnce.lab.sweeps.grid import Training, pairs
 from softnce.lab.sweeps.many import Engine
 
@@ -115,18 +117,29 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         out.mkdir(parents=True, exist_ok=True)
         self.out, self.space, self.metric, self.build = out, space, metric, build
-        backend = JournalFileBackend(str(out / "optuna.log"))
-        self.study = optuna.create_study(
-            storage=optuna.storages.JournalStorage(backend),
-            study_name="softnce",
-            direction="maximize" if metric == "top1" else "minimize",
-            load_if_exists=True,
-        )
+        try:
+            self.study = optuna.create_study(
+                storage=optuna.storages.JournalStorage(JournalFileBackend(str(out / "optuna.log"))),
+                study_name="softnce",
+                direction="maximize" if metric == "top1" else "minimize",
+                load_if_exists=True,
+            )
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"out: {out / 'optuna.log'} is damaged ({error}): choose another --out") from error
         asked = {"metric": metric, "space": {name: str(searched) for name, searched in space.items()}}
         before = self.study.user_attrs.get("asked", asked)
         if before != asked:
             raise ValueError(f"out: {out} holds a search for {before}, not for {asked}: choose another --out")
+        recipe = build({name: searched.first for name, searched in space.items()})
+        if kept := self.study.user_attrs.get("recipe"):
+            earlier = recipes.from_plain(kept, source=f"{out / 'optuna.log'}, recipe")
+            changed = changes(earlier, recipe)
+            if earlier.schedule != recipe.schedule and not changed:  # trials of different length cannot be compared
+                changed = [f"schedule was {earlier.schedule}, is {recipe.schedule}"]
+            if changed:
+                raise ValueError(f"out: {out} holds a search in another recipe: {'; '.join(changed)}")
         self.study.set_user_attr("asked", asked)
+        self.study.set_user_attr("recipe", to_mapping(recipe))
         # values of trials under way count as bad ones, so that processes do not try the same
         self.study.sampler = optuna.samplers.TPESampler(seed=len(self.study.trials), constant_liar=True)
 

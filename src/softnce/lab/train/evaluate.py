@@ -21,10 +21,11 @@ from softnce.lab.train.build import build_network
 
 @dataclass(frozen=True)
 class Trained:
-    """The network of a checkpoint, and what is needed to use it."""
+    """The network of a checkpoint, and what is needed to use it; ``features`` are of graphs, of nodes and of edges."""
 
     recipe: AnyRecipe
     classes: list[str]
+    features: list[int]
     network: nn.Module
     device: torch.device
 
@@ -107,7 +108,7 @@ def load_trained(path: Path) -> Trained:
     except RuntimeError as error:
         raise ValueError(f"{path}: its weights do not fit its recipe: {' '.join(str(error).split())}") from error
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return Trained(recipe, classes, network.eval().to(device), device)
+    return Trained(recipe, classes, features, network.eval().to(device), device)
 
 
 def evaluate(

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import time
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,10 @@ class Facts(Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.ckpt_path is not None and self.path.is_file():
-            self._before = json.loads(self.path.read_text(encoding="utf-8"))["starts"]
+            try:
+                self._before = json.loads(self.path.read_text(encoding="utf-8"))["starts"]
+            except (ValueError, KeyError, TypeError):
+                print(f"{self.path} is damaged: time and updates of earlier starts are not counted", file=sys.stderr)
         self._started, self._first_step = time.monotonic(), trainer.global_step
         self._start_time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
@@ -63,7 +67,8 @@ class Facts(Callback):
 
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
         if self._started:
-            self._write(trainer)
+            with suppress(OSError):  # what ended the run is to be reported, such as a full disk
+                self._write(trainer)
 
     def _write(self, trainer: L.Trainer) -> None:
         if not trainer.is_global_zero:

@@ -23,9 +23,9 @@ from filelock import FileLock, Timeout
 
 from softnce.lab import recipes
 from softnce.lab.atomic import why, write_text
-from softnce.lab.configuration import to_mapping
 from softnce.lab.data.module import TrainingData
 from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe
+from softnce.lab.recipes.resuming import changes
 from softnce.lab.train.build import build
 from softnce.lab.train.classifier import Classifier
 from softnce.lab.train.evaluate import evaluate
@@ -122,19 +122,17 @@ def _is_installed(name: str) -> bool:
     return True
 
 
-FREE = {("data", "dir"), ("data", "workers"), ("data", "cache"), ("data", "download"), ("data", "corrupt"),
-        ("schedule", "max_steps")}  # fmt: skip
-"""What a resumed run may set anew, beside everything in ``compute``: where data are, speed, and how long to train."""
-
-
 def _claim(out: Path, recipe: AnyRecipe, resume: bool) -> ExitStack:
     """Lock ``out`` and make it the folder of this run."""
     with ExitStack() as claim:
         if is_first_process():
             claim.enter_context(_alone_in(out))
             _check_folder(out, recipe, resume)  # again: another process may have been faster
+            kept = out / "recipe.yaml"
             try:
-                write_text(out / "recipe.yaml", recipes.to_yaml(recipe))
+                if kept.is_file() and recipes.load(str(kept)).schedule != recipe.schedule:
+                    (out / "results.json").unlink(missing_ok=True)  # of the shorter run
+                write_text(kept, recipes.to_yaml(recipe))
             except OSError as error:
                 raise ValueError(f"out: cannot write in {out}: {why(error)}") from None
         return claim.pop_all()
@@ -149,18 +147,7 @@ def _check_folder(out: Path, recipe: AnyRecipe, resume: bool) -> None:
         raise ValueError(
             f"{out} already holds a run: continue it with `softnce train --resume {out}`, or choose another --out"
         )
-    before, now = to_mapping(recipes.load(str(kept))), to_mapping(recipe)
-    changed = [
-        f"{group}.{name} was {before[group].get(name)}, is {value}"
-        for group, values in now.items()
-        if isinstance(values, dict) and group != "compute"
-        for name, value in values.items()
-        if before[group].get(name) != value and (group, name) not in FREE
-        if (group, name) != ("schedule", "epochs") or value < before[group][name]  # more of them extend the run
-    ]
-    if before["seed"] != now["seed"]:
-        changed.append(f"seed was {before['seed']}, is {now['seed']}")
-    if changed:
+    if changed := changes(recipes.load(str(kept)), recipe):
         raise ValueError(f"{out} holds a run of another recipe, so it cannot be resumed: {'; '.join(changed)}")
 
 

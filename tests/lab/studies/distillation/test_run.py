@@ -25,7 +25,6 @@ def test_bad_settings_are_named():
 
 
 @pytest.mark.slow
-def test_from_command_to_page(made, monkeypatch):
-    monkeypatch.setattr(study, "one_per_core", map)
+def test_from_command_to_page(made):
     rows = made("distillation", "--epochs", "1", "--teacher_epochs", "1", "--seeds", "2", "--compared_seeds", "2")
     assert len(rows) == 1 + 2 * len(study.settings(study.PRESETS["quick"]))

@@ -20,11 +20,10 @@ def taught():
     return distillation.teach(TEACHER)
 
 
-def learn(student, logits):
-    with distillation.taught([student], {TEACHER: logits}) as files:
-        result = distillation.learn(student, files)
-    assert not any(file.exists() for file in files.values())
-    return result
+@pytest.fixture
+def learn(tmp_path):
+    """``learn(student)`` of its teacher."""
+    return lambda student: distillation.learn(student, distillation.write_outputs([student], tmp_path))
 
 
 def test_the_teacher_is_the_mean_of_its_members(taught):
@@ -38,25 +37,26 @@ def test_the_teacher_is_the_mean_of_its_members(taught):
     assert not torch.allclose(alone[0][1], logits)
 
 
-def test_hard_losses_take_the_teachers_first_class(taught):
+def test_hard_losses_take_the_teachers_first_class(learn):
     """NLL on the first class is cross-entropy on k = 1 renormalised, to the last digit."""
-    first = learn(replace(STUDENT, k=1), taught[1])
-    same = learn(replace(STUDENT, method="soft-ce", k=1), taught[1])
+    first = learn(replace(STUDENT, k=1))
+    same = learn(replace(STUDENT, method="soft-ce", k=1))
     assert first["test"] == same["test"]
-    assert first["test"] == learn(replace(STUDENT, k=0), taught[1])["test"]  # of any k it takes the first
+    assert first["test"] == learn(replace(STUDENT, k=0))["test"]  # of any k it takes the first
 
 
-def test_without_a_teacher_students_learn_labels(taught):
-    result = learn(STUDENT, taught[1])
+def test_without_a_teacher_students_learn_labels(learn, monkeypatch):
+    result = learn(STUDENT)
     # a teacher who repeats the labels teaches the same
     labels = torch.nn.functional.one_hot(load("digits").train.y, 10) * 50.0
-    assert result["test"] == learn(replace(STUDENT, k=1), labels)["test"]
+    monkeypatch.setattr(distillation, "teach", lambda teacher: ({}, labels))
+    assert result["test"] == learn(replace(STUDENT, k=1))["test"]
 
 
-def test_lessons_differ(taught):
+def test_lessons_differ(learn):
     soft = replace(STUDENT, method="soft-ce", k=2)
     found = [
-        learn(student, taught[1])["test"]["nll"]
+        learn(student)["test"]["nll"]
         for student in (soft, replace(soft, remainder="spread"), replace(soft, k=0), replace(soft, temperature=3.0))
     ]
     assert len(set(found)) == 4
@@ -71,12 +71,12 @@ def test_a_shared_background_is_the_mean_of_the_rows_own(taught):
     assert shared.smoothing == pytest.approx(own.background_mass().mean().item(), rel=1e-5)
 
 
-def test_students_see_some_features_and_samples_of_every_class(monkeypatch, taught):
+def test_students_see_some_features_and_samples_of_every_class(monkeypatch, taught, learn):
     seen = []
     monkeypatch.setattr(
         distillation, "fit", lambda head, loss, x, soft, *, after, **_: (seen.append((x, soft)), after(1))
     )
-    learn(replace(STUDENT, method="soft-ce", k=0), taught[1])
+    learn(replace(STUDENT, method="soft-ce", k=0))
     ((x, soft),) = seen
     data = load("digits")
     assert x.shape[1] == 24
@@ -89,6 +89,6 @@ def test_students_see_some_features_and_samples_of_every_class(monkeypatch, taug
 @pytest.mark.parametrize(
     "method", ["info-nce", "soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce", "averaged"]
 )
-def test_every_loss_learns(method, taught):
+def test_every_loss_learns(method, learn):
     student = replace(STUDENT, method=method, k=1 if method == "info-nce" else 0, n=2, epochs=8)
-    assert learn(student, taught[1])["test"]["top1"] > 0.5
+    assert learn(student)["test"]["top1"] > 0.5

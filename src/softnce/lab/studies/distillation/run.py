@@ -1,24 +1,20 @@
 """The grid of students, and how they are taught."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from softnce.lab.configuration import option
 from softnce.lab.data import features
 from softnce.lab.data.features import Source
 from softnce.lab.experiment import search
-from softnce.lab.experiment.parallel import one_per_core
 from softnce.lab.experiment.results import Row
-from softnce.lab.experiment.study import Outcome, StudyConfig, timed
+from softnce.lab.experiment.study import StudyConfig
 from softnce.lab.studies.distillation import training
-from softnce.lab.studies.distillation.training import HARD, Method, Student, Teacher
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from softnce.lab.studies.distillation.training import HARD, Files, Method, Student, Teacher
 
 VERSION = 1
+provide = training.write_outputs
 SOFT: tuple[Method, ...] = ("soft-ce", "soft-dist-info-nce", "soft-target-info-nce", "averaged")
 SMOOTHING = 0.1
 CE: Method = "soft-ce"
@@ -107,14 +103,14 @@ def students(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if "method" in row.config]
 
 
-def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:
-    """The teacher first, here; then its students, one per core. A resumed study trains the same teacher again."""
-    pupils = [run for run in todo if isinstance(run, Student)]
-    teachers = dict.fromkeys([*(run for run in todo if isinstance(run, Teacher)), *(run.teacher for run in pupils)])
-    features.prepare(run.data for run in teachers)
-    for run in teachers:
-        outcome = timed(lambda teacher: training.teach(teacher)[0], run)
-        if run in todo:
-            yield outcome
-    with training.taught(pupils, {run: training.teach(run)[1] for run in teachers}) as files:
-        yield from one_per_core(partial(timed, partial(training.learn, files=files)), pupils)
+def prepare(todo: Sequence[Run]) -> None:
+    features.prepare((run if isinstance(run, Teacher) else run.teacher).data for run in todo)
+
+
+def alone(run: Run) -> bool:
+    """The teacher comes first, here; a resumed study trains the same teacher again."""
+    return isinstance(run, Teacher)
+
+
+def perform(run: Run, provided: Files | None = None) -> dict[str, Any]:
+    return training.teach(run)[0] if isinstance(run, Teacher) else training.learn(run, provided or {})

@@ -1,8 +1,6 @@
 """A teacher of several large heads on all features and data; a student with one small head, fewer of both."""
 
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -97,18 +95,17 @@ Files = Mapping[tuple[Teacher, float], Path]
 """Files of teachers' outputs, by teacher and temperature."""
 
 
-@contextmanager
-def taught(students: Iterable[Student], logits: dict[Teacher, Tensor]) -> Iterator[Files]:
-    """Files of the teachers' outputs at every temperature the students need, for as long as the context lasts."""
-    with tempfile.TemporaryDirectory() as folder:
-        files: dict[tuple[Teacher, float], Path] = {}
-        for student in students:
-            key = student.teacher, student.temperature
-            if student.k is not None and key not in files:
-                labels, num_classes = load(student.teacher.data).train.y, load(student.teacher.data).num_classes
-                files[key] = Path(folder) / f"{len(files)}.pt"
-                TeacherOutputs.from_logits(logits[student.teacher], num_classes, key[1]).save(files[key], labels)
-        yield files
+def write_outputs(students: Iterable[Student], folder: Path) -> Files:
+    """The teachers' outputs at every temperature the students need."""
+    files: dict[tuple[Teacher, float], Path] = {}
+    for student in students:
+        key = student.teacher, student.temperature
+        if student.k is not None and key not in files:
+            data = load(student.teacher.data)
+            files[key] = folder / f"{len(files)}.pt"
+            outputs = TeacherOutputs.from_logits(teach(student.teacher)[1], data.num_classes, student.temperature)
+            outputs.save(files[key], data.train.y)
+    return files
 
 
 def learn(student: Student, files: Files) -> dict[str, Any]:

@@ -1,21 +1,13 @@
 """Trainings with and without draws, the distribution of the draws itself, and the cost of a step."""
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
-
-import torch
+from typing import Any, Literal, get_args
 
 from softnce.lab.configuration import later, option
-from softnce.lab.experiment.parallel import one_per_core
-from softnce.lab.experiment.study import Outcome, StudyConfig, timed
+from softnce.lab.experiment.study import StudyConfig
 from softnce.lab.studies.exact_loss import distribution, training
 from softnce.lab.studies.exact_loss.training import Method, Problem
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 VERSION = 1
 
@@ -122,23 +114,13 @@ def runs(config: Config) -> list[Run]:
         wanted.append(Noise("labels", more, seed, config.gradients))
         wanted += [Noise("labels", method, seed, config.gradients, "labels") for method in EXPECTED]
     wanted += [Cost(classes, tuple(methods)) for classes in config.cost_classes]
-    return wanted
+    # the longest first, so that no core is left with it at the end
+    return sorted(wanted, key=lambda run: isinstance(run, Training) and run.method.kind == "continuous", reverse=True)
 
 
-def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:
-    """One run per core, as many at a time as there are cores; then the timings, alone."""
-    together = [run for run in todo if not isinstance(run, Cost)]
-    # The longest first, so that no core is left with it at the end.
-    together.sort(key=lambda run: isinstance(run, Training) and run.method.kind == "continuous", reverse=True)
-    yield from one_per_core(partial(timed, perform), together)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for run in todo:
-            if isinstance(run, Cost):
-                yield timed(perform, run)
-    finally:
-        torch.set_num_threads(threads)
+def alone(run: Run) -> bool:
+    """Whether the run is a timing, which others would disturb."""
+    return isinstance(run, Cost)
 
 
 def perform(run: Run) -> dict[str, Any]:

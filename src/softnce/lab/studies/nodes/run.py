@@ -2,23 +2,17 @@
 
 import os
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from softnce.lab import recipes
 from softnce.lab.configuration import option
-from softnce.lab.experiment.parallel import one_per_core
-from softnce.lab.experiment.study import Outcome, StudyConfig, timed
+from softnce.lab.experiment.study import StudyConfig
 from softnce.lab.losses import LOSSES, PAPER, LossName
 from softnce.lab.recipes.recipe import GraphRecipe
 from softnce.lab.targets import Targets
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 VERSION = 1
 FOLDS = 5
@@ -92,6 +86,8 @@ Run = Tissue | Citation
 
 
 def runs(config: Config) -> list[Run]:
+    """The longest come first: tissue, then DeeperGCN, then GCN."""
+
     def smoothing(loss: LossName) -> float:
         return 0.0 if LOSSES[loss].labels_only else config.smoothing
 
@@ -126,32 +122,26 @@ def missing_citation_graphs(names: Sequence[str]) -> str:
     return f"no {' and no '.join(lacking)}" if lacking else ""
 
 
-def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:
-    """One run per core. The longest come first: tissue, then DeeperGCN, then GCN."""
-    with tempfile.TemporaryDirectory(prefix="softnce-tissue-") as folder:
-        grow(todo, Path(folder))
-        yield from one_per_core(partial(timed, partial(perform, folder=Path(folder))), todo)
-
-
-def grow(todo: Sequence[Run], folder: Path) -> None:
-    """Grow the tissue of the runs; every process then reads the same files."""
+def provide(todo: Sequence[Run], folder: Path) -> Path:
+    """Grow the tissue of the runs in ``folder``, which all read."""
     from softnce.lab.data.tissue import TissueConfig, write_tissue
 
     settings = dict.fromkeys((run.specimens, run.stages, run.cells) for run in todo if isinstance(run, Tissue))
     for specimens, stages, cells in settings:
         out = tissue_folder(folder, specimens, stages, cells)
         write_tissue(TissueConfig(out, specimens=specimens, stages=stages, cells=cells))
+    return folder
 
 
 def tissue_folder(folder: Path, specimens: int, stages: int, cells: tuple[int, int]) -> Path:
     return folder / f"{specimens}-{stages}-{cells[0]}-{cells[1]}"
 
 
-def perform(run: Run, folder: Path) -> dict[str, Any]:
-    """The course of a training; ``folder`` holds the tissue."""
+def perform(run: Run, provided: Path) -> dict[str, Any]:
+    """The course of a training on the ``provided`` tissue."""
     from softnce.lab.train.graph_course import follow
 
-    return follow(recipe_of(run, folder))[1].summary()
+    return follow(recipe_of(run, provided))[1].summary()
 
 
 def recipe_of(run: Run, folder: Path) -> GraphRecipe:
