@@ -145,7 +145,7 @@ def test_unknown_key_names_the_nearest(capsys, given, meant):
         (["--seeds", "1.5"], "--seeds: got '1.5', need int"),
         (["--seeds"], "--seeds: got nothing, need int"),
         (["--schedule.optimiser.lr", "fast"], "--schedule.optimiser.lr: got 'fast', need float"),
-        (["--schedule.optimiser.lr", "-inf"], "--schedule.optimiser.lr: got '-inf', need a finite number"),
+        (["--schedule.optimiser.lr", "inf"], "--schedule.optimiser.lr: got 'inf', need a finite number"),
         (
             ["--schedule.optimiser.name", "lion"],
             "--schedule.optimiser.name: got 'lion', need one of adam, sgd",
