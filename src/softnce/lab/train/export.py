@@ -36,11 +36,15 @@ class Classes(nn.Module):
         return (self.network(inputs).float() / self.temperature).softmax(1)
 
 
-class NodeClasses(Classes):
+class NodeClasses(nn.Module):
     """The same of a graph in parts: features (N, d), edges (2, E) and, where the network uses them, theirs (E, e)."""
 
+    def __init__(self, network: nn.Module, temperature: float) -> None:
+        super().__init__()
+        self.classes = Classes(network, temperature)
+
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None) -> Tensor:
-        return super().forward(SimpleNamespace(x=x, edge_index=edge_index, edge_attr=edge_attr))
+        return self.classes(SimpleNamespace(x=x, edge_index=edge_index, edge_attr=edge_attr))
 
 
 def export(checkpoint: Path, out: Path | None = None, format: Format = "pt2") -> tuple[Path, float]:
