@@ -52,8 +52,14 @@ def test_links_lead_somewhere(site: Path) -> None:
     assert 'id="softnce.losses.ExpectedInfoNCE"' in losses
     assert ":class:" not in losses  # roles became links
     assert "<blockquote>" not in losses  # examples are code: Markdown reads >>> as a quotation
+    targets = (site / "api" / "targets.html").read_text(encoding="utf-8")
+    assert 'id="softnce.SoftTargets.from_labels"' in targets  # inherited
     for page in site.rglob("*.html"):  # also links that Markdown does not check
-        for link in re.findall(r'(?:href|src)="(?!https?:|data:|mailto:|/)([^"#?]+)', page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"<p>- |\n- |:math:|::</p>|====", re.sub(r"<pre.*?</pre>", "", text, flags=re.DOTALL)), (
+            page
+        )
+        for link in re.findall(r'(?:href|src)="(?!https?:|data:|mailto:|/)([^"#?]+)', text):
             assert (page.parent / link).exists(), f"{page.relative_to(site)} links to {link}"
 
 

@@ -10,12 +10,11 @@ from softnce._checks import as_number
 
 
 class RowAdagrad(torch.optim.Optimizer):
-    r"""Adagrad with one number per row of a table, for sparse gradients.
+    """Adagrad with one number per row of a table, for sparse gradients.
 
     For every row r that the gradient g touches,
 
-    .. math:: v_r \mathrel{+}= \mathrm{mean}_j\, g_{rj}^2, \qquad
-              w_r \mathrel{-}= \mathrm{lr} \cdot g_r / (\sqrt{v_r} + \epsilon).
+        v_r += mean_j g_rj²,    w_r −= lr · g_r / (√v_r + ε).
 
     A step costs the rows touched. State: K numbers for a table (K, d), where ``torch.optim.SparseAdam`` keeps 2·K·d and
     ``torch.optim.Adagrad`` K·d. In ``softnce study classes`` (10,000 classes, each seen ten times) the

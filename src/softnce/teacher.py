@@ -1,9 +1,9 @@
 """A teacher's outputs in a file: the k likeliest classes of every training sample, computed once and read many times.
 
-    outputs = TeacherOutputs.cat([TeacherOutputs.from_logits(teacher(x), k=5) for x in batches])  # in order of the rows
-    outputs.save("teacher.pt", labels)
+    parts = [TeacherOutputs.from_logits(teacher(x), k=5) for x in batches]      # in the order of the rows
+    TeacherOutputs.cat(parts).save("teacher.pt", labels)
 
-    targets = TeacherOutputs.load("teacher.pt", labels, num_classes=1000).targets("spread")       # SoftTargets
+    targets = TeacherOutputs.load("teacher.pt", labels, num_classes=1000).targets("spread")    # SoftTargets
     loss(student(x), targets[rows])
 
 The file is what ``torch.save`` makes of a dictionary of tensors and plain values, and is read with

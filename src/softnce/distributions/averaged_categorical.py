@@ -47,10 +47,8 @@ class AveragedCategorical(Distribution):
     Each row of parameters costs O(K) once, and each draw O(n log K) besides writing the result. ``sample_labels``
     returns the n labels.
 
-    Example::
-
-        >>> AveragedCategorical(2, probs=torch.tensor([0.0, 1.0, 0.0])).sample()
-        tensor([0., 1., 0.])
+    >>> AveragedCategorical(2, probs=torch.tensor([0.0, 1.0, 0.0])).sample()
+    tensor([0., 1., 0.])
     """
 
     arg_constraints = {"probs": constraints.simplex, "logits": log_weights}  # noqa: RUF012

@@ -45,11 +45,9 @@ class ContinuousCategorical(ExponentialFamily):
     ``expected_proposals`` is the mean number of proposals per draw (rarely above 2). Everything except the proposals is
     computed in fp64 and returned in the dtype of the parameters. There is no ``rsample``.
 
-    Example::
-
-        >>> d = ContinuousCategorical(torch.tensor([0.2, 0.3, 0.5]), concentration=10.0)
-        >>> d.log_prob(d.sample((4,))).shape
-        torch.Size([4])
+    >>> d = ContinuousCategorical(torch.tensor([0.2, 0.3, 0.5]), concentration=10.0)
+    >>> d.log_prob(d.sample((4,))).shape
+    torch.Size([4])
 
     Reference: Gordon-Rodriguez, Loaiza-Ganem, Cunningham, "The continuous categorical: a novel simplex-valued
     exponential family", ICML 2020.

@@ -39,21 +39,19 @@ LABELS, PAIRS, DENSE = Form
 
 
 class SoftTargets(Constructors):
-    r"""N points on the simplex of K classes.
+    """N points on the simplex of K classes.
 
-    Row i is :math:`\alpha_i = \sum_j w_{ij}\, e_{index_{ij}} + \varepsilon_i\, \xi`: S weighted classes and a
-    background of mass ε spread over all classes as ξ. Memory is O(N·S + K), whatever K.
+    Row i is α_i = Σ_j w_ij e(index_ij) + ε_i ξ, where e(k) is class k: S weighted classes, and a background of mass ε
+    spread over all classes as ξ. Memory is O(N·S + K), whatever K.
 
-    ====================  ==========  =============  ==============  ============================
-    made by               ``form``    ``index``      ``weight``      S
-    ====================  ==========  =============  ==============  ============================
-    ``from_labels``       LABELS      (N, 1)         None: 1 − ε     1
-    ``mix``               PAIRS       (N, S)         (N, S)          2 after MixUp or CutMix
-    ``from_topk``         PAIRS       (N, k)         (N, k)          k
-    ``from_pairs``        PAIRS       (N, S)         (N, S)          given
-    ``from_annotations``  PAIRS       (N, S)         (N, S)          classes chosen for a sample
-    ``from_dense``        DENSE       None           (N, K)          K
-    ====================  ==========  =============  ==============  ============================
+    | made by            | form   | index  | weight      | S                           |
+    |--------------------|--------|--------|-------------|-----------------------------|
+    | `from_labels`      | LABELS | (N, 1) | None: 1 − ε | 1                           |
+    | `mix`              | PAIRS  | (N, S) | (N, S)      | 2 after MixUp or CutMix     |
+    | `from_topk`        | PAIRS  | (N, k) | (N, k)      | k                           |
+    | `from_pairs`       | PAIRS  | (N, S) | (N, S)      | given                       |
+    | `from_annotations` | PAIRS  | (N, S) | (N, S)      | classes chosen for a sample |
+    | `from_dense`       | DENSE  | None   | (N, K)      | K                           |
 
     ``from_votes`` makes pairs where few classes were chosen, else dense rows; ``from_dense`` recognises rows that are
     labels or pairs. The form decides what a loss costs, and ``repr`` names it.
