@@ -168,6 +168,11 @@ def check_places(places: Tensor, shape: tuple[int, ...], size: int, name: str) -
         raise ValueError(f"{name} must lie in 0 … {size - 1}, got {places.min().item()} … {places.max().item()}")
 
 
+def sum_slack(dtype: torch.dtype) -> float:
+    """How far from 1 probabilities of a dtype may sum, by rounding."""
+    return 1e-3 if dtype in (torch.float32, torch.float64) else 2e-2
+
+
 def check_rows_sum_to_one(rows: Tensor, name: str, advice: str = "") -> None:
     """Each row of ``rows`` must be finite, not negative and sum to 1 within the rounding of its dtype.
 
@@ -176,7 +181,7 @@ def check_rows_sum_to_one(rows: Tensor, name: str, advice: str = "") -> None:
     if rows.numel() == 0:
         return
     total = rows.sum(-1, dtype=torch.float64 if rows.dtype == torch.float64 else torch.float32)
-    slack = 1e-3 if rows.dtype in (torch.float32, torch.float64) else 2e-2
+    slack = sum_slack(rows.dtype)
     off = (total - 1).abs().amax() if _sums else total.isfinite().logical_not().any()
     low = rows.amin()
     # NaN fails both comparisons, so a row with NaN lands here too.

@@ -93,7 +93,7 @@ class Expected(Kernel):
         kept = torch.empty_like(logits, dtype=dtype) if with_gradient else None
         width = logits.shape[1] * (1 if logits.device.type == "cpu" else 2)  # elsewhere fewer buffers are reused
         parts = blocks(len(logits), width, logits.device, self.chunk_size)
-        work = _dense_rows if self.own_index is None else _pair_rows
+        work = _dense_rows if self.own_index is None else _shares if self.mass == 0 else _pair_rows
         if self.mass > 0 and logits.device.type == "cpu" and values_are_readable(self.log_counts):
             all_counted = bool((self.log_counts > torch.finfo(dtype).min / 4).all())
             self.inverse = self.log_counts.neg().exp() if all_counted else None
@@ -104,6 +104,8 @@ class Expected(Kernel):
             x = logits[rows].to(dtype)
             out = scratch[-1, : len(x)] if kept is None else kept[rows]
             values.append(work(x, self, rows, out, scratch[:, : len(x)]))
+        if work is _shares:
+            return _pair_losses(logits, self, joined(values), kept), kept
         return joined(values), kept
 
     def plain(self, logits: Tensor) -> Tensor:
@@ -166,7 +168,7 @@ def _scores(x: Tensor, kernel: Expected, out: Tensor | None = None) -> Tensor:
 
 def _scores_at(x: Tensor, index: Tensor, kernel: Expected) -> Tensor:
     """s at the classes ``index`` (n, S) of each row."""
-    picked = x.gather(1, index)
+    picked = x.gather(1, index).to(kernel.log_counts.dtype)
     picked = picked if kernel.scale == 1 else picked * kernel.scale
     return picked if kernel.shift is None else picked + kernel.shift[index]
 
@@ -181,30 +183,40 @@ def _counted_scores(x: Tensor, kernel: Expected, rows: slice, out: Tensor | None
     return exponents
 
 
-def _pair_rows(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
-    """ℓ of a block of rows whose targets are pairs; its gradient is written to ``out``."""
-    assert kernel.own_index is not None
-    index, weight = kernel.own_index[rows], kernel.own_weight[rows]
+def _shares(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
+    """log R of a block of rows, (n,); the shares q are written to ``out``."""
     exponents = _counted_scores(x, kernel, rows, scratch[0])
     highest = exponents.amax(1)
-    share = torch.softmax(exponents, 1, out=out)
     # max softmax = exp(highest − log R): one fused kernel gives both the shares and R.
-    log_rest = highest - share.amax(1).log()
+    return highest - torch.softmax(exponents, 1, out=out).amax(1).log()
+
+
+def _pair_losses(logits: Tensor, kernel: Expected, log_rest: Tensor, shares: Tensor | None) -> Tensor:
+    """ℓ of all rows, (N,), whose targets are pairs without a background; ``shares`` become the gradient."""
+    assert kernel.own_index is not None
+    gap = log_rest[:, None] - _scores_at(logits, kernel.own_index, kernel)
+    if shares is not None:
+        pull = kernel.own_weight * gap.sigmoid()
+        pull = pull if kernel.scale == 1 else pull * kernel.scale
+        shares.mul_(pull.sum(1, keepdim=True)).scatter_add_(1, kernel.own_index, -pull)
+    return (kernel.own_weight * F.softplus(gap, threshold=50)).sum(1)
+
+
+def _pair_rows(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
+    """ℓ of a block of rows whose targets are pairs on a background; its gradient is written to ``out``."""
+    assert kernel.own_index is not None
+    index, weight = kernel.own_index[rows], kernel.own_weight[rows]
+    log_rest = _shares(x, kernel, rows, out, scratch)
     gap = log_rest[:, None] - _scores_at(x, index, kernel)
-    value = (weight * F.softplus(gap, threshold=50)).sum(1)
     pull = weight * gap.sigmoid()
-    total = pull.sum(1)
-    if kernel.mass > 0:
-        more, push = _background(x, share, log_rest, kernel, rows, scratch)
-        value = torch.add(value, more, alpha=kernel.mass)
-        total = torch.add(total, _spread_mean(push, kernel), alpha=kernel.mass)
-        push = push if kernel.spread is None else push.mul_(kernel.spread)
-        share.mul_(total[:, None]).sub_(push, alpha=kernel.mass / (x.shape[1] if kernel.spread is None else 1))
-    else:
-        share.mul_(total[:, None])
-    share.scatter_add_(1, index, -pull)
+    more, push = _background(x, out, log_rest, kernel, rows, scratch)
+    value = torch.add((weight * F.softplus(gap, threshold=50)).sum(1), more, alpha=kernel.mass)
+    total = torch.add(pull.sum(1), _spread_mean(push, kernel), alpha=kernel.mass)
+    push = push if kernel.spread is None else push.mul_(kernel.spread)
+    out.mul_(total[:, None]).sub_(push, alpha=kernel.mass / (x.shape[1] if kernel.spread is None else 1))
+    out.scatter_add_(1, index, -pull)
     if kernel.scale != 1:
-        share.mul_(kernel.scale)
+        out.mul_(kernel.scale)
     return value
 
 
@@ -222,8 +234,9 @@ def _background(
     mean_score = kernel.scale * _spread_mean(x, kernel)
     if kernel.shift is not None:
         mean_score = mean_score + _spread_mean(kernel.shift[None], kernel)
-    above = _spread_mean(torch.log1p(odds, out=scratch[1]), kernel)
-    return log_rest - mean_score + above, odds.add_(1).reciprocal_()
+    # log1p takes three times as long; what is lost below 1 is below the rounding of log R.
+    above = _spread_mean(torch.log(odds.add_(1), out=scratch[1]), kernel)
+    return log_rest - mean_score + above, odds.reciprocal_()
 
 
 def _spread_mean(values: Tensor, kernel: Expected) -> Tensor:
@@ -245,7 +258,9 @@ def _dense_rows(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: 
         return _far_rows(scores, counts, kernel, rows, out)
     more = torch.add(odds.div_(rest), 1, out=b)  # 1 + e^{s}/R
     # log(1 + R/e^s) = log(1 + e^s/R) + (log R − s)
-    value = odds.log1p_().add_(torch.sub(highest + rest.log(), scores, out=a)).mul_(own).sum(1)
+    # (log1p takes three times as long; what is lost below 1 is below the rounding of log R.)
+    logs = torch.log(more, out=odds)
+    value = logs.add_(torch.sub(highest + rest.log(), scores, out=a)).mul_(own).sum(1)
     pull = torch.div(own, more, out=b)
     torch.mul(counted, pull.sum(1, keepdim=True) / rest, out=out).sub_(pull)
     if kernel.scale != 1:

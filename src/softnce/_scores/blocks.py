@@ -8,6 +8,7 @@ For row i with logits :math:`x_i` and candidates c the exponents are
 Candidates are weighted sums of classes here, in which the temperature is contained.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -29,6 +30,39 @@ class Direction:
 
     def score(self, x: Tensor) -> Tensor:
         return x.sum(1) if self.vector is None else x @ self.vector
+
+
+Buffers = tuple[Tensor | None, Tensor | None]
+"""Two for the scores of a block of rows, (n, M), where they are reused."""
+
+
+class Bags:
+    """Pairs as bags of rows, which torch adds up in one pass: those of a candidate, and those of a class.
+
+    What is added up has rows and columns exchanged in memory, so that a class or a candidate is contiguous.
+    """
+
+    def __init__(self, index: Tensor, weight: Tensor, num_classes: int, with_gradient: bool) -> None:
+        candidates, size = index.shape
+        self._classes, self._weight = index.flatten(), weight.flatten()
+        self._starts = torch.arange(0, candidates * size, size)
+        if with_gradient:  # the same pairs in the order of their classes
+            sorted_classes, order = self._classes.sort()
+            self._candidates, self._weight_by_class = order // size, self._weight[order]
+            self._class_starts = torch.searchsorted(sorted_classes, torch.arange(num_classes))
+
+    def of_candidates(self, x: Tensor) -> Tensor:
+        """Σ_k c_k x_ik, (n, M), of ``x`` (n, K)."""
+        return _bag_sums(x, self._classes, self._starts, self._weight)
+
+    def of_classes(self, weights: Tensor) -> Tensor:
+        """Σ_c w_ic c_k, (n, K), of ``weights`` (n, M)."""
+        return _bag_sums(weights, self._candidates, self._class_starts, self._weight_by_class)
+
+
+def _bag_sums(values: Tensor, columns: Tensor, starts: Tensor, weight: Tensor) -> Tensor:
+    """Σ_j w_j·v_{columns_j} over the columns of each bag, (n, bags), of ``values`` (n, columns)."""
+    return torch.embedding_bag(values.t().contiguous(), columns, starts, per_sample_weights=weight)[0].t()
 
 
 @dataclass
@@ -57,6 +91,11 @@ class LogSumExp(Kernel):
     def are_classes(self) -> bool:
         return self.index is None and self.weight is None
 
+    @property
+    def _own_is_few(self) -> bool:
+        """Whether own targets are a few classes per row, and are taken into account once for all blocks."""
+        return self.own_index is not None and not self.directions
+
     def candidates(self) -> int:
         return next(len(given) for given in (self.index, self.weight, self.offset) if given is not None)
 
@@ -79,47 +118,88 @@ class LogSumExp(Kernel):
     def run(self, logits: Tensor, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
         dtype = at_least_float32(logits.dtype)
         kept = logits.new_empty(len(logits), self.kept_size(logits), dtype=dtype) if with_gradient else None
-        parts = blocks(len(logits), self.candidates(), logits.device, self.chunk_size)
-        buffers = self._buffers(logits, parts)
-        values = [self._block(logits[rows].to(dtype), rows, kept, buffers) for rows in parts]
-        return joined(values), kept
+        bags = self._bags(logits, dtype, with_gradient)
+        width = self.candidates() if bags is None else max(self.candidates(), logits.shape[1])
+        parts = blocks(len(logits), width, logits.device, self.chunk_size)
+        buffers = self._buffers(logits, parts) if bags is None else (None, None)
+        values = [self._block(logits[rows].to(dtype), rows, kept, bags, buffers) for rows in parts]
+        if not self._own_is_few:
+            return joined(values), kept
+        if kept is not None and kept.shape == logits.shape:
+            self._subtract_own(kept, kept.new_ones(()), slice(None))
+        return joined(values) - self._own(logits, slice(None)), kept
 
-    def _block(self, x: Tensor, rows: slice, kept: Tensor | None, buffers: Tensor | None) -> Tensor:
-        """L of a block of rows, whose gradient or weights are written to ``kept``."""
-        scratch, picked = (None, None) if buffers is None else buffers[:, : len(x)]
-        exponents = self._exponents(x, rows, scratch, picked)
+    def _block(self, x: Tensor, rows: slice, kept: Tensor | None, bags: Bags | None, buffers: Buffers) -> Tensor:
+        """L of a block of rows, whose gradient or weights are written to ``kept``, own targets left out where
+        they are few classes."""
+        scratch, picked = (None if buffer is None else buffer[: len(x)] for buffer in buffers)
+        exponents = self._exponents(x, rows, bags, scratch, picked)
         highest = exponents.amax(1)
-        keeps_gradient = kept is not None and kept.shape[1] == x.shape[1]
-        out = kept[rows] if kept is not None and (self.are_classes or not keeps_gradient) else picked
-        weights = torch.softmax(exponents, 1, out=out)
-        # max softmax = exp(highest − L): one fused kernel gives both the weights and L.
-        value = highest - self._own(x, rows) - weights.amax(1).log()
+        kept = None if kept is None else kept[rows]
+        keeps_gradient = kept is not None and kept.shape == x.shape
+        if bags is not None or (scratch is not None and self.index is None and not self.are_classes):
+            # In place. torch's softmax is also slow where rows are columns in memory; exp is where it rounds to 0.
+            weights = exponents.sub_(highest[:, None]).clamp_(min=lowest_exponent(x.dtype)).exp_()
+            total = weights.sum(1)
+            log_total, factor = total.log(), total.reciprocal_()
+        else:
+            out = kept if kept is not None and (self.are_classes or not keeps_gradient) else picked
+            weights = torch.softmax(exponents, 1, out=out)
+            # max softmax = exp(highest − L): one fused kernel gives both the weights and L.
+            log_total, factor = -weights.amax(1).log(), torch.ones_like(highest)
         if kept is not None and keeps_gradient:
-            self._write_gradient(kept[rows], weights, torch.ones_like(highest), rows, exponents)
-        return value
+            total = torch.ones_like(factor)
+            self._write_gradient(kept, weights, factor, total, rows, bags, exponents)
+            if not self._own_is_few:
+                self._subtract_own(kept, total[:, None], rows)
+        value = highest + log_total
+        return value if self._own_is_few else value - self._own(x, rows)
 
     def gradient(self, logits: Tensor, kept: Tensor, upstream: Tensor) -> Tensor:
         gradient = torch.empty_like(logits, dtype=kept.dtype)
         parts = blocks(len(logits), self.candidates(), logits.device, self.chunk_size)
         buffers = self._buffers(logits, parts)
         for rows in parts:
-            scratch, out = (None, None) if buffers is None else buffers[:, : len(kept[rows])]
-            weights = torch.mul(kept[rows], upstream[rows, None], out=out)
-            self._write_gradient(gradient[rows], weights, upstream[rows], rows, scratch)
+            part = upstream[rows]
+            scratch, out = (None if buffer is None else buffer[: len(part)] for buffer in buffers)
+            weights = torch.mul(kept[rows], part[:, None], out=out)
+            self._write_gradient(gradient[rows], weights, torch.ones_like(part), part, rows, None, scratch)
+        self._subtract_own(gradient, upstream[:, None], slice(None))
         return gradient
 
-    def _buffers(self, logits: Tensor, parts: list[slice]) -> Tensor | None:
-        """Two buffers for all blocks: on a CPU fresh memory for every temporary would cost more than what is computed
-        in it. Elsewhere torch itself keeps memory to reuse."""
+    def _buffers(self, logits: Tensor, parts: list[slice]) -> Buffers:
+        """For all blocks: on a CPU fresh memory for every temporary would cost more than what is computed in it.
+        Elsewhere torch itself keeps memory to reuse."""
         if logits.device.type != "cpu":
+            return None, None
+        count = 1 if self.index is None else 2
+        found = logits.new_empty(count, parts[0].stop, self.candidates(), dtype=at_least_float32(logits.dtype))
+        return found[0], found[1] if count == 2 else None
+
+    def _bags(self, logits: Tensor, dtype: torch.dtype, with_gradient: bool) -> Bags | None:
+        """Pairs as bags, where that is quicker: on a CPU, and where they are many more than the classes, whose columns
+        all have to become rows."""
+        if self.index is None or self.directions or logits.device.type != "cpu":
             return None
-        return logits.new_empty(2, parts[0].stop, self.candidates(), dtype=at_least_float32(logits.dtype))
+        if 2 * self.index.numel() < 3 * logits.shape[1]:
+            return None
+        weight = self.weight
+        if weight is None:
+            weight = torch.full(self.index.shape, self.scale, dtype=dtype)
+        return Bags(self.index, weight, logits.shape[1], with_gradient)
 
     def plain(self, logits: Tensor) -> Tensor:
         x = logits.to(at_least_float32(logits.dtype))
         return self._exponents(x, slice(None)).logsumexp(1) - self._own(x, slice(None))
 
-    def _exponents(self, x: Tensor, rows: slice, out: Tensor | None = None, picked: Tensor | None = None) -> Tensor:
+    def _exponents(
+        self,
+        x: Tensor,
+        rows: slice,
+        bags: Bags | None = None,
+        out: Tensor | None = None,
+        picked: Tensor | None = None,
+    ) -> Tensor:
         """Σ_k c_k x_k + o_c of all candidates for a block of rows, (n, M), those not allowed far below all others.
 
         Written to ``out``, with ``picked`` for what is added up, where they are given: autograd does not know these.
@@ -130,6 +210,10 @@ class LogSumExp(Kernel):
         if self.index is None:
             assert self.weight is not None
             exponents = torch.addmm(zero, x, self.weight.t(), out=out)
+        elif bags is not None:
+            exponents = bags.of_candidates(x)
+            if self.offset is not None:
+                exponents.add_(self.offset)
         else:
             # Whole columns: index_select is twice as quick as gather.
             first, *more = self.index.unbind(1)
@@ -153,7 +237,7 @@ class LogSumExp(Kernel):
 
     def _own(self, x: Tensor, rows: slice) -> Tensor:
         """The same of each row's own target, (n,)."""
-        picked = x if self.own_index is None else x.gather(1, self.own_index[rows])
+        picked = x if self.own_index is None else x.gather(1, self.own_index[rows]).to(at_least_float32(x.dtype))
         score = (picked * (self.scale if self.own_weight is None else self.own_weight[rows])).sum(1)
         for direction in self.directions:
             if direction.own_mass is not None:
@@ -161,30 +245,46 @@ class LogSumExp(Kernel):
         return score if self.own_offset is None else score + self.own_offset[rows]
 
     def _write_gradient(
-        self, gradient: Tensor, weights: Tensor, total: Tensor, rows: slice, scratch: Tensor | None
+        self,
+        gradient: Tensor,
+        weights: Tensor,
+        factor: Tensor,
+        total: Tensor,
+        rows: slice,
+        bags: Bags | None,
+        scratch: Tensor | None,
     ) -> None:
-        """Write Σ_c w_c·c − total·α of a block to ``gradient``, (n, K); ``total`` (n,) is Σ_c w_c."""
+        """Write Σ_c w_c·c of a block to ``gradient``, (n, K), and what own targets have along the directions off it.
+
+        ``total`` (n,) is Σ_c w_c, and w is ``weights`` times ``factor`` (n,), which is 1 for columns and classes.
+        """
         if self.are_classes:
-            torch.mul(weights, self.scale, out=gradient)
+            if self.scale != 1 or weights is not gradient:
+                torch.mul(weights, self.scale, out=gradient)
         elif self.index is None:
             assert self.weight is not None
-            torch.mm(weights, self.weight, out=gradient)
+            torch.mm(weights, self.weight, out=gradient).mul_(factor[:, None])
+        elif bags is not None:
+            gradient.copy_(bags.of_classes(weights).mul_(factor[:, None]))
         else:
             gradient.zero_()
             for j, column in enumerate(self.index.unbind(1)):
                 part = torch.mul(weights, self.scale if self.weight is None else self.weight[:, j], out=scratch)
                 gradient.index_add_(1, column, part)
         for direction in self.directions:
-            along = torch.zeros_like(total) if direction.mass is None else weights @ direction.mass
+            along = torch.zeros_like(total) if direction.mass is None else factor * (weights @ direction.mass)
             if direction.own_mass is not None:
                 along = along - direction.own_mass[rows] * total
             gradient.add_(along[:, None] if direction.vector is None else along[:, None] * direction.vector)
+
+    def _subtract_own(self, gradient: Tensor, total: Tensor, rows: slice) -> None:
+        """Take total·α of each row's own target off ``gradient`` (n, K); ``total`` is (n, 1) or ()."""
         if self.own_index is None:
             assert self.own_weight is not None
-            gradient.addcmul_(self.own_weight[rows], total[:, None], value=-1)
+            gradient.addcmul_(self.own_weight[rows], total, value=-1)
         else:
             own = self.own_index[rows]
-            less = total[:, None] * -(self.scale if self.own_weight is None else self.own_weight[rows])
+            less = total * -(self.scale if self.own_weight is None else self.own_weight[rows])
             gradient.scatter_add_(1, own, less.expand(own.shape))
 
 
@@ -192,3 +292,8 @@ def excluded(dtype: torch.dtype) -> float:
     """The exponent of what is not to be counted: half the lowest number, so that it can be added once more without
     becoming −∞, whose differences are no numbers."""
     return torch.finfo(dtype).min / 2
+
+
+def lowest_exponent(dtype: torch.dtype) -> float:
+    """What is that far below the highest adds nothing to a sum, and a product with it is still a normal number."""
+    return math.log(torch.finfo(dtype).tiny) + 7

@@ -90,9 +90,11 @@ class Constructors:
 
     @classmethod
     def _from_dense(cls, probs: Tensor, name: str, recognise: bool) -> Self:
-        if values_are_checked(probs):
-            check_rows_sum_to_one(probs, name, FOR_COUNTS)
+        is_checked = values_are_checked(probs)
         found = peaks(probs) if recognise else None
+        # What was recognised is not negative, and it is enough to add up its peaks.
+        if is_checked and not (found is not None and found.sums_to_one(probs.dtype)):
+            check_rows_sum_to_one(probs, name, FOR_COUNTS)
         return cls(probs.shape[1], None, probs) if found is None else cls(probs.shape[1], *found)
 
     @classmethod

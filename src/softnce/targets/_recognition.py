@@ -1,16 +1,31 @@
 """Dense rows that are labels or pairs: a few peaks on a floor that all rows share, as MixUp and smoothing make them."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from softnce._checks import sum_slack
 from softnce._precision import at_least_float32
 
 PROBED = 64
 """Rows that say how many peaks there are; most dense rows are known not to be pairs after these."""
 
 
-def peaks(probs: Tensor) -> tuple[Tensor, Tensor | None, float] | None:
-    """Probabilities (N, K) as ``index`` and ``weight`` (N, S) and ε of a uniform background; None where they are dense.
+class Peaks(NamedTuple):
+    """Labels or pairs on a uniform background."""
+
+    index: Tensor  # (N, S)
+    weight: Tensor | None  # (N, S), None: labels
+    smoothing: float  # ε
+
+    def sums_to_one(self, dtype: torch.dtype) -> bool:
+        """Whether the rows, given in ``dtype``, do, to within its rounding; labels always do."""
+        return self.weight is None or bool((self.weight.sum(1) + (self.smoothing - 1)).abs().amax() <= sum_slack(dtype))
+
+
+def peaks(probs: Tensor) -> Peaks | None:
+    """Probabilities (N, K) as labels or pairs; None where they are dense.
 
     The floor is the smallest probability; what lies above it by more than rounding is a peak. No row may have more of
     them than the first rows, or than two; and at most a quarter of the classes may be peaks, or two where classes are
@@ -23,8 +38,9 @@ def peaks(probs: Tensor) -> tuple[Tensor, Tensor | None, float] | None:
     # Mixing rounds each row's floor anew: it differs by an ulp or two between rows.
     floor, rounding = float(probs.amin()), 4 * torch.finfo(probs.dtype).eps
     above = floor * (1 + rounding)
-    pairs = max(2, int((probs[:PROBED] > above).sum(1).amax()))
-    if not floor >= 0 or pairs > most:
+    are_above = (probs[:PROBED] - above).sign_().clamp_(min=0)  # as numbers, which torch adds up faster than truths
+    pairs = max(2, int(are_above.sum(1, dtype=torch.float32).amax()))
+    if not 0 <= floor * classes <= 1 + sum_slack(probs.dtype) or pairs > most:
         return None
     highest, index = probs.topk(pairs + 1, 1)
     is_peak = highest > above
@@ -35,4 +51,4 @@ def peaks(probs: Tensor) -> tuple[Tensor, Tensor | None, float] | None:
     mass = min(1.0, floor * classes)
     weight = ((highest.to(at_least_float32(probs.dtype)) - floor) * is_peak)[:, :pairs]
     is_label = pairs == 1 and bool(((weight - (1 - mass)).abs() <= rounding).all())
-    return index[:, :pairs].contiguous(), None if is_label else weight, mass
+    return Peaks(index[:, :pairs].contiguous(), None if is_label else weight, mass)
