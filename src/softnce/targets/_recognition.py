@@ -15,7 +15,7 @@ PROBED = 64
 class Peaks(NamedTuple):
     """Labels or pairs on a uniform background."""
 
-    index: Tensor  # (N, S)
+    classes: Tensor  # (N, S)
     weight: Tensor | None  # (N, S), None: labels
     smoothing: float  # ε
 
