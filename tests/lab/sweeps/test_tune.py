@@ -56,6 +56,7 @@ def test_what_is_searched():
         ([], "nothing to search"),
         (["--optimiser.base_lr", "1e-4..x"], "--optimiser.base_lr: got '1e-4..x', need LOW..HIGH"),
         (["--optimiser.base_lr", "1..0.1"], "LOW below HIGH"),
+        (["--optimiser.base_lr", "1..inf"], "both finite"),
     ],
 )
 def test_what_cannot_be_searched_is_named(words, message):
@@ -126,6 +127,19 @@ def test_trials_of_other_recipes_are_not_compared(search, tmp_path, word, value,
     Search(tmp_path, SPACE, "top1", lambda values: build(values | {"data.workers": "0"}))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["tune", "laptop/digits", "--optimiser.base_lr", "1e-3..1e-1"], ["train", "laptop/digits", "--seeds", "2"]],
+)
+def test_a_folder_that_cannot_be_written_is_refused(words, tmp_path, capsys):
+    pytest.importorskip("optuna", reason="needs softnce[tune]")
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--data.holdout", "0.2", "--out", str(tmp_path / "file" / "out")])
+    assert stop.value.code == 2
+    assert f"softnce {words[0]}: out: cannot write in {tmp_path}/file/out: Not a directory" in capsys.readouterr().err
+
+
 def test_a_damaged_journal_is_named(search, tmp_path):
     (tmp_path / "optuna.log").write_text("no journal\n")
     with pytest.raises(ValueError, match=r"optuna.log is damaged .*: choose another --out"):
@@ -139,6 +153,9 @@ def test_a_damaged_journal_is_named(search, tmp_path):
         (["laptop/digits", "--optimiser.base_lr", "1e-4..1e-2"], "the validation data are the test data"),
         (["laptop/digits", "--optimiser.base_lr", "1e-4..1e-2", "--data.hold", "1"], "did you mean --data.holdout"),
         (["laptop/digits", "--optimiser.base_lr", "1e-4..1e-2", "--trials", "0"], "trials: got 0"),
+        (["laptop/digits", "--optimiser.base_rl", "1e-4..1e-2"], "did you mean --optimiser.base_lr"),
+        (["laptop/digits", "--data.holdout", "0.2", "--loss.name", "soft-ce,soft-c"], "--loss.name: got 'soft-c', need"),
+        (["laptop/digits", "--data.holdout", "0.2", "--targets.smoothing", "0..2"], "targets.smoothing: got 2, need"),
         (["--trials", "3"], "the first argument must be a RECIPE"),
     ],
 )

@@ -9,7 +9,7 @@ from softnce.cli import fail, refuse
 from softnce.lab import recipes
 from softnce.lab.atomic import write_text
 from softnce.lab.commands.train import ended_in_one_line, read_recipe
-from softnce.lab.configuration import from_args, option
+from softnce.lab.configuration import field_types, from_args, option
 from softnce.lab.recipes.recipe import AnyRecipe
 from softnce.lab.sweeps.grid import Training, pairs, short_names
 from softnce.lab.sweeps.tune import Metric, Search, Trial, search_space
@@ -53,7 +53,9 @@ def main(argv: list[str]) -> None:
     name, rest = argv[0], argv[1:]
     try:
         recipe = recipes.load(name)
-        own = {item.name for item in fields(Options)}
+        own, types = {item.name for item in fields(Options)}, field_types(type(recipe))
+        if unknown := _words(rest, lambda key: key not in own and key not in types):
+            read_recipe(name, recipe, unknown, prog="softnce tune")  # names what was meant
         options = from_args(Options, _words(rest, lambda key: key in own), prog="softnce tune", description="")
         single, space = search_space(recipe, _words(rest, lambda key: key not in own))
     except ValueError as error:
@@ -63,7 +65,11 @@ def main(argv: list[str]) -> None:
         chosen = [word for key, value in values.items() for word in (f"--{key}", value)]
         return read_recipe(name, recipe, [*single, *chosen], prog="softnce tune")[0]
 
-    lowest = build({key: searched.first for key, searched in space.items()})
+    first = {key: searched.ends[0] for key, searched in space.items()}
+    lowest = build(first)
+    for key, searched in space.items():  # a value that is refused is refused now, not when a trial draws it
+        for value in searched.ends:
+            build(first | {key: value})
     if not lowest.data.keeps_test_apart:
         refuse("softnce tune: the validation data are the test data: set --data.holdout, or --data.protocol honest")
     out = Path(options.out or f"runs/{name.replace('/', '-').removesuffix('.yaml').removesuffix('.yml')}-tune")

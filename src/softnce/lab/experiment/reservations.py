@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 
+from softnce.lab.atomic import why
+
 Run = TypeVar("Run")
 
 
@@ -28,13 +30,16 @@ class Reservations:
     :meth:`release`, and look for a result after :meth:`take`: then no run is done twice.
 
     Args:
-        folder: shared by the processes; created if missing.
+        folder: shared by the processes, in the folder of the results; created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._held: dict[str, FileLock] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"out: cannot write in {folder.parent}: {why(error)}") from None
 
     def __enter__(self) -> "Reservations":
         return self

@@ -73,7 +73,8 @@ def train_all(runs: list[Training], out: Path, execute: Engine) -> Iterator[Trai
     for run in runs:
         if (kept := _kept(run)) and (changed := changes(kept, run.recipe)):
             raise ValueError(f"{run.out} holds a run of another recipe: {'; '.join(changed)}; choose another --out")
-        _failure(run).unlink(missing_ok=True)
+        if _failure(run).is_file():
+            _failure(run).unlink(missing_ok=True)  # another process may have been faster
     for trained in shared(runs, execute, folder=out / ".running", name=lambda run: run.out.name, finished=_ended):
         if trained.refused:
             raise ValueError(f"{trained.run.out.name}: {trained.error}")

@@ -1,5 +1,6 @@
 """Hyper-parameters by Optuna: trials in one folder, shared by processes, continued after a stop."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,8 @@ class Choice:
     values: tuple[str, ...]
 
     @property
-    def first(self) -> str:
-        return self.values[0]
+    def ends(self) -> tuple[str, ...]:
+        return self.values
 
     def suggest(self, trial: "optuna.Trial", name: str) -> str:
         return str(trial.suggest_categorical(name, self.values))
@@ -44,8 +45,8 @@ class Range:
     whole: bool
 
     @property
-    def first(self) -> str:
-        return f"{int(self.low) if self.whole else self.low}"
+    def ends(self) -> tuple[str, ...]:
+        return tuple(f"{int(end) if self.whole else end}" for end in (self.low, self.high))
 
     @property
     def log(self) -> bool:
@@ -69,8 +70,8 @@ def search_space(recipe: AnyRecipe, options: Sequence[str]) -> tuple[list[str], 
                 space[name] = Range(float(low), float(high), types[name] is int)
             except ValueError:
                 raise ValueError(f"--{name}: got {value!r}, need LOW..HIGH") from None
-            if not float(low) < float(high):
-                raise ValueError(f"--{name}: got {value!r}, need LOW..HIGH with LOW below HIGH")
+            if not -math.inf < float(low) < float(high) < math.inf:
+                raise ValueError(f"--{name}: got {value!r}, need LOW..HIGH with LOW below HIGH, both finite")
         elif value is not None and name in types and "," in value and types[name] is not Path and value[0] not in "[{":
             space[name] = Choice(tuple(value.split(",")))
         else:
@@ -115,7 +116,7 @@ class Search:
         except ModuleNotFoundError:
             raise ValueError("softnce tune needs optuna: pip install 'softnce[tune]'") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        out.mkdir(parents=True, exist_ok=True)
+        self.reservations = Reservations(out / ".running")
         self.out, self.space, self.metric, self.build = out, space, metric, build
         try:
             self.study = optuna.create_study(
@@ -130,7 +131,7 @@ class Search:
         before = self.study.user_attrs.get("asked", asked)
         if before != asked:
             raise ValueError(f"out: {out} holds a search for {before}, not for {asked}: choose another --out")
-        recipe = build({name: searched.first for name, searched in space.items()})
+        recipe = build({name: searched.ends[0] for name, searched in space.items()})
         if kept := self.study.user_attrs.get("recipe"):
             earlier = recipes.from_plain(kept, source=f"{out / 'optuna.log'}, recipe")
             changed = changes(earlier, recipe)
@@ -147,7 +148,7 @@ class Search:
         """Do trials until the folder holds ``trials`` of them; yields each as it ends."""
         from optuna.trial import TrialState
 
-        with Reservations(self.out / ".running") as reservations:
+        with self.reservations as reservations:
             for trained in execute(self._trainings(trials, reservations)):
                 if trained.refused:
                     raise ValueError(f"{trained.run.out.name}: {trained.error}")
