@@ -154,7 +154,10 @@ def test_a_damaged_journal_is_named(search, tmp_path):
         (["laptop/digits", "--optimiser.base_lr", "1e-4..1e-2", "--data.hold", "1"], "did you mean --data.holdout"),
         (["laptop/digits", "--optimiser.base_lr", "1e-4..1e-2", "--trials", "0"], "trials: got 0"),
         (["laptop/digits", "--optimiser.base_rl", "1e-4..1e-2"], "did you mean --optimiser.base_lr"),
-        (["laptop/digits", "--data.holdout", "0.2", "--loss.name", "soft-ce,soft-c"], "--loss.name: got 'soft-c', need"),
+        (
+            ["laptop/digits", "--data.holdout", "0.2", "--loss.name", "soft-ce,soft-c"],
+            "--loss.name: got 'soft-c', need",
+        ),
         (["laptop/digits", "--data.holdout", "0.2", "--targets.smoothing", "0..2"], "targets.smoothing: got 2, need"),
         (["--trials", "3"], "the first argument must be a RECIPE"),
     ],
