@@ -36,6 +36,17 @@ def test_rows_at_other_rates_and_settings_are_left_out():
     assert [(r.config["lr"], r.config["seed"]) for r in chosen] == [(1e-4, 0), (1e-4, 1)]
 
 
+def test_the_mean_of_several_seeds_may_decide():
+    assert search.trials([A], RATES, 2) == [at(A, 1e-4, 0), at(A, 1e-4, 1), at(A, 1e-3, 0), at(A, 1e-3, 1)]
+    first, second = [row(at(A, 1e-4), 0.7), row(at(A, 1e-3), 0.6)], [row(at(A, 1e-4, 1), 0.1), row(at(A, 1e-3, 1), 0.9)]
+    unfinished = row(at(A, 1e-4, 2), 1.0)
+    beyond = [row(at(A, 1e-4, 3), 1.0), row(at(A, 1e-3, 3), 0.0)]
+    rows = [*first, *second, unfinished, *beyond]
+    assert list(search.best_rates(rows, RATES).values()) == [1e-4]
+    assert list(search.best_rates(rows, RATES, searched=3).values()) == [1e-3]
+    assert list(search.best_rates(first, RATES, searched=3).values()) == [1e-4]
+
+
 def test_differences_are_paired_by_seed():
     ours = [row(at(A, 1e-3, seed), 0.5, 0.6 + seed / 10) for seed in (0, 1, 2)]
     theirs = [row(at(B, 1e-3, seed), 0.5, 0.5 + seed / 10) for seed in (2, 1)]

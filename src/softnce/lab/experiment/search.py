@@ -1,4 +1,4 @@
-"""The learning rate of a setting: tried for one seed, chosen on the held-out part, then used for all seeds.
+"""The learning rate of a setting: tried for one seed or a few, chosen on the held-out part, then used for all seeds.
 
 A setting is a run (a dataclass with ``lr`` and ``seed``, such as a Probe) without these two. The rate of the highest
 ``score`` is chosen, by default the held-out accuracy, ``held_out.top1`` of a result.
@@ -32,9 +32,9 @@ def tried_rates(rows: Sequence[Row]) -> list[float]:
     return sorted(max(sets, key=lambda rates: (sets[rates], len(rates)), default=()))
 
 
-def trials(settings: Iterable[Setting], rates: Sequence[float]) -> list[Setting]:
-    """Every setting at every learning rate, for seed 0."""
-    return [replace(setting, lr=lr, seed=0) for setting in settings for lr in rates]
+def trials(settings: Iterable[Setting], rates: Sequence[float], seeds: int = 1) -> list[Setting]:
+    """Every setting at every learning rate, for seed 0 or the first ``seeds``."""
+    return [replace(setting, lr=lr, seed=seed) for setting in settings for lr in rates for seed in range(seeds)]
 
 
 def tuned(
@@ -43,9 +43,10 @@ def tuned(
     rates: Sequence[float],
     seeds: int,
     score: Callable[[Row], float] = top1,
+    searched: int = 1,
 ) -> list[Setting]:
     """Every setting at its best learning rate, for all seeds; settings whose trials are not finished are left out."""
-    found = best_rates(rows, rates, score)
+    found = best_rates(rows, rates, score, searched)
     return [
         replace(setting, lr=found[key], seed=seed)
         for setting in settings
@@ -54,22 +55,31 @@ def tuned(
     ]
 
 
-def best_rates(rows: Sequence[Row], rates: Sequence[float], score: Callable[[Row], float] = top1) -> dict[Any, float]:
-    """The rate of the highest score among all ``rates`` of seed 0, by setting."""
-    tried: dict[Any, dict[float, float]] = defaultdict(dict)
+def best_rates(
+    rows: Sequence[Row], rates: Sequence[float], score: Callable[[Row], float] = top1, searched: int = 1
+) -> dict[Any, float]:
+    """By setting, the rate of the highest score, that of seed 0 or the mean of the first ``searched`` seeds.
+
+    Of these, the seeds that were not tried with all ``rates`` do not count; a setting without any is left out.
+    """
+    tried: dict[Any, dict[int, dict[float, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
-        if row.config["seed"] == 0:
-            tried[setting_key(row.config)][row.config["lr"]] = score(row)
-    return {
-        key: max(rates, key=of_rate.__getitem__) for key, of_rate in tried.items() if all(lr in of_rate for lr in rates)
-    }
+        if row.config["seed"] < searched:
+            tried[setting_key(row.config)][row.config["seed"]][row.config["lr"]] = score(row)
+    found = {}
+    for key, by_seed in tried.items():
+        whole = [of_rate for of_rate in by_seed.values() if all(lr in of_rate for lr in rates)]
+        if whole:
+            totals = {lr: sum(of_rate[lr] for of_rate in whole) for lr in rates}
+            found[key] = max(rates, key=totals.__getitem__)
+    return found
 
 
 def at_best_rate(
-    rows: Sequence[Row], rates: Sequence[float], score: Callable[[Row], float] = top1
+    rows: Sequence[Row], rates: Sequence[float], score: Callable[[Row], float] = top1, searched: int = 1
 ) -> dict[Any, list[Row]]:
     """The rows at the chosen learning rate, by setting, in order of their seeds."""
-    found = best_rates(rows, rates, score)
+    found = best_rates(rows, rates, score, searched)
     chosen: dict[Any, list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.config["seed"]):
         key = setting_key(row.config)

@@ -60,20 +60,23 @@ class Setting:
 
 
 def by(
-    key: Callable[[dict[str, Any]], Key], rows: Sequence[Row], score: Callable[[Row], float] = search.top1
+    key: Callable[[dict[str, Any]], Key],
+    rows: Sequence[Row],
+    score: Callable[[Row], float] = search.top1,
+    searched: int = 1,
 ) -> dict[Key, Setting]:
     """The settings whose search is finished, by a key of their configurations.
 
     A search is finished when it has tried every learning rate that most settings among ``rows`` were tried at; the rate
-    of the highest ``score`` is chosen.
+    of the highest ``score`` is chosen, in the mean of the first ``searched`` seeds.
     """
-    found = search.at_best_rate(rows, search.tried_rates(rows), score).values()
+    found = search.at_best_rate(rows, search.tried_rates(rows), score, searched).values()
     return {key(runs[0].config): Setting(runs) for runs in found}
 
 
-def chosen(rows: Sequence[Row]) -> list[Setting]:
+def chosen(rows: Sequence[Row], searched: int = 1) -> list[Setting]:
     """The settings whose search is finished, losses in the registry's order; see :func:`by`."""
-    found = by(search.setting_key, rows).values()
+    found = by(search.setting_key, rows, searched=searched).values()
     return [setting for name in LOSSES for setting in found if setting.loss == name]
 
 

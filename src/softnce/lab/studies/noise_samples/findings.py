@@ -12,7 +12,7 @@ from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import TOP1, Setting, chosen
 from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.experiment.text import counted
-from softnce.lab.studies.noise_samples.run import FURTHER
+from softnce.lab.studies.noise_samples.run import FURTHER, SEARCHED
 
 SHARPER = "sharper"
 COUNTED = ("sampled", "queue", SHARPER)
@@ -65,11 +65,12 @@ class Found:
         return sorted(n for method, batch, n in self.settings if method == "sampled" and batch == self.tested_batch)
 
 
-def find(rows: Sequence[Row]) -> Found:
+def find(rows: Sequence[Row], searched: int = SEARCHED) -> Found:
+    """Trainings at the learning rates that the first ``searched`` seeds decide, as far as they tried all of them."""
     group = largest(rows, "data", "head", "epochs", "targets")
     found: dict[Key, Setting] = {}
     for of_batch in alike(group, "batch"):  # other rates are tried at large batches
-        for setting in chosen(of_batch):
+        for setting in chosen(of_batch, searched):
             key = _key(setting)
             if key not in found or len(setting) > len(found[key]):  # of several mixings the one most often trained
                 found[key] = setting
@@ -98,15 +99,22 @@ def equivalence(gap: Estimate, margin: float = MARGIN) -> float:
     return float(t.sf((margin - abs(gap.mean)) / error, gap.count - 1))
 
 
-def expected_gaps(found: Found) -> str:
-    """Gaps of expected InfoNCE to soft target cross-entropy on further seeds, with the test of equivalence."""
-    said = []
+def expected_gaps(rows: Sequence[Row]) -> str:
+    """Gaps of expected InfoNCE to soft target cross-entropy on further seeds, with the test of equivalence.
+
+    Where seed 0 alone chose another learning rate, also the gap at that one, which was tested first.
+    """
+    found, alone, said = find(rows), find(rows, 1), []
     for batch in found.batches:
         for method, name in (("expected", ""), ("expected-0", ", m = 0")):
-            gap = found.gap(method, batch, further=True)
-            if gap and gap.count > 1:
-                seeds = counted(gap.count, "seed")
-                said.append(f"batch {batch}{name}: {signed(gap)} points ({seeds}, p = {equivalence(gap):.2g})")
+            ours, gap = found.of(method, batch, further=True), found.gap(method, batch, further=True)
+            if ours is None or gap is None or gap.count < 2:
+                continue
+            text = f"{signed(gap)} points ({counted(gap.count, 'seed')}, p = {equivalence(gap):.2g})"
+            other, other_gap = alone.of(method, batch, further=True), alone.gap(method, batch, further=True)
+            if other and other_gap and other.lr != ours.lr:
+                text += f", in a first test at the learning rate that one seed chose {signed(other_gap)}"
+            said.append(f"batch {batch}{name}: {text}")
     return "; ".join(said)
 
 
@@ -137,7 +145,7 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
         ]
         ours = f"{'; '.join(said)}; p of a gap of {MARGIN:g} or more"
         answers["small-batch-mended"] = Finding(ours, on(batch), "beyond")
-    if gaps := expected_gaps(found):
+    if gaps := expected_gaps(rows):
         answers["small-batch-expected"] = Finding(
             f"{gaps}; p of a gap of {MARGIN:g} or more", f"{found.name} features", "beyond"
         )

@@ -32,6 +32,9 @@ EXPECTED: tuple[Method, ...] = ("soft-ce", "expected", "expected-0")
 """What is trained with further seeds to test expected InfoNCE."""
 FURTHER = 1000
 """Where further seeds begin: those below had a part in deciding what to train."""
+SEARCHED = 3
+"""Seeds whose mean held-out accuracy decides the learning rates of expected InfoNCE and of cross-entropy at the tested
+batch size. Further seeds are also trained at the rates of seed 0 alone, to show what the choice is worth."""
 LARGE = 256
 """Batch size from which an epoch has so few steps that higher learning rates are worth a try."""
 
@@ -49,7 +52,8 @@ class Config(StudyConfig):
     expected_batches: tuple[int, ...] = option(
         (8, 256), "those at which expected InfoNCE is trained and tested", least=2
     )
-    expected_seeds: tuple[int, ...] = option((18, 20), "further seeds of that test, in their order", least=0)
+    expected_seeds: tuple[int, ...] = option((9, 20), "further seeds of that test, in their order", least=0)
+    alone_seeds: int = option(18, "those at the tested batch size with the rate of seed 0 alone", least=0)
     numbers: tuple[int, ...] = option((32, 512, 16384), "other M tried there, sampled", least=1)
     sharper: float = option(
         0.2, "MixUp parameter of M sampled candidates nearer to the classes, tried there too", above=0
@@ -80,6 +84,7 @@ PRESETS = {
         confirming_seeds=0,
         expected_batches=(8, 64),
         expected_seeds=(0, 0),
+        alone_seeds=0,
         numbers=(32,),
         hidden=64,
         rates=(1e-3, 3e-3),
@@ -141,21 +146,32 @@ def rates(config: Config, batch: int) -> tuple[float, ...]:
 
 
 def runs(config: Config) -> list[Probe]:
-    return [trial for probe in settings(config) for trial in search.trials([probe], rates(config, probe.batch))]
+    tested = [setting(config, method, config.tested_batch) for method in tested_at(config, config.tested_batch)]
+    searched = [(probe, 1) for probe in settings(config)] + [(probe, min(SEARCHED, config.seeds)) for probe in tested]
+    return [run for probe, seeds in searched for run in search.trials([probe], rates(config, probe.batch), seeds)]
 
 
 def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
-    tested = [*(setting(config, method, config.tested_batch) for method in config.tested), sharper(config)]
+    batch = config.tested_batch
+    tested = [*(setting(config, method, batch) for method in config.tested), sharper(config)]
     wanted = [(probe, config.seeds) for probe in settings(config)] + [(probe, config.tested_seeds) for probe in tested]
-    todo = [run for probe, seeds in wanted for run in search.tuned([probe], rows, rates(config, probe.batch), seeds)]
-    confirmed = [*(setting(config, method, config.tested_batch) for method in CONFIRMED), sharper(config)]
-    further = [(probe, config.confirming_seeds) for probe in confirmed] + [
-        (setting(config, method, batch), seeds)
-        for batch, seeds in zip(config.expected_batches, config.expected_seeds, strict=True)
-        for method in tested_at(config, batch)
+    confirmed = [*(setting(config, method, batch) for method in CONFIRMED), sharper(config)]
+    expected = [
+        (setting(config, method, size), seeds)
+        for size, seeds in zip(config.expected_batches, config.expected_seeds, strict=True)
+        for method in tested_at(config, size)
     ]
-    again = [run for probe, seeds in further for run in search.tuned([probe], rows, rates(config, probe.batch), seeds)]
-    return [*todo, *(replace(run, seed=FURTHER + run.seed) for run in again)]
+
+    def tuned(asked: Sequence[tuple[Probe, int]], searched: int = SEARCHED) -> list[Probe]:
+        return [
+            run
+            for probe, seeds in asked
+            for run in search.tuned([probe], rows, rates(config, probe.batch), seeds, searched=searched)
+        ]
+
+    alone = [(setting(config, method, batch), config.alone_seeds) for method in tested_at(config, batch)]
+    further = tuned([*((probe, config.confirming_seeds) for probe in confirmed), *expected]) + tuned(alone, searched=1)
+    return [*tuned(wanted), *(replace(run, seed=FURTHER + run.seed) for run in further)]
 
 
 def perform(run: Probe) -> dict[str, Any]:
