@@ -125,7 +125,7 @@ def _traces(mark: Mark, go: Any) -> list[Any]:
             where = "" if len(mark.x) == 1 else "%{x:.4g}: "
             hover = f"<b>{mark.name}</b><br>{where}%{{y:.4g}}{text}<extra></extra>"
             data = {"x": list(mark.x), "y": list(mark.y), "text": list(mark.hover) if mark.hover else None}
-            kind = go.Scattergl if len(mark.x) > 500 else go.Scatter
+            kind = go.Scattergl if len(mark.x) > 5000 else go.Scatter
             traces.append(kind(**data, mode="markers", marker=dots, error_y=error, hovertemplate=hover, **shared))
         case Level():
             pass  # a shape of the layout, not a trace
