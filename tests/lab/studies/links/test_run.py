@@ -1,15 +1,18 @@
 """The study from its command line: which runs, their results, findings and page."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from softnce.lab import studies
 from softnce.lab.commands import study as study_command
 from softnce.lab.experiment.results import Row
 from softnce.lab.report.page import Table
 from softnce.lab.studies.links import findings, page
 from softnce.lab.studies.links import run as links
 
+PAPER = Path(__file__).parents[4] / "results" / "paper"
 TINY = ["--epochs", "2", "--rank", "4", "--checks", "20", "--losses", "[info-nce, expected-info-nce]"]
 
 
@@ -21,7 +24,7 @@ def test_the_search_tries_the_same_for_every_loss_without_the_test_split() -> No
 
 
 def test_final_trainings_are_those_of_the_table_unless_others_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "FINAL", {("WN18RR", "info-nce"): links.Setting(0.7, 0.2, 64, 5)})
+    monkeypatch.setattr(links, "FINAL", {("WN18RR", "info-nce"): links.Setting(0.7, 0.2, 64, 5, 8)})
     paper = replace(links.PRESETS["paper"], graphs=("WN18RR",), seeds=2)
     assert [(r.loss, r.lr, r.n3, r.batch, r.epochs, r.is_final, r.seed) for r in links.runs(paper)] == [
         ("info-nce", 0.7, 0.2, 64, 5, True, 0),
@@ -80,3 +83,24 @@ def test_of_several_settings_the_one_best_on_the_validation_split_is_shown() -> 
     rows = [row("info-nce", 0.30), row("info-nce", 0.34, lr=0.7), row("info-nce", 0.35, lr=0.9, is_final=False)]
     (best,) = findings.finals(rows).values()
     assert best.config["lr"] == 0.7
+
+
+def test_the_quickest_setting_of_a_loss_counts_for_its_time_trials_too() -> None:
+    trial = row("soft-softmax", 0.34, lr=0.9, is_final=False)
+    trial.result["course"]["cpu_seconds"] = [30.0, 60.0]
+    rows = [row("grouped-info-nce", 0.34), row("soft-softmax", 0.35), trial]
+    assert findings.quickest(rows, "soft-softmax") == (60.0, True)
+    assert findings.quickest([row("softmax", 0.2)], "softmax") == (200.0, False)
+    assert findings.quickest(rows, "softmax") is None
+    found = findings.claims(rows)["links-time"]
+    assert (found.ours, found.verdict) == ("grouped-info-nce 20 s, soft-softmax 60 s", "beyond")
+
+
+def test_final_settings_are_the_best_of_the_committed_search() -> None:
+    """Where a loss was searched, its final learning rate and N3 are those with the highest validation MRR."""
+    trials = findings.searched(studies.load("links").results(PAPER).rows())
+    for (graph, loss), setting in links.FINAL.items():
+        of = [t for t in trials if (t.config["graph"], t.config["loss"]) == (graph, loss)]
+        if of:
+            best = max(of, key=lambda trial: trial.result["valid"]["mrr"]).config
+            assert (best["lr"], best["n3"]) == (setting.lr, setting.n3), (graph, loss)

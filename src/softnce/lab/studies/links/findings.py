@@ -81,14 +81,18 @@ Key = tuple[str, str, Loss]
 """Graph, model and loss."""
 
 
+def settings(rows: Sequence[Row]) -> list[Trained]:
+    """The trainings, those that differ in their seed alone together."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        found.setdefault((setting_key({**row.config, "lr": None}), row.config["lr"]), []).append(row)
+    return [Trained(seeds) for seeds in found.values()]
+
+
 def finals(rows: Sequence[Row]) -> dict[Key, Trained]:
     """The final training of each graph, model and loss: of several settings the one best on the validation split."""
-    settings: dict[Any, list[Row]] = {}
-    for row in rows:
-        if row.config["is_final"]:
-            settings.setdefault((setting_key({**row.config, "lr": None}), row.config["lr"]), []).append(row)
     best: dict[Key, Trained] = {}
-    for trained in map(Trained, settings.values()):
+    for trained in settings([row for row in rows if row.config["is_final"]]):
         config = trained.config
         key = config["graph"], config["model"], trained.loss
         if key not in best or trained.valid > best[key].valid:
@@ -126,24 +130,40 @@ def _quality(found: dict[Key, Trained]) -> Finding | None:
     return Finding("; ".join(words), "test split, ComplEx", verdict)
 
 
-def _time(found: dict[Key, Trained]) -> Finding | None:
-    there = {key[2]: trained for key, trained in found.items() if key[:2] == ("FB15k-237", "complex")}
-    free = {loss: time for loss in there if loss not in FULL and (time := there[loss].time_to(TARGET)) is not None}
+def quickest(rows: Sequence[Row], loss: Loss) -> tuple[float, bool] | None:
+    """Seconds of the processor to the target on FB15k-237 of a loss's quickest setting, and whether one had it.
+
+    If none had it, those of the longest training: it takes longer than that.
+    """
+    trained = [
+        setting
+        for setting in settings(rows)
+        if (setting.config["graph"], setting.config["model"], setting.loss) == ("FB15k-237", "complex", loss)
+    ]
+    times = [time for setting in trained if (time := setting.time_to(TARGET)) is not None]
+    if times:
+        return min(times), True
+    return (max(setting.processor for setting in trained), False) if trained else None
+
+
+def _time(rows: Sequence[Row]) -> Finding | None:
+    times = {loss: time for loss in LOSSES if (time := quickest(rows, loss)) is not None}
+    free = {loss: seconds for loss, (seconds, reached) in times.items() if loss not in FULL and reached}
     if not free:
         return None
     fastest = min(free, key=free.__getitem__)
     words, least = [f"{fastest} {free[fastest]:.0f} s"], []
-    for loss, trained in there.items():
+    for loss, (seconds, reached) in times.items():
         if loss in FULL:
-            time = trained.time_to(TARGET)
-            least.append(trained.processor if time is None else time)  # it takes at least as long as it was trained
-            words.append(f"{loss} {'more than ' if time is None else ''}{least[-1]:.0f} s")
+            least.append(seconds)
+            words.append(f"{loss} {'' if reached else 'more than '}{seconds:.0f} s")
     verdict: Verdict = "undecided"
     if least and min(least) >= 3 * free[fastest]:
         verdict = "beyond"
-    elif any(trained.time_to(TARGET) is not None for loss, trained in there.items() if loss in FULL):
+    elif any(reached for loss, (_, reached) in times.items() if loss in FULL):
         verdict = "not reproduced"
-    return Finding(", ".join(words), f"FB15k-237, processor time to validation MRR {TARGET}, one setting each", verdict)
+    on = f"FB15k-237, processor time to validation MRR {TARGET}, the quickest setting of each"
+    return Finding(", ".join(words), on, verdict)
 
 
 def _soft(found: dict[Key, Trained]) -> Finding | None:
@@ -162,5 +182,5 @@ def _soft(found: dict[Key, Trained]) -> Finding | None:
 
 def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     found = finals(rows)
-    answers = {"links-quality": _quality(found), "links-time": _time(found), "links-soft-targets": _soft(found)}
+    answers = {"links-quality": _quality(found), "links-time": _time(rows), "links-soft-targets": _soft(found)}
     return {key: finding for key, finding in answers.items() if finding is not None}

@@ -17,25 +17,29 @@ VERSION = 1
 
 
 class Setting(NamedTuple):
-    """How a loss is trained on a graph: learning rate at the start, weight of N3, rows of a batch and epochs."""
+    """How a loss is trained on a graph: learning rate at the start, weight of N3, rows of a batch, epochs and rank."""
 
     lr: float
     n3: float
     batch: int
     epochs: int
+    rank: int
 
 
 USUAL = {
-    "FB15k-237": Setting(0.2, 0.03, 1024, 12),
-    "WN18RR": Setting(0.2, 0.1, 1024, 16),
-    "generated": Setting(0.3, 0.01, 256, 10),
+    "FB15k-237": Setting(0.4, 0.05, 1024, 12, 256),
+    "WN18RR": Setting(0.2, 0.1, 1024, 16, 256),
+    "generated": Setting(0.3, 0.01, 256, 10, 16),
 }
 FINAL: dict[tuple[str, Loss], Setting] = {
     ("FB15k-237", "grouped-info-nce"): USUAL["FB15k-237"],
-    ("FB15k-237", "soft-softmax"): USUAL["FB15k-237"]._replace(epochs=2),
+    ("FB15k-237", "soft-softmax"): USUAL["FB15k-237"]._replace(epochs=6),
+    ("FB15k-237", "info-nce"): USUAL["FB15k-237"]._replace(epochs=8),
+    ("FB15k-237", "expected-info-nce"): USUAL["FB15k-237"],
     ("WN18RR", "grouped-info-nce"): USUAL["WN18RR"],
 }
-"""The final trainings that were made; others have the graph's usual setting."""
+"""The final trainings that were made, with learning rate and N3 as the search found them; others have the graph's usual
+setting."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,12 @@ class Config(StudyConfig):
     )
     losses: tuple[Loss, ...] | None = option(None, "losses; null: on each graph those that results/paper holds, or all")
     models: tuple[Score, ...] = option(("complex",), "complex or distmult", fewest=1)
-    rank: int = option(100, "dimensions of an embedding: complex ones, or as many real ones twice", least=1)
+    rank: int | None = option(
+        None, "dimensions of an embedding, complex ones or as many real ones twice; null: as the study sets it", least=1
+    )
     search: bool = option(False, "search lr and N3 on the validation split in place of the final trainings")
-    lrs: tuple[float, ...] = option((0.1, 0.3), "learning rates of the search", above=0, fewest=1)
-    n3s: tuple[float, ...] = option((0.03, 0.1), "weights of N3 of the search", least=0, fewest=1)
+    lrs: tuple[float, ...] = option((0.1, 0.2, 0.4), "learning rates of the search", above=0, fewest=1)
+    n3s: tuple[float, ...] = option((0.05, 0.1), "weights of N3 of the search", least=0, fewest=1)
     search_epochs: int = option(2, "epochs of a search's training", least=1)
     most: int = option(32, "right answers in one row; a question with more has several rows", least=1)
     negatives: int = option(1024, "entities drawn for sampled softmax", least=1)
@@ -58,7 +64,7 @@ class Config(StudyConfig):
 
 
 PRESETS = {
-    "quick": Config(graphs=("generated",), rank=16, negatives=256, checks=300),
+    "quick": Config(graphs=("generated",), negatives=256, checks=300),
     "paper": Config(),
 }
 
@@ -66,11 +72,12 @@ PRESETS = {
 def runs(config: Config) -> list[Run]:
     def run(graph: str, loss: Loss, model: Score, seed: int) -> Run:
         setting = FINAL.get((graph, loss), USUAL.get(graph, USUAL["FB15k-237"]))
+        rank = setting.rank if config.rank is None else config.rank
         return Run(
             graph=graph,
             model=model,
             loss=loss,
-            rank=config.rank if model == "complex" else 2 * config.rank,
+            rank=rank if model == "complex" else 2 * rank,
             lr=setting.lr,
             n3=setting.n3,
             batch=setting.batch,
