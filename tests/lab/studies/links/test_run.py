@@ -63,13 +63,19 @@ def row(loss: str, mrr: float, seed: int = 0, **changes) -> Row:
 
 
 def test_findings_judge_quality_time_and_soft_targets() -> None:
+    names = findings.NAMES
     rows = [row("info-nce", 0.34, 0), row("info-nce", 0.341, 1), row("softmax", 0.35), row("soft-softmax", 0.35)]
     rows += [row("expected-info-nce", 0.35, 0), row("expected-info-nce", 0.3511, 1)]
     found = findings.claims(rows)
     assert found["links-time"].verdict == "beyond"
-    assert found["links-time"].ours == "info-nce 20 s, softmax 200 s, soft-softmax 180 s"
+    assert (
+        found["links-time"].ours == f"{names['info-nce']} 20 s, {names['softmax']} 200 s, {names['soft-softmax']} 180 s"
+    )
     unfinished = findings.claims([row("info-nce", 0.34), row("soft-softmax", 0.3)])["links-time"]
-    assert (unfinished.ours, unfinished.verdict) == ("info-nce 20 s, soft-softmax more than 180 s", "beyond")
+    assert (unfinished.ours, unfinished.verdict) == (
+        f"{names['info-nce']} 20 s, {names['soft-softmax']} more than 180 s",
+        "beyond",
+    )
     short = findings.claims([row("info-nce", 0.34)])["links-time"]
     assert short.verdict == "undecided"
     assert found["links-soft-targets"].verdict == "beyond"
@@ -86,6 +92,7 @@ def test_of_several_settings_the_one_best_on_the_validation_split_is_shown() -> 
 
 
 def test_the_quickest_setting_of_a_loss_counts_for_its_time_trials_too() -> None:
+    names = findings.NAMES
     trial = row("soft-softmax", 0.34, lr=0.9, is_final=False)
     trial.result["course"]["cpu_seconds"] = [30.0, 60.0]
     rows = [row("grouped-info-nce", 0.34), row("soft-softmax", 0.35), trial]
@@ -93,14 +100,12 @@ def test_the_quickest_setting_of_a_loss_counts_for_its_time_trials_too() -> None
     assert findings.quickest([row("softmax", 0.2)], "softmax") == (200.0, False)
     assert findings.quickest(rows, "softmax") is None
     found = findings.claims(rows)["links-time"]
-    assert (found.ours, found.verdict) == ("grouped-info-nce 20 s, soft-softmax 60 s", "beyond")
+    assert (found.ours, found.verdict) == (f"{names['grouped-info-nce']} 20 s, {names['soft-softmax']} 60 s", "beyond")
 
 
-def test_final_settings_are_the_best_of_the_committed_search() -> None:
-    """Where a loss was searched, its final learning rate and N3 are those with the highest validation MRR."""
-    trials = findings.searched(studies.load("links").results(PAPER).rows())
-    for (graph, loss), setting in links.FINAL.items():
-        of = [t for t in trials if (t.config["graph"], t.config["loss"]) == (graph, loss)]
-        if of:
-            best = max(of, key=lambda trial: trial.result["valid"]["mrr"]).config
-            assert (best["lr"], best["n3"]) == (setting.lr, setting.n3), (graph, loss)
+def test_the_preset_trains_what_was_best_on_the_validation_split() -> None:
+    found = findings.finals(studies.load("links").results(PAPER).rows())
+    assert {(graph, loss) for graph, _, loss in found} == set(links.FINAL)
+    for (graph, _, loss), trained in found.items():
+        config = trained.config
+        assert links.Setting(*(config[name] for name in links.Setting._fields)) == links.FINAL[graph, loss]

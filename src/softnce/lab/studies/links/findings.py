@@ -23,6 +23,16 @@ PUBLISHED = {
 }
 """MRR and hits@10 of ComplEx as published; the first is tuned over many settings. Both newer than their model."""
 
+NAMES: dict[Loss, str] = {
+    "info-nce": "InfoNCE, one label per triple",
+    "grouped-info-nce": "InfoNCE, grouped by question",
+    "expected-info-nce": "expected InfoNCE, all right answers",
+    "soft-target-info-nce": "soft target InfoNCE, all right answers",
+    "sampled-softmax": "sampled softmax with log Q, one label per triple",
+    "softmax": "full softmax, one label per triple (1vsAll)",
+    "soft-softmax": "full softmax, all right answers (KvsAll)",
+}
+
 
 def test(score: str) -> Value:
     return lambda row: float(row.result["test"][score])
@@ -119,7 +129,7 @@ def _quality(found: dict[Key, Trained]) -> Finding | None:
         if best := best_free(found, graph):
             ours, ten = best.score("mrr"), best.score("hits10")
             (tuned, tuned_ten), *_ = PUBLISHED[graph].values()
-            words.append(f"""{graph}: {best.loss} MRR {ours.spread(3)}, hits@10 {ten.spread(3)} after
+            words.append(f"""{graph}: {NAMES[best.loss]}: MRR {ours.spread(3)}, hits@10 {ten.spread(3)} after
                 {best.processor:.0f} s of one core (published ComplEx {tuned:.3f}, {tuned_ten:.3f})""")
             reached.append(ours.mean >= mrr and ten.mean >= hits)
     if not words:
@@ -152,11 +162,11 @@ def _time(rows: Sequence[Row]) -> Finding | None:
     if not free:
         return None
     fastest = min(free, key=free.__getitem__)
-    words, least = [f"{fastest} {free[fastest]:.0f} s"], []
+    words, least = [f"{NAMES[fastest]} {free[fastest]:.0f} s"], []
     for loss, (seconds, reached) in times.items():
         if loss in FULL:
             least.append(seconds)
-            words.append(f"{loss} {'' if reached else 'more than '}{seconds:.0f} s")
+            words.append(f"{NAMES[loss]} {'' if reached else 'more than '}{seconds:.0f} s")
     verdict: Verdict = "undecided"
     if least and min(least) >= 3 * free[fastest]:
         verdict = "beyond"
@@ -173,7 +183,7 @@ def _soft(found: dict[Key, Trained]) -> Finding | None:
         return None
     soft, hard = max(softs, key=lambda trained: trained.valid), there["info-nce"]
     gap = difference(soft.rows, hard.rows, test("mrr"))
-    text = f"""MRR {signed(gap, 4)} of {soft.loss} with all right answers over InfoNCE with one label per triple
+    text = f"""MRR {signed(gap, 4)} of {NAMES[soft.loss]}, over InfoNCE with one label per triple
         ({soft.score("mrr").spread(3)} after {soft.processor:.0f} s, {hard.score("mrr").spread(3)} after
         {hard.processor:.0f} s)"""
     verdict: Verdict = "undecided" if gap.count < 2 or gap.low <= 0 <= gap.high else "beyond"

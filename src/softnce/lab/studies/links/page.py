@@ -8,19 +8,10 @@ from softnce.lab.report.charts import Figure, Level, Line, Panel, Points
 from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import LOSSES as LOOKS
 from softnce.lab.report.style import OTHER
-from softnce.lab.studies.links.findings import PUBLISHED, TARGET, Key, Trained, finals, searched
+from softnce.lab.studies.links.findings import NAMES, PUBLISHED, TARGET, Key, Trained, finals, searched
 from softnce.lab.studies.links.training import Loss
 
 ORDER = 62
-NAMES: dict[Loss, str] = {
-    "info-nce": "InfoNCE, one label per triple",
-    "grouped-info-nce": "InfoNCE of the same triples, grouped by question",
-    "expected-info-nce": "expected InfoNCE, all right answers",
-    "soft-target-info-nce": "soft target InfoNCE, all right answers",
-    "sampled-softmax": "sampled softmax with log Q, one label per triple",
-    "softmax": "full softmax, one label per triple (1vsAll)",
-    "soft-softmax": "full softmax, all right answers (KvsAll)",
-}
 AS_IN: dict[Loss, str] = {"softmax": "nll", "soft-softmax": "soft-ce"}
 """Losses that other studies draw under another name."""
 

@@ -27,13 +27,13 @@ class Setting(NamedTuple):
 
 
 USUAL = {
-    "FB15k-237": Setting(0.4, 0.05, 1024, 12, 256),
-    "WN18RR": Setting(0.2, 0.1, 1024, 16, 256),
+    "FB15k-237": Setting(0.2, 0.05, 1024, 12, 256),
+    "WN18RR": Setting(0.5, 0.1, 1024, 16, 256),
     "generated": Setting(0.3, 0.01, 256, 10, 16),
 }
 FINAL: dict[tuple[str, Loss], Setting] = {
     ("FB15k-237", "grouped-info-nce"): USUAL["FB15k-237"],
-    ("FB15k-237", "soft-softmax"): USUAL["FB15k-237"]._replace(epochs=6),
+    ("FB15k-237", "soft-softmax"): USUAL["FB15k-237"]._replace(lr=0.4, epochs=6),
     ("FB15k-237", "info-nce"): USUAL["FB15k-237"]._replace(epochs=8),
     ("FB15k-237", "expected-info-nce"): USUAL["FB15k-237"],
     ("WN18RR", "grouped-info-nce"): USUAL["WN18RR"],
