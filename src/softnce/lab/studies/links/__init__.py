@@ -10,7 +10,7 @@ DistMult are features times a label table, and a question with several right ans
 
 Look for filtered mean reciprocal rank and hits@10 on the whole test split, both directions, ties by their mean rank,
 and for processor time to reach a score on the validation split. The epoch is chosen on the validation split, and the
-test split is ranked once, at the end of a final training. --search true tries learning rates and weights of N3 on the
-validation split instead. One run per core, each on one thread. The paper preset needs links/FB15k-237 and links/WN18RR
+test split is ranked once, at the end of a final training. --search true first tries learning rates and weights of N3 on
+the validation split. One run per core, each on one thread. The paper preset needs links/FB15k-237 and links/WN18RR
 (train.txt, valid.txt, test.txt) in the folder that SOFTNCE_DATA names; the quick one generates a small graph.
 """

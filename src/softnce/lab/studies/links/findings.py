@@ -186,7 +186,9 @@ def _soft(found: dict[Key, Trained]) -> Finding | None:
     text = f"""MRR {signed(gap, 4)} of {NAMES[soft.loss]}, over InfoNCE with one label per triple
         ({soft.score("mrr").spread(3)} after {soft.processor:.0f} s, {hard.score("mrr").spread(3)} after
         {hard.processor:.0f} s)"""
-    verdict: Verdict = "undecided" if gap.count < 2 or gap.low <= 0 <= gap.high else "beyond"
+    verdict: Verdict = "undecided"
+    if gap.count > 1 and (gap.low > 0 or gap.high < 0):
+        verdict = "beyond" if gap.low > 0 else "not reproduced"
     return Finding(text, f"FB15k-237, ComplEx, {counted(gap.count, 'seed')}", verdict)
 
 

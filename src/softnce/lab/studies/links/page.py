@@ -12,17 +12,16 @@ from softnce.lab.studies.links.findings import NAMES, PUBLISHED, TARGET, Key, Tr
 from softnce.lab.studies.links.training import Loss
 
 ORDER = 62
-AS_IN: dict[Loss, str] = {"softmax": "nll", "soft-softmax": "soft-ce"}
+AS_IN: dict[Loss, str] = {"grouped-info-nce": "info-nce", "softmax": "nll", "soft-softmax": "soft-ce"}
 """Losses that other studies draw under another name."""
 
 
 def _look(loss: Loss) -> dict[str, Any]:
     if loss == "sampled-softmax":
         return {"colour": OTHER, "marker": "v"}
-    if loss == "grouped-info-nce":
-        return {"colour": "#56B4E9", "marker": "x"}
     name = AS_IN.get(loss, loss)
-    return {"colour": LOOKS[name].colour, "marker": LOOKS[name].marker, "loss": name}
+    marker = "x" if loss == "grouped-info-nce" else LOOKS[name].marker
+    return {"colour": LOOKS[name].colour, "marker": marker, "loss": name}
 
 
 def section(rows: Sequence[Row]) -> Section:
@@ -65,7 +64,7 @@ def _course(graph: str, found: dict[Key, Trained]) -> Figure:
     lines = []
     for key, trained in found.items():
         course = trained.rows[0].result["course"]
-        dash = "solid" if key[1] == "complex" else "dot"
+        dash = "dot" if key[1] == "distmult" else "dash" if key[2] == "grouped-info-nce" else "solid"
         lines.append(Line(_name(key), course["cpu_seconds"], course["mrr"], dash=dash, **_look(key[2])))
     level = [Level(f"MRR {TARGET}", TARGET)] if graph == "FB15k-237" else []
     panel = Panel(graph, "processor seconds of training", "validation MRR", [*lines, *level], log_x=True)

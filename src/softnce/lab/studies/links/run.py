@@ -38,8 +38,28 @@ FINAL: dict[tuple[str, Loss], Setting] = {
     ("FB15k-237", "expected-info-nce"): USUAL["FB15k-237"],
     ("WN18RR", "grouped-info-nce"): USUAL["WN18RR"],
 }
-"""The final trainings that were made, with learning rate and N3 as the search found them; others have the graph's usual
-setting."""
+"""The final trainings that were made; others have the graph's usual setting."""
+
+
+class Search(NamedTuple):
+    """Learning rates and weights of N3 that are tried together, and for how many epochs."""
+
+    lrs: tuple[float, ...]
+    n3s: tuple[float, ...]
+    epochs: int
+
+
+USUAL_SEARCH = Search((0.1, 0.2, 0.4), (0.05, 0.1), 2)
+SEARCHED: dict[tuple[str, Loss], Search] = {
+    ("FB15k-237", "grouped-info-nce"): USUAL_SEARCH,
+    ("FB15k-237", "soft-softmax"): USUAL_SEARCH._replace(n3s=(0.05,)),
+    ("WN18RR", "grouped-info-nce"): Search((0.2, 0.5, 1.0), (0.1,), 6),
+}
+"""The searches that were made."""
+RIVALS: dict[tuple[str, Loss], tuple[Setting, ...]] = {
+    ("FB15k-237", "grouped-info-nce"): (USUAL["FB15k-237"]._replace(lr=0.4),),
+}
+"""Settings that were level with the final one in the search and were trained to the end as well, with seed 0."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +73,9 @@ class Config(StudyConfig):
     rank: int | None = option(
         None, "dimensions of an embedding, complex ones or as many real ones twice; null: as the study sets it", least=1
     )
-    search: bool = option(False, "search lr and N3 on the validation split in place of the final trainings")
-    lrs: tuple[float, ...] = option((0.1, 0.2, 0.4), "learning rates of the search", above=0, fewest=1)
-    n3s: tuple[float, ...] = option((0.05, 0.1), "weights of N3 of the search", least=0, fewest=1)
-    search_epochs: int = option(2, "epochs of a search's training", least=1)
+    search: bool = option(
+        False, "first try learning rates and weights of N3 on the validation split; with losses null: as was done"
+    )
     most: int = option(32, "right answers in one row; a question with more has several rows", least=1)
     negatives: int = option(1024, "entities drawn for sampled softmax", least=1)
     epochs: int | None = option(None, "epochs of a final training; null: as the study sets them", least=1)
@@ -65,13 +84,12 @@ class Config(StudyConfig):
 
 PRESETS = {
     "quick": Config(graphs=("generated",), negatives=256, checks=300),
-    "paper": Config(),
+    "paper": Config(seeds=3, search=True),
 }
 
 
 def runs(config: Config) -> list[Run]:
-    def run(graph: str, loss: Loss, model: Score, seed: int) -> Run:
-        setting = FINAL.get((graph, loss), USUAL.get(graph, USUAL["FB15k-237"]))
+    def run(graph: str, loss: Loss, model: Score, seed: int, setting: Setting) -> Run:
         rank = setting.rank if config.rank is None else config.rank
         return Run(
             graph=graph,
@@ -89,19 +107,24 @@ def runs(config: Config) -> list[Run]:
             seed=seed,
         )
 
-    final = [
-        run(graph, loss, model, seed)
-        for seed, graph, model in product(range(config.seeds), config.graphs, config.models)
+    compared = [
+        (graph, loss, model)
+        for graph, model in product(config.graphs, config.models)
         for loss in config.losses or [loss for of, loss in FINAL if of == graph] or LOSSES
     ]
+    final = {key: FINAL.get(key[:2], USUAL.get(key[0], USUAL["FB15k-237"])) for key in compared}
+    finals = [run(*key, seed, final[key]) for seed in range(config.seeds) for key in compared]
     if not config.search:
-        return final
-    return [
-        replace(one, lr=lr, n3=n3, epochs=config.search_epochs, is_final=False)
-        for one in final
-        if one.seed == 0
-        for lr, n3 in product(config.lrs, config.n3s)
+        return finals
+    searched = {key: SEARCHED.get(key[:2]) for key in compared}
+    trials = [
+        replace(run(*key, 0, final[key]), lr=lr, n3=n3, epochs=search.epochs, is_final=False)
+        for key in compared
+        if (search := searched[key] if config.losses is None else searched[key] or USUAL_SEARCH)
+        for lr, n3 in product(search.lrs, search.n3s)
     ]
+    rivals = [run(*key, 0, rival) for key in compared for rival in RIVALS.get(key[:2], ())]
+    return trials + rivals + finals
 
 
 def prepare(todo: Sequence[Run]) -> None:
