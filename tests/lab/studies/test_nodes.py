@@ -44,7 +44,7 @@ def test_paper_preset_is_the_whole_table(planetoid):
     assert {(run.loss, run.fold) for run in tissue} == {(loss, fold) for loss in LOSSES for fold in range(5)}
     assert {(r.specimens, r.cells, r.layers, r.hidden, r.epochs) for r in tissue} == {(30, (300, 800), 8, 64, 30)}
     gcn = [run for run in runs if isinstance(run, nodes.Citation) and run.model == "gcn"]
-    assert len(gcn) == 2 * 5 * 10
+    assert len(gcn) == 2 * 6 * 10
     deeper = [run for run in runs if isinstance(run, nodes.Citation) and run.model == "deeper-gcn"]
     assert {(run.data, run.loss) for run in deeper} == {(run.data, run.loss) for run in gcn}
     assert len(set(runs)) == len(runs)

@@ -11,7 +11,7 @@ from torch import Tensor
 from softnce.lab.data.graph_metrics import Score, per_class, score
 from softnce.lab.data.layout import CLASS_NAMES, EMBRYO_SAC
 from softnce.lab.experiment.claims import Finding, Verdict, ahead, ahead_would_take, on_par, on_par_would_take
-from softnce.lab.experiment.comparison import Value, alike, mean, percent
+from softnce.lab.experiment.comparison import Value, alike, difference, mean, percent
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.statistics import Estimate, estimate, signed
 from softnce.lab.losses import LOSSES, PAPER, TITLES
@@ -138,6 +138,15 @@ class Citations:
         return [value(row) for row in self.groups[key][loss]]
 
     @property
+    def beside_cross_entropy(self) -> dict[str, Estimate]:
+        """Expected InfoNCE minus soft target cross-entropy, paired by seed, in points, by graph and model."""
+        return {
+            f"{CITATION[data]}, {MODELS[model]}": difference(of_loss[EXPECTED], of_loss["soft-ce"], TOP1)
+            for (data, model), of_loss in self.groups.items()
+            if EXPECTED in of_loss and "soft-ce" in of_loss
+        }
+
+    @property
     def reached(self) -> dict[str, float]:
         """Accuracy of the GCN with NLL, by name of the graph."""
         return {
@@ -223,6 +232,7 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
             for gap, loss in zip(beside, ("soft-ce", "nll"), strict=True)
             if gap
         ]
+        said += [f"{name}: {signed(gap)}" for name, gap in citations(rows).beside_cross_entropy.items()]
         text = f"{found.mean(EXPECTED):.2f} %; {'; '.join(said)}"
         par = {on_par(gap) for gap in beside if gap}
         answers["nodes-expected"] = Finding(text, on, "beyond" if par == {"reproduced"} else "undecided")

@@ -10,7 +10,7 @@ from typing import Any
 from softnce.lab import recipes
 from softnce.lab.configuration import option
 from softnce.lab.experiment.study import StudyConfig
-from softnce.lab.losses import LOSSES, PAPER, LossName
+from softnce.lab.losses import LOSSES, LossName
 from softnce.lab.recipes.recipe import GraphRecipe
 from softnce.lab.targets import Targets
 
@@ -107,7 +107,7 @@ def runs(config: Config) -> list[Run]:
             Citation(data, model, loss, seed, smoothing(loss))
             for seed in range(seeds)
             for data in c.citation
-            for loss in PAPER
+            for loss in LOSSES
         ]
     return wanted
 
