@@ -52,8 +52,8 @@ class Config(StudyConfig):
     expected_batches: tuple[int, ...] = option(
         (8, 256), "those at which expected InfoNCE is trained and tested", least=2
     )
-    expected_seeds: tuple[int, ...] = option((9, 20), "further seeds of that test, in their order", least=0)
-    alone_seeds: int = option(18, "those at the tested batch size with the rate of seed 0 alone", least=0)
+    expected_seeds: tuple[int, ...] = option((20, 20), "further seeds of that test, in their order", least=0)
+    alone_seeds: int = option(20, "those at the tested batch size with the rate of seed 0 alone", least=0)
     numbers: tuple[int, ...] = option((32, 512, 16384), "other M tried there, sampled", least=1)
     sharper: float = option(
         0.2, "MixUp parameter of M sampled candidates nearer to the classes, tried there too", above=0
