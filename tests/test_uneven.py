@@ -1,5 +1,6 @@
 """Two ranks with different numbers of batches: every step is that of one process, and nobody waits in vain."""
 
+import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
@@ -23,6 +24,7 @@ from softnce import (
     SoftTargetInfoNCE,
     SoftTargets,
 )
+from softnce._uneven import _Groups
 
 K, DIM, N, RATE = 5, 4, 6, 0.5
 BATCHES = (3, 1)
@@ -185,3 +187,20 @@ def test_what_cannot_be_joined_is_refused() -> None:
         pass
     with pytest.raises(TypeError, match="divide_by_initial_world_size must be"):
         softnce.join(SoftTargetInfoNCE(), divide_by_initial_world_size="no").__enter__()
+
+
+def groups_after_the_end(rank: int) -> list[bool]:
+    dist.init_process_group("gloo")
+    loss = SoftTargetInfoNCE()
+    with softnce.join(loss):
+        loss(torch.zeros(N, K, requires_grad=True), torch.zeros(N, dtype=torch.long)).backward()
+    kept = [group for groups in _Groups.idle.values() for group in groups]
+    before = [group() is not None for group in kept]
+    dist.destroy_process_group()
+    gc.collect()
+    return [*before, *(group() is not None for group in kept)]
+
+
+def test_groups_end_with_their_world() -> None:
+    """One that outlives it ends with the interpreter, where its threads can abort the process."""
+    assert on_ranks(groups_after_the_end, 2) == [[True, False]] * 2

@@ -46,22 +46,25 @@ class _Round(NamedTuple):
 
 
 class _Groups:
-    """Process groups that are not in use. A context needs one for a while; gloo cannot make the same group twice."""
+    """Process groups that are not in use. A context needs one for a while; gloo cannot make the same group twice.
 
-    idle: ClassVar[dict[tuple[int, ...], list[ProcessGroup]]] = {}
-    world: ClassVar[ProcessGroup | None] = None
+    Weak references: ``destroy_process_group`` must end the groups with their threads. One that lives until the
+    interpreter is gone can abort the process.
+    """
+
+    idle: ClassVar[dict[tuple[int, ...], list[weakref.ref[ProcessGroup]]]] = {}
 
     @classmethod
     def take(cls, ranks: tuple[int, ...]) -> ProcessGroup:
-        if cls.world is not dist.group.WORLD:  # torch.distributed was set up anew
-            cls.idle, cls.world = {}, dist.group.WORLD
-        if idle := cls.idle.get(ranks):
-            return idle.pop()
+        idle = cls.idle.get(ranks, [])
+        while idle:
+            if (group := idle.pop()()) is not None:  # else torch.distributed was set up anew
+                return group
         return dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
 
     @classmethod
     def give_back(cls, ranks: tuple[int, ...], group: ProcessGroup) -> None:
-        cls.idle.setdefault(ranks, []).append(group)
+        cls.idle.setdefault(ranks, []).append(weakref.ref(group))
 
 
 class Uneven:

@@ -15,7 +15,7 @@ def changes(before: AnyRecipe, now: AnyRecipe) -> list[str]:
     old, new = dotted(to_mapping(before)), dotted(to_mapping(now))
     return [
         f"{name} was {old.get(name)}, is {value}"
-        for name, value in new.items()
+        for name, value in sorted(new.items())
         if old.get(name) != value and name not in FREE and not name.startswith("compute.")
         if name != "schedule.epochs" or value < old[name]
     ]

@@ -65,21 +65,19 @@ class Evaluation:
     def samples(self) -> list[dict[str, Any]]:
         """Per row: its label, the most probable class, both probabilities, and the negative log-likelihood."""
         log = self.logits.double().log_softmax(1)
-        best, nll = log.max(1), -log.gather(1, self.labels[:, None])[:, 0]
-        columns = zip(
-            self.labels.tolist(), best.indices.tolist(), best.values.exp().tolist(), nll.tolist(), strict=True
-        )
+        best, own = log.max(1), log.gather(1, self.labels[:, None])[:, 0]
+        columns = zip(self.labels.tolist(), best.indices.tolist(), best.values.tolist(), own.tolist(), strict=True)
         return [
             {
                 "row": row,
                 **({} if self.names is None else {"name": self.names[row]}),
                 "label": self.classes[label],
                 "predicted": self.classes[predicted],
-                "probability": probability,
-                "probability_of_label": math.exp(-loss),
-                "nll": loss,
+                "probability": math.exp(highest),
+                "probability_of_label": math.exp(log_likelihood),
+                "nll": -log_likelihood,
             }
-            for row, (label, predicted, probability, loss) in enumerate(columns)
+            for row, (label, predicted, highest, log_likelihood) in enumerate(columns)
         ]
 
 
