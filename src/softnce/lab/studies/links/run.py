@@ -50,12 +50,13 @@ class Search(NamedTuple):
 
 
 USUAL_SEARCH = Search((0.1, 0.2, 0.4), (0.05, 0.1), 2)
-SEARCHED: dict[tuple[str, Loss], Search] = {
-    ("FB15k-237", "grouped-info-nce"): USUAL_SEARCH,
+SEARCHED: dict[tuple[str, Loss], Search | None] = {
     ("FB15k-237", "soft-softmax"): USUAL_SEARCH._replace(n3s=(0.05,)),
+    ("FB15k-237", "info-nce"): None,
+    ("FB15k-237", "expected-info-nce"): None,
     ("WN18RR", "grouped-info-nce"): Search((0.2, 0.5, 1.0), (0.1,), 6),
 }
-"""The searches that were made."""
+"""Searches that differ from the usual one; None: the setting is that of grouped InfoNCE, nothing is tried."""
 RIVALS: dict[tuple[str, Loss], tuple[Setting, ...]] = {
     ("FB15k-237", "grouped-info-nce"): (USUAL["FB15k-237"]._replace(lr=0.4),),
 }
@@ -73,9 +74,7 @@ class Config(StudyConfig):
     rank: int | None = option(
         None, "dimensions of an embedding, complex ones or as many real ones twice; null: as the study sets it", least=1
     )
-    search: bool = option(
-        False, "first try learning rates and weights of N3 on the validation split; with losses null: as was done"
-    )
+    search: bool = option(False, "first try learning rates and weights of N3 on the validation split")
     most: int = option(32, "right answers in one row; a question with more has several rows", least=1)
     negatives: int = option(1024, "entities drawn for sampled softmax", least=1)
     epochs: int | None = option(None, "epochs of a final training; null: as the study sets them", least=1)
@@ -116,11 +115,10 @@ def runs(config: Config) -> list[Run]:
     finals = [run(*key, seed, final[key]) for seed in range(config.seeds) for key in compared]
     if not config.search:
         return finals
-    searched = {key: SEARCHED.get(key[:2]) for key in compared}
     trials = [
         replace(run(*key, 0, final[key]), lr=lr, n3=n3, epochs=search.epochs, is_final=False)
         for key in compared
-        if (search := searched[key] if config.losses is None else searched[key] or USUAL_SEARCH)
+        if (search := SEARCHED.get(key[:2], USUAL_SEARCH))
         for lr, n3 in product(search.lrs, search.n3s)
     ]
     rivals = [run(*key, 0, rival) for key in compared for rival in RIVALS.get(key[:2], ())]
