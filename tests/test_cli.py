@@ -35,6 +35,20 @@ def test_help_takes_a_fifth_of_a_second_of_processor_time():
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 0.2
 
 
+def test_help_of_a_command_waits_for_no_framework():
+    script = f"""
+import sys
+from softnce.cli import main
+for command in {list(COMMANDS)}:
+    try:
+        main([command, "--help"])
+    except SystemExit as stop:
+        assert stop.code == 0
+assert not {{"lightning", "matplotlib", "timm", "torchvision", "transformers"}} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", script], stdout=subprocess.DEVNULL, check=True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

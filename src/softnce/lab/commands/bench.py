@@ -1,11 +1,8 @@
 """``softnce bench``: time and memory of the losses compared with others, or of the parts of a recipe's update."""
 
 import torch
-from rich.console import Console
 
 from softnce.cli import refuse
-from softnce.lab import recipes
-from softnce.lab.bench import update
 from softnce.lab.bench.run import PRESETS, Config, run
 from softnce.lab.configuration import from_args
 
@@ -49,6 +46,11 @@ def main(argv: list[str]) -> None:
 
 
 def _bench_recipe(name: str, *options: str) -> None:
+    from rich.console import Console
+
+    from softnce.lab import recipes
+    from softnce.lab.bench import update
+
     description = f"Time and memory of the parts of an update of the recipe {name}."
     config = from_args(update.Config, options, prog=f"softnce bench {name}", description=description)
     try:

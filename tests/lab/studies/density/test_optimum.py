@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from softnce.lab.studies.density.error import kl_divergence, parameter_error, statistical_limit
+from softnce.lab.studies.density import error
+from softnce.lab.studies.density.error import best_temperature, kl_divergence, parameter_error, statistical_limit
 from softnce.lab.studies.density.fits import Gradient, Variant, fit
 from softnce.lab.studies.density.gradient_noise import measure
 from softnce.lab.studies.density.maximum_likelihood import hessian, maximum_likelihood
@@ -43,6 +44,16 @@ def test_errors_vanish_at_the_truth_and_ignore_a_shift():
     scaled = data.modes[:, None] * 2
     centred = data.modes[0] - data.modes[0].mean(0)
     assert float(parameter_error(data, scaled)) == pytest.approx(float(centred.square().mean().sqrt()))
+
+
+def test_best_temperature_undoes_a_scale_in_one_evaluation_per_step(monkeypatch):
+    data = sample_mixtures([30], [0], num_points=100, num_samples=500)
+    evaluations = []
+    monkeypatch.setattr(error, "kl_divergence", lambda *given: evaluations.append(1) or kl_divergence(*given))
+    temperature, kl = best_temperature(data, data.modes[:, None] * torch.tensor([7.0, 0.01]).view(1, 2, 1, 1))
+    torch.testing.assert_close(temperature, torch.tensor([[7.0, 0.01]], dtype=torch.float64), rtol=1e-6, atol=0)
+    assert kl.abs().max() < 1e-12
+    assert len(evaluations) == 43
 
 
 def test_kl_is_the_mean_over_samples():

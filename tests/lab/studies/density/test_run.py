@@ -10,6 +10,7 @@ from softnce.lab.experiment.results import run_id
 from softnce.lab.report import drawing
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.page import Table
+from softnce.lab.studies.density import gradient_noise
 from softnce.lab.studies.density import run as density
 
 TINY = [
@@ -97,6 +98,21 @@ def test_a_seed_gives_the_same_numbers_alone_and_in_company(tmp_path, finished):
     for outcome in outcomes:
         name = run_id("density", density.VERSION, to_mapping(outcome.run))
         assert outcome.result["kl"] == pytest.approx(together[name]["kl"], rel=1e-3)
+
+
+def test_noise_of_the_same_batches_is_measured_once(monkeypatch, finished):
+    measured = []
+    measure = gradient_noise.measure
+    monkeypatch.setattr(
+        gradient_noise, "measure", lambda *given, **options: measured.append(given) or measure(*given, **options)
+    )
+    wanted = [run for run in set(density.runs(configuration())) if isinstance(run, density.Noise)]
+    with Progress(disable=True) as progress:
+        outcomes = list(density.execute(wanted, progress))
+    assert len(measured) == len({(run.data, run.batch_size) for run in wanted}) < len(wanted) == len(outcomes)
+    for outcome in outcomes:
+        assert outcome.result.keys() == {*outcome.run.losses, "largest_curvature"}
+        assert [float(lr) for lr in outcome.result["nll"]["excess_kl"]] == list(outcome.run.lrs)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ With scores s = logits + log r, r a weight for each class, and q = softmax(s):
 NLL with the batch-count correction (q normalised with r_k = n_k / (N η_k)) is InfoNCE: the two differ by a
 constant, log n_y, and have the same gradient.
 
-Time per step: O(D·L·N·K·d), with an additional O(D·N²·K) for each soft target InfoNCE variant; memory O(D·L·N·K),
-for soft target InfoNCE O(D·N²).
+Time per step: O(D·L·N·K·d), with an additional O(D·U²·K) for each soft target InfoNCE variant, U ≤ N the batch's
+distinct points; memory O(D·L·N·K), for soft target InfoNCE O(U²).
 """
 
 from collections.abc import Callable, Sequence
@@ -193,7 +193,8 @@ class Gradient:
             counts = log_r.new_zeros(D, L, K).scatter_add_(2, labels, log_r.new_ones(()).expand(D, L, N))
             log_r = torch.where(self.counted, log_r + (counts + self.more).log(), log_r)
         # Classes before samples, (D, L·K, N): the softmax over classes then runs along contiguous memory.
-        scores = torch.baddbmm(log_r.view(D, L * K, 1), weights.view(D, L * K, d), x.transpose(1, 2)).view(D, L, K, N)
+        logits = torch.bmm(weights.view(D, L * K, d), x.transpose(1, 2)).view(D, L, K, N)
+        scores = logits.add_(log_r[..., None])  # baddbmm would first write log_r to all N columns
 
         residuals = []
         if self.hard:
@@ -204,9 +205,9 @@ class Gradient:
             targets = self.targets.index_select(0, point).view(D, N, K).transpose(1, 2)  # (D, K, N)
             if self.hard < self.soft:
                 residuals.append(scores[:, self.hard : self.soft].softmax(2) - targets[:, None])
-            for variant in range(self.soft, L):
-                pick = torch.bmm(scores[:, variant].transpose(1, 2), targets).softmax(2)  # (D, N, N candidates)
-                residuals.append((torch.bmm(targets, pick.transpose(1, 2)) - targets)[:, None])
+            if self.soft < L:
+                each = [_pick(scores[i, self.soft :], targets[i], point.view(D, N)[i]) for i in range(D)]
+                residuals.append(torch.stack(each))
         residual = residuals[0] if len(residuals) == 1 else torch.cat(residuals, 1)
         return torch.bmm(residual.view(D, L * K, N), x).view(D, L, K, d) / N
 
@@ -236,6 +237,19 @@ class Gradient:
             else:
                 values.append(-(target * scores.log_softmax(2)).sum((1, 2)))
         return torch.stack(values, 1)
+
+
+def _pick(scores: Tensor, targets: Tensor, point: Tensor) -> Tensor:
+    """(L, K, N) residuals of soft target InfoNCE on one data set from scores (L, K, N) and targets (K, N).
+
+    Samples of the same point have equal scores and targets: each point is computed once, and counted as a candidate
+    as often as it is in the batch.
+    """
+    distinct, position, count = point.unique(return_inverse=True, return_counts=True)
+    sample = position.new_zeros(len(distinct)).scatter_(0, position, torch.arange(len(point)))  # one of each point
+    scores, targets = scores[:, :, sample], targets[:, sample]  # (L, K, U), (K, U)
+    pick = (scores.transpose(1, 2) @ targets).add_(count.to(targets.dtype).log()).softmax(2)  # (L, U, U candidates)
+    return (targets @ pick.transpose(1, 2) - targets)[:, :, position]
 
 
 def log_noise(data: Mixture, variant: Variant) -> Tensor:

@@ -171,22 +171,27 @@ def optimum(run: Optimum) -> dict[str, Any]:
     }
 
 
-def noise(run: Noise) -> dict[str, Any]:
+def noise_together(runs: Sequence[Noise]) -> list[dict[str, Any]]:
+    """Results of measurements on the same batches, in their order: a loss that several want is measured once."""
+    run, losses = runs[0], list(dict.fromkeys(loss for run in runs for loss in run.losses))
     data = _sample([run.data])
-    variants = [Variant(cast(Loss, loss)) for loss in run.losses]
+    variants = [Variant(cast(Loss, loss)) for loss in losses]
     found = gradient_noise.measure(
         data, maximum_likelihood(data), variants, batch_size=run.batch_size, epochs=run.epochs, seed=run.data.seed
     )
     steps = run.data.num_samples // run.batch_size
-    by_loss: dict[str, Any] = {
-        loss: {
+    excess_kl = {lr: found.excess_kl(lr, steps)[0].tolist() for run in runs for lr in run.lrs}
+
+    def of_loss(loss: str, lrs: Sequence[float]) -> dict[str, Any]:
+        j = losses.index(loss)
+        return {
             "total": found.total[0, j].item(),
             "along_mean": found.along_mean[0, j].item(),
-            "excess_kl": {f"{lr:g}": found.excess_kl(lr, steps)[0, j].item() for lr in run.lrs},
+            "excess_kl": {f"{lr:g}": excess_kl[lr][j] for lr in lrs},
         }
-        for j, loss in enumerate(run.losses)
-    }
-    return by_loss | {"largest_curvature": found.curvature.max().item()}
+
+    curvature = {"largest_curvature": found.curvature.max().item()}
+    return [{loss: of_loss(loss, run.lrs) for loss in run.losses} | curvature for run in runs]
 
 
 def tsne_map(run: Map) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def execute(todo: Sequence[Run], progress: "Progress") -> Iterator[Outcome]:
 
     jobs = _fit_jobs(fits, advance)
     jobs += [Job.of(run, parts.optimum, 30) for run in todo if isinstance(run, Optimum)]
-    jobs += [Job.of(run, parts.noise, 150) for run in todo if isinstance(run, Noise)]
+    jobs += _noise_jobs([run for run in todo if isinstance(run, Noise)])
     jobs += [Job.of(run, parts.tsne_map, 900) for run in todo if isinstance(run, Map)]
     jobs.sort(key=lambda job: -job.cost)  # the longest first, so that no core is left with it at the end
 
@@ -204,7 +204,8 @@ def _fit_jobs(fits: Sequence[Fit], advance: Callable[[int], None]) -> list[Job]:
     for run in fits:
         sizes = (run.data.num_modes, run.data.dimension, run.data.num_points, run.data.num_samples)
         # Fits that stop early stay together with those that stop at about the same time.
-        alike_in_time = (run.loss if run.loss not in PAIR else "pair", run.optimiser, run.lr) if run.patience else None
+        loss = "labels" if run.loss in EXPECTED else run.loss
+        alike_in_time = (loss, run.optimiser, run.lr) if run.patience else None
         shape = (sizes, run.batch_size, run.epochs, run.patience, run.tolerance, run.tail, alike_in_time)
         variants[shape][run.data].append(run)
     jobs = []
@@ -223,3 +224,11 @@ def _fit_jobs(fits: Sequence[Fit], advance: Callable[[int], None]) -> list[Job]:
                 members = [member for group in chunk for member in group]
                 jobs.append(Job(members, partial(parts.fit_together, chunk, advance), cost))
     return jobs
+
+
+def _noise_jobs(measurements: Sequence[Noise]) -> list[Job]:
+    """Measurements that take the same batches of the same data, together."""
+    alike: dict[tuple[Data, int, int], list[Noise]] = defaultdict(list)
+    for run in measurements:
+        alike[run.data, run.batch_size, run.epochs].append(run)
+    return [Job(members, partial(parts.noise_together, members), 150) for members in alike.values()]
