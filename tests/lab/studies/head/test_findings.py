@@ -46,8 +46,8 @@ def test_expected_info_nce_is_compared_with_both_heads():
     found = studies.load("head").judge(rows_with(GAINS, -0.3))["head-expected"]
     assert found.verdict == "beyond"
     assert found.ours == (
-        "CIFAR-100: +0.00 [+0.00, +0.00] points against soft target cross-entropy with a linear head, "
-        "+0.10 [+0.10, +0.10] with three layers; three layers instead of a linear head: +0.50 [+0.50, +0.50]"
+        "points of top-1 minus soft target cross-entropy's: CIFAR-100 +0.00 [+0.00, +0.00] with a linear head, "
+        "+0.10 [+0.10, +0.10] with three layers"
     )
 
 

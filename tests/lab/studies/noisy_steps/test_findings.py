@@ -32,7 +32,7 @@ def test_each_at_its_best_rate_and_all_at_one():
     assert found.at_best("expected-info-nce").mean == pytest.approx(-0.1)
     assert found.at_rate("expected-info-nce", 10.0).mean == pytest.approx(-1.1)
     said = findings.claims(rows_with(NLL))["noisy-steps"].ours
-    assert "at 3.3 times NLL's best rate −1.100" in said
+    assert "−1.100 [−1.100, −1.100] at 3.3 times NLL's best rate" in said
 
 
 def test_digits_and_unfinished_runs_decide_nothing():

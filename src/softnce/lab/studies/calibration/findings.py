@@ -78,12 +78,9 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
         )
     compared = [case for case in cases(rows) if case.data != "digits" and {EXPECTED, CE} <= case.losses.keys()]
     if compared:
-        text = "; ".join(
-            f"""{case.title}: ECE {case.losses[EXPECTED].mean(ECE).mean:.1f} % against
-            {case.losses[CE].mean(ECE).mean:.1f} %, difference {signed(case.gap(loss=EXPECTED), 1)}, after temperature
-            scaling {signed(case.gap(SCALED_ECE, EXPECTED), 1)}"""
-            for case in compared
-        )
+        plain, scaled = ([case.gap(value, EXPECTED).mean for case in compared] for value in (ECE, SCALED_ECE))
+        text = f"""ECE minus that of soft target cross-entropy: from {min(plain):+.1f} to {max(plain):+.1f} points over
+            {counted(len(compared), "case")}; after temperature scaling from {min(scaled):+.1f} to {max(scaled):+.1f}"""
         seeds = min(len(case.losses[EXPECTED]) for case in compared)
         answers["calibration-expected"] = Finding(text, f"features, {counted(seeds, 'seed')}", "beyond")
     return answers
@@ -93,12 +90,9 @@ def choices(rows: Sequence[Row]) -> list[Choice]:
     of_case = [case for case in cases(rows) if case.is_complete and case.data != "digits"]
     if not of_case:
         return []
-    text = "; ".join(
-        f"{case.title}: ECE "
-        + ", ".join(
-            f"{name} {case.losses[loss].mean(ECE).mean:.1f} %" for loss, name in SHOWN.items() if loss in case.losses
-        )
-        for case in of_case
+    errors = {loss: [case.losses[loss].mean(ECE).mean for case in of_case if loss in case.losses] for loss in SHOWN}
+    text = f"ECE over {counted(len(of_case), 'case')}: " + ", ".join(
+        f"{SHOWN[loss]} {min(each):.1f} to {max(each):.1f} %" for loss, each in errors.items() if each
     )
     use = "no loss is calibrated in every case: fit a temperature (`softnce.calibration.fit_temperature`)"
     return [Choice("smoothed labels, MixUp", "calibrated probabilities wanted", use, text)]

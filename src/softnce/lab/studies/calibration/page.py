@@ -6,11 +6,12 @@ from softnce.lab.experiment.comparison import nats, percent
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import ECE, SCALED_ECE, TOP1, temperature
 from softnce.lab.experiment.statistics import signed
+from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Diagonal, Figure, Line, Mark, Panel
 from softnce.lab.report.losses import INTERVAL, Columns, cells
 from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import LOSSES
-from softnce.lab.studies.calibration.findings import CE, EXPECTED, OURS, Case, cases
+from softnce.lab.studies.calibration.findings import EXPECTED, Case, cases
 
 ORDER = 70
 COLUMNS: Columns = {
@@ -28,14 +29,12 @@ COLUMNS: Columns = {
 
 def section(rows: Sequence[Row]) -> Section:
     found = cases(rows)
-    said = [
-        f"{case.title}: {case.losses[OURS].mean(ECE).mean:.1f} % against {case.losses[CE].mean(ECE).mean:.1f} %"
-        for case in found
-        if case.is_complete
-    ]
+    complete = [case for case in found if case.is_complete]
+    better = [case for case in complete if case.gap().mean < 0]
     return Section(
         "Calibration",
-        f"ECE of soft target InfoNCE against soft target cross-entropy: {'; '.join(said)}.",
+        f"Soft target InfoNCE has the lower ECE in {len(better)} of {counted(len(complete), 'case')}, against soft "
+        "target cross-entropy.",
         [*(block for case in found for block in (_table(case), _gap(case))), _diagrams(found)],
         [
             """Probabilities are the softmax of the scores. A confidence of exactly 1 falls in the last bin. The

@@ -79,18 +79,19 @@ def _kl_figure(found: Density) -> Figure:
 
 
 def _kl_text(found: Density) -> str:
-    ranges, errors = [], []
+    ranges = []
     for optimiser, loss in product(PROTOCOLS, PAIR):
         shares = [100 * (e.mean / found.limit - 1) for a, e in found.kl(loss, optimiser).items() if a >= 20]
         if shares:
             how = f"{LOSSES[loss].name} {PROTOCOLS[optimiser]}"
             ranges.append(f"{how}: {min(shares):+.0f} % to {max(shares):+.0f} %")
-            last = list(found.kl(loss, optimiser, "parameter_error").values())[-1]
-            errors.append(f"{how}: {last.mean:.4f}")
     if not ranges:
         return ""
-    return f"""Mean error relative to the limit, for alignments of 20 % and more: {"; ".join(ranges)}. Root mean square
-        error of the parameters at {max(found.alignments):g} %: {"; ".join(errors)}."""
+    last = {loss: list(found.kl(loss, "sgd", "parameter_error").values())[-1:] for loss in PAIR}
+    errors = " and ".join(f"{e.mean:.4f} with {LOSSES[loss].name}" for loss, each in last.items() for e in each)
+    parameters = f"Root mean square error of the parameters at {max(found.alignments):g} %, SGD: {errors}."
+    return f"""Mean error relative to the limit, for alignments of 20 % and more: {"; ".join(ranges)}.
+        {parameters if errors else ""}"""
 
 
 def _table(found: Density) -> Table:

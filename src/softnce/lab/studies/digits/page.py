@@ -35,8 +35,8 @@ def section(rows: Sequence[Row]) -> Section:
         for loss, scores in found.scores.items()
     ]
     best = max(found.scores, key=lambda loss: found.scores[loss]["accuracy"].mean)
-    summary = f"""One small network, six losses, the same data, weights and batches. {LOSSES[best].name}
-        has the highest mean accuracy; the intervals show which differences are significant."""
+    summary = f"""One small network, six losses, the same data, weights and batches. The loss
+        with the highest mean accuracy is {LOSSES[best].name}; the intervals show which differences are significant."""
     method = f"""{c["train_size"]} training digits, {IMAGES - c["train_size"]} test digits; two hidden layers of
         {c["hidden"]}, Adam at {c["lr"]:g}, {c["epochs"]} epochs of batches of {c["batch_size"]}. The best temperature
         is fitted on the test set itself: it shows how much of the likelihood depends on the scale of the scores."""

@@ -57,10 +57,12 @@ def _sentences(found: Lessons) -> list[str]:
         there = [method for method in SOFT if found.has(method, lesson=lesson)]
         return "; ".join(f"{_name(found, method)} {signed(change(method))}" for method in there)
 
-    gains = listed(ALL, lambda method: found.gain(method, ALL, over=PLAIN))
+    gains = {method: found.gain(method, ALL, over=PLAIN) for method in SOFT if found.has(method, lesson=ALL)}
+    best = max(gains, key=lambda method: gains[method].mean)
     text = [
-        f"""A student trained on labels with NLL has {found.chosen[PLAIN, LABELS].mean(TOP1).mean:.1f} % top-1. Gains
-        over it from the teacher's whole output at temperature 1, in points: {gains}."""
+        f"""A student trained on labels with NLL has {found.chosen[PLAIN, LABELS].mean(TOP1).mean:.1f} % top-1. From the
+        teacher's whole output at temperature 1 it gains the most with {_name(found, best)}, {signed(gains[best])}
+        points."""
     ]
     if found.teacher is not None:
         scores = found.teacher.result

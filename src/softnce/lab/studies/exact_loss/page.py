@@ -74,10 +74,11 @@ def _name(method: Method) -> str:
 def _summary(trained: Trainings) -> str:
     parts = []
     for problem, target in TARGETS.items():
-        best = [trained.best(problem, kind) for kind in ("continuous", *PLAIN)]
+        best = [trained.best(problem, kind) for kind in ("continuous", "soft-ce")]
         if all(best):
-            errors = (f"{trained.error(problem, method).mean:.3f} ({_name(method)})" for method in best if method)
-            parts.append(f"With {target}, KL to the truth at the best temperature is {', '.join(errors)} nats.")
+            ours, plain = (trained.error(problem, method).mean for method in best if method)
+            parts.append(f"""With {target}, its KL to the truth at the best temperature is {ours:.3f} nats, that of soft
+                target cross-entropy {plain:.3f}.""")
     return f"The exact loss can be trained with any number of classes. {' '.join(parts)}"
 
 

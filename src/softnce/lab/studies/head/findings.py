@@ -98,11 +98,11 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     trained = [part for part in found if all((EXPECTED, head) in part.settings for head in (LINEAR, LAYERS))]
     if trained == found and all(part.data in PAPER for part in found):
         ours = [(part.lead(LINEAR, EXPECTED), part.lead(LAYERS, EXPECTED)) for part in found]
-        text = "; ".join(
-            f"{part.name}: {signed(plain)} points against soft target cross-entropy with a linear head, {signed(deep)} "
-            f"with three layers; three layers instead of a linear head: {signed(part.gains()[EXPECTED])}"
+        gaps_by_head = "; ".join(
+            f"{part.name} {signed(plain)} with a linear head, {signed(deep)} with three layers"
             for part, (plain, deep) in zip(found, ours, strict=True)
         )
+        text = f"points of top-1 minus soft target cross-entropy's: {gaps_by_head}"
         answers["head-expected"] = Finding(text, _on(names, [deep for _, deep in ours]) + " or more", "beyond")
     return answers
 

@@ -54,11 +54,11 @@ def section(rows: Sequence[Row]) -> Section:
 
 def _sentences(found: Votes) -> tuple[str, str]:
     most, hard = found.most, found.over(HARD)
-    gaps = "; ".join(f"{name(way)} {signed(hard[way, most], 4)}" for way in found.ways if (way, most) in hard)
+    nearest = min((way for way in found.ways if (way, most) in hard), key=lambda way: hard[way, most].mean)
     nearer = ", ".join(_votes(number) for number in found.numbers if (CE, number) in hard and hard[CE, number].high < 0)
     summary = f"""On {found.data}, with {_votes(most)} per image, KL from people's votes to the prediction on new images
-        is {found.chosen[HARD, most].mean(KL).mean:.3f} nats for NLL on the majority label. The other losses minus NLL:
-        {gaps}."""
+        is {found.chosen[HARD, most].mean(KL).mean:.3f} nats for NLL on the majority label. The nearest to the votes is
+        {name(nearest)}: {signed(hard[nearest, most], 4)} nats from NLL."""
     reading = f"""Soft target cross-entropy is closer to people's votes than NLL on the majority label with
         {nearer or "no votes"} per image (the interval of the paired difference excludes 0), on the most disputed tenth
         of the images by {signed(found.minus(CE, HARD, most, DISPUTED), 3)} nats with {_votes(most)}. Soft target

@@ -7,7 +7,7 @@ from softnce.lab.experiment.settings import ECE, TOP1
 from softnce.lab.experiment.statistics import signed
 from softnce.lab.experiment.text import counted
 from softnce.lab.report.charts import Diagonal, Figure, Line, Mark, Panel, Points, band
-from softnce.lab.report.losses import INTERVAL, Columns, cells, listed
+from softnce.lab.report.losses import INTERVAL, Columns, cells
 from softnce.lab.report.page import UNFINISHED, Section, Table
 from softnce.lab.studies.long_tail.findings import (
     BATCH_ALONE,
@@ -41,8 +41,8 @@ def section(rows: Sequence[Row]) -> Section:
     summary = UNFINISHED
     if last.complete:
         summary = f"""With −log η a contrastive loss aims at p(y|x), as NLL does; without it at p(x|y). At imbalance
-            {last.imbalance:g}, leaving it out changes top-1 on a balanced test by this many points:
-            {listed({loss: last.effect(loss) for loss in last.both_ways if loss != BATCH_ALONE})}."""
+            {last.imbalance:g}, leaving it out changes top-1 on a balanced test by
+            {signed(last.effect("soft-target-info-nce"))} points with soft target InfoNCE."""
     blocks = [
         _tail_figure(found),
         _predictions(complete) if complete else None,
@@ -58,7 +58,7 @@ def section(rows: Sequence[Row]) -> Section:
 
 def _name(variant: Variant) -> str:
     loss, corrected = variant
-    return NAMED[loss] + ("" if not _is_contrastive(variant) else ", with −log η" if corrected else ", without")
+    return NAMED[loss] + ("" if not _is_contrastive(variant) else " with −log η" if corrected else " without −log η")
 
 
 def _is_contrastive(variant: Variant) -> bool:
@@ -128,7 +128,7 @@ def _best(tail: Tail) -> str:
     top1 = {variant: setting.mean(TOP1).mean for variant, setting in tail.chosen.items()}
     best = max(top1, key=top1.__getitem__)
     return f"""At imbalance {tail.imbalance:g} ({max(tail.counts)} samples of the commonest class, {min(tail.counts)} of
-        the rarest) the highest accuracy on a balanced test is {top1[best]:.1f} %, of {_name(best)}; NLL has
+        the rarest) {_name(best)} has the highest accuracy on a balanced test, {top1[best]:.1f} %. NLL has
         {top1[NLL]:.1f} %, and {tail.chosen[NLL].mean(SWITCHED).mean:.1f} % with log p(y) subtracted afterwards."""
 
 

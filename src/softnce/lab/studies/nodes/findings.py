@@ -232,8 +232,11 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
             for gap, loss in zip(beside, ("soft-ce", "nll"), strict=True)
             if gap
         ]
-        said += [f"{name}: {signed(gap)}" for name, gap in citations(rows).beside_cross_entropy.items()]
-        text = f"{found.mean(EXPECTED):.2f} %; {'; '.join(said)}"
+        if cited := [gap.mean for gap in citations(rows).beside_cross_entropy.values()]:
+            said.append(
+                f"on citation graphs from {min(cited):+.2f} to {max(cited):+.2f} points from {TITLES['soft-ce']}"
+            )
+        text = "; ".join(said)
         par = {on_par(gap) for gap in beside if gap}
         answers["nodes-expected"] = Finding(text, on, "beyond" if par == {"reproduced"} else "undecided")
     return answers
