@@ -1,5 +1,7 @@
 """Every path of the contrast against the slow reference, in value and gradient, float64."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from batches import KINDS, Batch, batches, make_targets
@@ -10,6 +12,7 @@ from reference import published_loss
 
 import softnce
 from softnce import SoftTargets, functional
+from softnce._scores import geometric
 from softnce._scores.geometric import contrast
 
 
@@ -35,9 +38,10 @@ def assert_equal(batch: Batch, candidates: list[SoftTargets], own: torch.Tensor 
 
 
 @settings(max_examples=300)
-@given(batches(), st.booleans())
-def test_batch_candidates_equal_the_reference(batch: Batch, remove_hits: bool) -> None:
-    assert_equal(batch, [batch.targets], torch.arange(len(batch.targets)), remove_hits)
+@given(batches(), st.booleans(), st.booleans())
+def test_batch_candidates_equal_the_reference(batch: Batch, remove_hits: bool, by_product: bool) -> None:
+    with patch.object(geometric, "SMALL_PRODUCT", geometric.SMALL_PRODUCT if by_product else 0):
+        assert_equal(batch, [batch.targets], torch.arange(len(batch.targets)), remove_hits)
 
 
 @settings(max_examples=300)

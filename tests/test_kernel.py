@@ -13,6 +13,30 @@ from softnce._scores import geometric
 N = 9
 
 
+@pytest.fixture(autouse=True)
+def _no_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates as few as these would be scored by one product, without the kernel."""
+    monkeypatch.setattr(geometric, "SMALL_PRODUCT", 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_candidates_by_one_product_are_the_same(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    targets = make_targets(kind, N, 20, torch.Generator().manual_seed(0))
+    logits = torch.randn(N, 20, dtype=torch.float64, requires_grad=True)
+    noise = torch.rand(20, dtype=torch.float64).softmax(0)
+
+    def run(reduction: str) -> tuple[torch.Tensor, torch.Tensor]:
+        loss = functional.soft_target_info_nce(logits, targets, noise, temperature=0.6, reduction=reduction)
+        return loss.detach(), torch.autograd.grad(loss.sum(), logits)[0]
+
+    for reduction in ("mean", "none"):
+        kernel = run(reduction)
+        with monkeypatch.context() as patch:
+            patch.setattr(geometric, "SMALL_PRODUCT", 1 << 20)
+            for ours, expected in zip(run(reduction), kernel, strict=True):
+                torch.testing.assert_close(ours, expected, rtol=0, atol=1e-14)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("classes", [5, 300])  # few: the gradient is kept; many: the candidates' weights are
 def test_chunks_change_nothing_but_rounding(kind: str, classes: int) -> None:

@@ -100,6 +100,7 @@ def test_probabilities_and_pairs_have_one_loss(loss: type[torch.nn.Module], clas
 @pytest.mark.parametrize("kind", ["held", "masked", "other", "two groups"])
 def test_counted_candidates_equal_the_reference(monkeypatch: pytest.MonkeyPatch, classes: int, kind: str) -> None:
     monkeypatch.setattr(geometric, "SMALL", 0)
+    monkeypatch.setattr(geometric, "SMALL_PRODUCT", 0)
     n = 24
     labels = torch.randint(3, (n,), generator=torch.Generator().manual_seed(0))  # few, so that mixtures repeat
     if kind == "masked":
@@ -141,6 +142,7 @@ def test_segmentation_is_linear_in_pixels_or_warns(monkeypatch: pytest.MonkeyPat
         warnings.simplefilter("error")
         loss(logits, labels.view(1, 16, 16))
         monkeypatch.setattr(geometric, "SMALL", 0)
+        monkeypatch.setattr(geometric, "SMALL_PRODUCT", 0)
         loss(logits, rows.t().reshape(1, 5, 16, 16))
     with pytest.warns(UserWarning, match="65,536 scores.*ExpectedInfoNCE is linear"):
         loss(logits, soft.mix(soft.flip(0), torch.rand(256)).dense().t().reshape(1, 5, 16, 16))

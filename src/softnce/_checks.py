@@ -139,6 +139,8 @@ def check_generator(generator: object) -> None:
 
 def as_number(value: object, name: str, needed: str) -> float:
     """A Python or numpy number as float; ``needed`` says what is wanted where it is none."""
+    if type(value) is float:
+        return value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"{name} must be {needed}, got {value!r}")
     return float(value)
@@ -205,7 +207,7 @@ def check_labels(labels: Tensor, num_classes: int, name: str, ignore_index: int 
     if labels.numel() == 0 or not values_are_checked(labels):
         return True
     labels = labels.long()  # an unsigned label would wrap around at a negative ignore_index
-    low, high = (int(v) for v in torch.aminmax(labels))
+    low, high = map(int, torch.aminmax(labels))
     can_ignore = ignore_index is not None and 0 <= ignore_index < num_classes
     if low >= 0 and high < num_classes:
         return can_ignore

@@ -12,6 +12,8 @@ from softnce.targets.soft_targets import LABELS, SoftTargets, as_soft_targets
 
 Reduction = Literal["mean", "sum", "none"]
 OthersForm = Literal["mean", "drawn"]
+REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
+OTHERS_FORMS: tuple[OthersForm, ...] = get_args(OthersForm)
 
 
 def rows_of_logits(logits: Tensor, allow_empty: bool = False) -> tuple[Tensor, torch.Size]:
@@ -85,16 +87,11 @@ def rows_of_targets(
                 f"of {targets.dtype}{'; classes are dimension 1, as for nn.CrossEntropyLoss' if spatial else ''}"
             )
     soft = as_soft_targets(targets, num_classes, label_smoothing, ignore_index)
-    if len(soft) != len(rows):
-        raise ValueError(f"targets have {len(soft)} rows, but {name} have {len(rows)}")
+    if len(soft) != rows.shape[0]:
+        raise ValueError(f"targets have {len(soft)} rows, but {name} have {rows.shape[0]}")
     if soft.device != rows.device:
         raise ValueError(f"targets are on {soft.device}, but {name} are on {rows.device}; use targets.to(device)")
     return soft
-
-
-def blank_ignored(rows: Tensor, targets: SoftTargets) -> Tensor:
-    """Ignored rows as zeros, so that whatever they hold, NaN included, reaches neither loss nor gradient."""
-    return rows if targets.mask is None else rows.masked_fill(targets.mask.logical_not()[:, None], 0)
 
 
 def check_hard(targets: Tensor | SoftTargets, name: str) -> None:
@@ -200,14 +197,14 @@ def check_label_smoothing(label_smoothing: float) -> float:
 
 
 def check_others(others: object) -> OthersForm | None:
-    if others is not None and others not in get_args(OthersForm):
-        raise ValueError(f"others must be one of {', '.join(get_args(OthersForm))} or None, got {others!r}")
+    if others is not None and others not in OTHERS_FORMS:
+        raise ValueError(f"others must be one of {', '.join(OTHERS_FORMS)} or None, got {others!r}")
     return others  # type: ignore[return-value]
 
 
 def check_reduction(reduction: object) -> Reduction:
-    if reduction not in get_args(Reduction):
-        raise ValueError(f"reduction must be one of {', '.join(get_args(Reduction))}, got {reduction!r}")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
     return reduction  # type: ignore[return-value]
 
 

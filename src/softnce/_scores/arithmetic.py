@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from softnce._checks import values_are_readable
 from softnce._precision import at_least_float32, full_precision
 from softnce._scores.classes import class_scores
-from softnce._scores.kernel import Kernel, blocks, evaluate, joined
+from softnce._scores.kernel import Kernel, blank, blocks, evaluate, joined
 from softnce.targets._background import is_zero
 from softnce.targets.soft_targets import DENSE, SoftTargets
 
@@ -51,10 +51,10 @@ def expected(
         if len(logits) == 0:
             return class_scores(logits, temperature)[:, :0].sum(1)  # zero, but keeps the autograd graph connected
         if isinstance(temperature, Tensor):  # it may be learned
-            logits, temperature = class_scores(logits, temperature), 1.0
+            logits, temperature = class_scores(blank(logits, targets.mask), temperature), 1.0
         kernel = _kernel(at_least_float32(logits.dtype), 1 / temperature, log_noise, targets, counts, held)
         kernel.chunk_size = chunk_size
-        return evaluate(logits, kernel)
+        return evaluate(logits, kernel, targets.mask)
 
 
 @dataclass

@@ -11,6 +11,7 @@ enter, so whatever adds the same number to every candidate, such as a shared lab
 
 import warnings
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,13 +21,15 @@ from softnce._precision import at_least_float32, full_precision
 from softnce._rows import Place, as_positions
 from softnce._scores.blocks import Direction, LogSumExp, excluded
 from softnce._scores.classes import class_scores
-from softnce._scores.kernel import evaluate
+from softnce._scores.kernel import blank, evaluate
 from softnce.targets._background import is_zero
 from softnce.targets._equality import Distinct, distinct, numbered
 from softnce.targets.soft_targets import DENSE, LABELS, SoftTargets
 
 SMALL = 1 << 16
 """Logits up to which torch's cross-entropy is quicker than the kernel: there launching operations takes the time."""
+SMALL_PRODUCT = 1 << 23
+"""Rows × candidates × classes up to which it is quicker for candidates that are no labels, scored by one product."""
 PAIR = 16
 """Classes that a product with dense rows works through in the time of one pair."""
 MANY = {"cpu": 1 << 26}
@@ -44,8 +47,9 @@ def contrast(
     own: Place | None = None,
     remove_accidental_hits: bool = False,
     chunk_size: int | None = None,
+    reduction: Literal["mean", "none"] = "none",
 ) -> Tensor:
-    """ℓ of every row, (N,), against all the ``candidates``, given in groups.
+    """ℓ of every row, (N,), or their mean, against all the ``candidates``, given in groups.
 
     ``own`` (N,) is the position of each row's own target among all candidates, counted through the groups; None when
     none of them is. Accidental hits are other candidates equal to the row's own target. ``chunk_size`` rows are worked
@@ -60,11 +64,16 @@ def contrast(
     with full_precision(logits.device):
         groups = [group for group in candidates if len(group)]
         if not groups or len(logits) == 0:
-            return class_scores(logits, temperature)[:, :0].sum(1)  # zero, but keeps the autograd graph connected
+            zeros = class_scores(logits, temperature)[:, :0].sum(1)  # connected to the graph of autograd all the same
+            return zeros.mean() if reduction == "mean" else zeros
         if isinstance(temperature, Tensor):  # it may be learned
-            logits, temperature = class_scores(logits, temperature), 1.0
-        if len(groups) == 1 and own is not None and not remove_accidental_hits and _are_counted(targets, groups[0]):
-            return _label_losses(logits, temperature, log_noise, targets, groups[0], chunk_size)
+            logits, temperature = class_scores(blank(logits, targets.mask), temperature), 1.0
+        if len(groups) == 1 and own is not None and not remove_accidental_hits:
+            (group,) = groups
+            if _are_counted(targets, group):
+                return _label_losses(logits, temperature, log_noise, targets, group, chunk_size, reduction)
+            if chunk_size is None and _is_small(logits, targets, group):
+                return _product_losses(logits, temperature, log_noise, group, own, reduction)
         own = None if own is None else as_positions(own, logits.device)
         numbers = numbered(targets, groups) if remove_accidental_hits else None
         kernels, start = [], 0
@@ -88,9 +97,10 @@ def contrast(
             kernels.append(kernel)
             start += len(group)
         _warn_of_many(len(logits) * sum(kernel.candidates() for kernel in kernels), logits.device)
-        parts = [evaluate(logits, kernel) for kernel in kernels]
+        parts = [evaluate(logits, kernel, targets.mask) for kernel in kernels]
         rest = parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
-        return F.softplus(rest, threshold=50)  # log(1 + e^rest)
+        losses = F.softplus(rest, threshold=50)  # log(1 + e^rest)
+        return losses.mean() if reduction == "mean" else losses
 
 
 def _own_place(
@@ -124,6 +134,7 @@ def _label_losses(
     targets: SoftTargets,
     group: SoftTargets,
     chunk_size: int | None,
+    reduction: Literal["mean", "none"],
 ) -> Tensor:
     """ℓ of labels y against labels that hold them, from the group's class counts n.
 
@@ -132,22 +143,46 @@ def _label_losses(
     assert isinstance(targets.smoothing, float)
     dtype = at_least_float32(logits.dtype)
     sharpness = 1 - targets.smoothing
-    label, labels = targets.labels, group.labels
-    ones = torch.ones_like(labels, dtype=dtype) if group.mask is None else group.mask.to(dtype)
-    counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add(0, labels, ones)
+    label = targets.labels
+    labels = label if group is targets else group.labels
+    counted = labels.new_ones(labels.shape, dtype=dtype) if group.mask is None else group.mask.to(dtype)
+    counts = torch.zeros(group.num_classes, dtype=dtype, device=logits.device).index_add_(0, labels, counted)
     # The lowest number instead of −∞ for n = 0, so that gradients stay finite when all classes are empty.
-    log_counts = counts.log().clamp(min=torch.finfo(dtype).min)
+    log_counts = counts.log_().clamp_(min=torch.finfo(dtype).min)
     shift = None
     if log_noise is not None:
         shift = log_noise.to(dtype) if sharpness == 1 else sharpness * log_noise.to(dtype)
     offset = log_counts if shift is None else log_counts - shift
-    if logits.numel() <= SMALL and group.mask is None and chunk_size is None:
+    if logits.numel() <= SMALL and targets.mask is None is group.mask and chunk_size is None:
         scores = torch.add(offset, logits.to(dtype), alpha=sharpness / temperature)
-        return F.cross_entropy(scores, label, reduction="none") + log_counts[label]
+        own_logs = log_counts[label]
+        losses = F.cross_entropy(scores, label, reduction=reduction)
+        return losses + (own_logs.mean() if reduction == "mean" else own_logs)
     own_offset = None if shift is None else -shift[label]
     kernel = LogSumExp(sharpness / temperature, None, None, targets.classes, None, offset, own_offset)
     kernel.chunk_size = chunk_size
-    return evaluate(logits, kernel)
+    losses = evaluate(logits, kernel, targets.mask)
+    return losses.mean() if reduction == "mean" else losses
+
+
+def _is_small(logits: Tensor, targets: SoftTargets, group: SoftTargets) -> bool:
+    """Whether the candidates are few enough for one product, and differ in what :meth:`SoftTargets.foreground` has."""
+    is_small = logits.numel() * len(group) <= SMALL_PRODUCT
+    return is_small and targets.mask is None is group.mask and targets.shares_background(group)
+
+
+def _product_losses(
+    logits: Tensor,
+    temperature: float,
+    log_noise: Tensor | None,
+    group: SoftTargets,
+    own: Place,
+    reduction: Literal["mean", "none"],
+) -> Tensor:
+    """ℓ against a group that holds the rows' own targets: the cross-entropy of its scores. O(N·M·K), memory N × M."""
+    scores = class_scores(logits, temperature, log_noise)
+    products = scores @ group.foreground(scores.dtype).t()
+    return F.cross_entropy(products, as_positions(own, logits.device), reduction=reduction)
 
 
 def _warn_of_many(scores: int, device: torch.device) -> None:

@@ -82,19 +82,25 @@ class Kernel(ABC):
     def of(cls, tensors: Sequence[Tensor | None], numbers: Sequence[float]) -> Self: ...
 
 
-def evaluate(logits: Tensor, kernel: Kernel) -> Tensor:
-    """The losses (N,) of logits (N, K)."""
+def evaluate(logits: Tensor, kernel: Kernel, counted: Tensor | None = None) -> Tensor:
+    """The losses (N,) of logits (N, K). Rows that are not ``counted`` (N,) are zeros, whatever they hold."""
     if torch._C._are_functorch_transforms_active():  # they see through plain operations alone
-        return kernel.plain(logits)
+        return kernel.plain(blank(logits, counted))
     if torch.compiler.is_compiling():
         if logits.device.type != "cpu" or logits.numel() <= CACHED:  # there the compiler's own blocks are the quicker
-            return kernel.plain(logits)
+            return kernel.plain(blank(logits, counted))
         tensors, numbers = kernel.parts()
         with_gradient = torch.is_grad_enabled() and logits.requires_grad
-        value: Tensor = _compiled(logits, tensors, numbers, type(kernel).__name__, with_gradient)[0]
+        value: Tensor = _compiled(logits, tensors, numbers, type(kernel).__name__, with_gradient, counted)[0]
         return value
-    value = _Evaluate.apply(logits, kernel)
+    value = _Evaluate.apply(blank(logits, counted), kernel)
     return value
+
+
+def blank(rows: Tensor, counted: Tensor | None) -> Tensor:
+    """Rows that are not ``counted`` (N,) as zeros, so that what they hold, NaN included, reaches neither loss nor
+    gradient; None: all are."""
+    return rows if counted is None else rows.masked_fill(counted.logical_not()[:, None], 0)
 
 
 class _Evaluate(torch.autograd.Function):
@@ -127,15 +133,28 @@ class _Evaluate(torch.autograd.Function):
 
 @torch.library.custom_op("softnce::evaluate", mutates_args=())
 def _compiled(
-    logits: Tensor, tensors: Sequence[Tensor | None], numbers: Sequence[float], kind: str, with_gradient: bool
+    logits: Tensor,
+    tensors: Sequence[Tensor | None],
+    numbers: Sequence[float],
+    kind: str,
+    with_gradient: bool,
+    counted: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
+    # A compiled program cannot see whether a row is ignored, and would copy all logits; mostly none is.
+    if counted is not None and not bool(counted.all()):
+        logits = blank(logits, counted)
     value, kept = Kernel.kinds[kind].of(tensors, numbers).run(logits, with_gradient)
     return value, value.new_empty(0) if kept is None else kept
 
 
 @_compiled.register_fake
 def _(
-    logits: Tensor, tensors: Sequence[Tensor | None], numbers: Sequence[float], kind: str, with_gradient: bool
+    logits: Tensor,
+    tensors: Sequence[Tensor | None],
+    numbers: Sequence[float],
+    kind: str,
+    with_gradient: bool,
+    counted: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     dtype = at_least_float32(logits.dtype)
     size = Kernel.kinds[kind].of(tensors, numbers).kept_size(logits)
@@ -168,7 +187,7 @@ def _(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    logits, tensors, ctx.numbers, ctx.kind, _ = inputs
+    logits, tensors, ctx.numbers, ctx.kind, *_ = inputs
     ctx.is_given = [tensor is not None for tensor in tensors]
     ctx.save_for_backward(logits, output[1], *(tensor for tensor in tensors if tensor is not None))
     ctx.set_materialize_grads(False)
@@ -182,7 +201,7 @@ def _compiled_backward(ctx: Any, upstream: Tensor, _: None) -> tuple[Tensor | No
         found = iter(given)
         tensors = [next(found) if is_given else None for is_given in ctx.is_given]
         gradient = _compiled_gradient(logits, tensors, ctx.numbers, ctx.kind, kept, upstream)
-    return gradient.to(logits.dtype), None, None, None, None
+    return gradient.to(logits.dtype), None, None, None, None, None
 
 
 _compiled.register_autograd(_compiled_backward, setup_context=_keep)

@@ -1,13 +1,15 @@
 """Class scores from logits (N, K): the usual case, all scores at hand."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor
 
-from softnce._rows import Place, blank_ignored, rows_of_logits, rows_of_targets
+from softnce._rows import Place, rows_of_logits, rows_of_targets
 from softnce._scores.arithmetic import expected
 from softnce._scores.classes import class_scores, cross_entropy
 from softnce._scores.geometric import contrast
+from softnce._scores.kernel import blank
 from softnce._scores.others import Others
 from softnce.targets import SoftTargets
 
@@ -26,12 +28,10 @@ class Logits:
         self.num_classes = self.rows.shape[1]
 
     def accept(self, targets: Tensor | SoftTargets, label_smoothing: float, ignore_index: int) -> SoftTargets:
-        """The targets of the rows; ignored rows are set to 0."""
-        soft = rows_of_targets(
+        """The targets of the rows."""
+        return rows_of_targets(
             targets, self.rows, self.num_classes, self.shape, "logits", label_smoothing, ignore_index
         )
-        self.rows = blank_ignored(self.rows, soft)
-        return soft
 
     def geometric(
         self,
@@ -42,9 +42,12 @@ class Logits:
         own: Place | None,
         remove_accidental_hits: bool,
         chunk_size: int | None,
+        reduction: Literal["mean", "none"],
     ) -> Tensor:
         """See :func:`softnce._scores.geometric.contrast`."""
-        return contrast(self.rows, temperature, log_noise, targets, groups, own, remove_accidental_hits, chunk_size)
+        return contrast(
+            self.rows, temperature, log_noise, targets, groups, own, remove_accidental_hits, chunk_size, reduction
+        )
 
     def expected(
         self,
@@ -65,4 +68,5 @@ class Logits:
         class_weight: Tensor | None = None,
     ) -> Tensor:
         """The cross-entropy of every row, (N,). O(N·K)."""
-        return cross_entropy(class_scores(self.rows, temperature, log_noise), targets, class_weight)
+        scores = class_scores(blank(self.rows, targets.mask), temperature, log_noise)
+        return cross_entropy(scores, targets, class_weight)

@@ -7,6 +7,7 @@ have in common cancels, so a shared label smoothing needs no sum over the classe
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,9 +16,10 @@ from torch.utils.checkpoint import checkpoint
 
 from softnce._checks import check_flag
 from softnce._precision import at_least_float32, full_precision
-from softnce._rows import Place, as_positions, blank_ignored, check_table, rows_of_targets
+from softnce._rows import Place, as_positions, check_table, rows_of_targets
 from softnce._scores.arithmetic import expected, log_counts
 from softnce._scores.classes import class_scores, cross_entropy
+from softnce._scores.kernel import blank
 from softnce._scores.others import Others
 from softnce.targets._background import is_zero
 from softnce.targets._equality import numbered
@@ -53,7 +55,7 @@ class Table:
         soft = rows_of_targets(
             targets, self.rows, self.num_classes, self.shape, "features", label_smoothing, ignore_index
         )
-        self.rows = blank_ignored(self.rows, soft)
+        self.rows = blank(self.rows, soft.mask)
         return soft
 
     def geometric(
@@ -65,8 +67,9 @@ class Table:
         own: Place | None = None,
         remove_accidental_hits: bool = False,
         chunk_size: int | None = None,
+        reduction: Literal["mean", "none"] = "none",
     ) -> Tensor:
-        """ℓ of every row, (N,); arguments as in :func:`softnce._scores.geometric.contrast`.
+        """ℓ of every row, (N,), or their mean; arguments as in :func:`softnce._scores.geometric.contrast`.
 
         Time O(N·M·d + M·S·d), memory O(N·M + M·S·d), whatever K; with ``chunk_size`` rows at a time, recomputed in
         backward, O(chunk_size·M). Dense targets, and backgrounds that are not shared, cost O(K·d) more.
@@ -78,7 +81,8 @@ class Table:
             if not groups or len(z) == 0:  # zero, but keeps the autograd graph connected
                 mine = _mixed_embeddings(self.table, [targets], dtype, self.sparse, self.cosine)
                 zeros = (z / temperature * mine)[:, :0].sum(1)
-                return zeros if self.bias is None else zeros + self.bias[:0].sum()
+                zeros = zeros if self.bias is None else zeros + self.bias[:0].sum()
+                return zeros.mean() if reduction == "mean" else zeros
             own = None if own is None else as_positions(own, z.device)
             shared = all(targets.shares_background(group) for group in groups)
             if self.sparse and not shared:
@@ -119,7 +123,8 @@ class Table:
                     for start in range(0, len(z), chunk_size)
                 ]
                 total = torch.cat(parts)
-            return torch.logaddexp(total, total.new_zeros(()))
+            losses = torch.logaddexp(total, total.new_zeros(()))
+            return losses.mean() if reduction == "mean" else losses
 
     def expected(
         self,

@@ -115,7 +115,7 @@ class SoftTargets(Constructors):
         return self.classes[:, 0]
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return self._stored.shape[0]
 
     def __repr__(self) -> str:
         form = {LABELS: "labels", PAIRS: f"{self._stored.shape[1]} pairs per row", DENSE: "dense"}[self.form]

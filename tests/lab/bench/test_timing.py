@@ -76,3 +76,16 @@ def test_a_busy_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "75 % of the time" in busy.warning("wall")
     assert "--clock cpu" in busy.warning("wall")
     assert "--clock cpu" not in busy.warning("cpu")
+
+
+def test_load_counts_its_blocks_alone() -> None:
+    load = Load()
+    assert load.waited == 0
+    for _ in range(2):
+        with load:
+            sum(range(200_000))
+        time.sleep(0.2)  # as while another process measures memory
+    with Load() as with_the_wait:
+        sum(range(200_000))
+        time.sleep(0.2)
+    assert load.waited < with_the_wait.waited

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from softnce.lab.bench.cases import CASES, REFERENCE, Case, Inputs, Size, Step
-from softnce.lab.bench.timing import Clock, Spread, interleaved, ratios
+from softnce.lab.bench.timing import Clock, Load, Spread, interleaved, ratios
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,10 @@ def measure(
     max_bytes: float,
     clock: Clock,
     peak: Callable[[str, Size], int],
+    load: Load,
     on_progress: Callable[[], None] = lambda: None,
 ) -> list[Measurement]:
-    """All cases and sizes of the ``plan`` in one set of interleaved rounds; then the peak of each.
+    """All cases and sizes of the ``plan`` in one set of interleaved rounds, ``load`` meanwhile; then the peak of each.
 
     ``on_progress`` is called ``rounds`` + 1 times for each entry of the plan.
     """
@@ -58,7 +59,8 @@ def measure(
                 on_progress()
         else:
             steps[case.name, size] = case.step(inputs.setdefault(size, Inputs(size)))
-    times = interleaved(steps, rounds, seconds, on_progress, clock)
+    with load:
+        times = interleaved(steps, rounds, seconds, on_progress, clock)
     inputs.clear()
     keys = list(steps)
     steps.clear()  # their inputs are many gigabytes, which the other process may need

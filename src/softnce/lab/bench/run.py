@@ -108,9 +108,9 @@ def run(config: Config) -> None:
     }
     plans = {part: [(case, replace(size, device=config.device)) for case, size in plan] for part, plan in plans.items()}
     found: dict[str, list[Measurement]] = {}
-    load = Load()
+    load = options["load"] = Load()
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console) as progress, own_process(torch.get_num_threads()) as peak, load:
+    with Progress(*columns, console=console) as progress, own_process(torch.get_num_threads()) as peak:
         for part, plan in plans.items():
             task = progress.add_task(part, total=len(plan) * (config.rounds + 1))
             torch.compiler.reset()

@@ -22,17 +22,24 @@ SHORTEST = 0.01
 
 
 class Load:
-    """How much of the time this thread was kept off the processor, while a ``with`` block ran."""
+    """How much of the time this thread was kept off the processor, while ``with`` blocks ran."""
 
-    waited = 0.0
+    def __init__(self) -> None:
+        self._wall = self._own = 0.0
 
     def __enter__(self) -> "Load":
-        self._wall, self._own = time.perf_counter(), time.thread_time()
+        self._wall -= time.perf_counter()
+        self._own -= time.thread_time()
         return self
 
     def __exit__(self, *_: object) -> None:
-        wall, own = time.perf_counter() - self._wall, time.thread_time() - self._own
-        self.waited = max(0.0, 1 - own / wall)
+        self._wall += time.perf_counter()
+        self._own += time.thread_time()
+
+    @property
+    def waited(self) -> float:
+        """The share of all blocks' time."""
+        return max(0.0, 1 - self._own / self._wall) if self._wall else 0.0
 
     def warning(self, clock: Clock) -> str | None:
         """What a reader must know of the times; None where the machine was quiet."""

@@ -46,22 +46,25 @@ class SentenceEncoder(nn.Module):
     independent of its group.
     """
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: Any) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embeddings (N, d) of tokens (N, L)."""
+        kept = tokens != PADDING
+        # Once for all groups: the gradient of this table is as large as the vocabulary.
+        words = self.encoder.get_input_embeddings()(tokens.clamp(min=0))
         if torch.compiler.is_compiling():  # a program of torch.export or torch.compile cannot depend on lengths
-            return self._mean(tokens)
-        lengths = (tokens != PADDING).sum(1)
+            return self._mean(words, kept)
+        lengths = kept.sum(1)
         order = lengths.argsort(stable=True)
-        groups = [self._mean(tokens[rows, : int(lengths[rows[-1]])]) for rows in order.split(GROUP)]
+        parts = [(rows, slice(int(lengths[rows[-1]]))) for rows in order.split(GROUP)]
+        groups = [self._mean(words[rows, length], kept[rows, length]) for rows, length in parts]
         return torch.cat(groups)[order.argsort()]
 
-    def _mean(self, tokens: Tensor) -> Tensor:
-        kept = tokens != PADDING
-        states = self.encoder(input_ids=tokens.clamp(min=0), attention_mask=kept.long()).last_hidden_state
+    def _mean(self, words: Tensor, kept: Tensor) -> Tensor:
+        states = self.encoder(inputs_embeds=words, attention_mask=kept.long()).last_hidden_state
         return (states * kept[..., None]).sum(1) / kept.sum(1, keepdim=True)
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:

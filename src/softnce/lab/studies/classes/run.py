@@ -38,9 +38,9 @@ class Config(StudyConfig):
     skewed_steps: int = option(600, "training steps of that problem", least=1)
     zipf: float = option(1.0, "exponent of those frequencies, 1/rank^zipf", above=0)
     searched: tuple[int, ...] = option(
-        (10_000,), "K at which, in a smaller size, every method's optimiser and rate of the table are searched"
+        (10_000, 100_000), "K at which, in a smaller size, every method's optimiser and rate of the table are searched"
     )
-    searched_largest: tuple[int, ...] = option((), "K trained with what was found at the largest of those")
+    searched_largest: tuple[int, ...] = option((1_000_000,), "K trained with what was found at the largest of those")
     searched_skewed: tuple[int, ...] = option((10_000,), "K with skewed frequencies trained with what was found there")
     searched_seeds: int = option(3, "seeds there, besides that of the search; one at the largest K", least=1)
     searched_steps: int = option(400, "training steps there, at least", least=1)
@@ -53,6 +53,9 @@ class Config(StudyConfig):
     )
     adagrad_lrs: tuple[float, ...] = option(
         (1.0, 3.0, 10.0), "rates of row-wise Adagrad tried there", above=0, fewest=1
+    )
+    further_lrs: tuple[float, ...] = option(
+        (1.0, 3.0, 10.0), "rates of either tried at all but the smallest of those K", above=0, fewest=1
     )
     softmax_classes: int = option(100_000, "K up to which the full softmax is run")
     softmax_seconds: float = option(400.0, "time after which the full softmax stops where it is", above=0)
@@ -126,8 +129,11 @@ def runs(config: Config) -> list[Run]:
 
 def trials(config: Config, classes: int) -> list[Run]:
     """Every method with every optimiser and rate of the table, in the smaller size, for seed 0."""
-    rates: list[tuple[TableOptimiser, float]] = [("sparse-adam", lr) for lr in config.adam_lrs]
-    rates += [("row-adagrad", lr) for lr in config.adagrad_lrs]
+    is_first = classes <= min(config.searched, default=classes)
+    rates: list[tuple[TableOptimiser, float]] = [
+        ("sparse-adam", lr) for lr in (config.adam_lrs if is_first else config.further_lrs)
+    ]
+    rates += [("row-adagrad", lr) for lr in (config.adagrad_lrs if is_first else config.further_lrs)]
     steps = max(config.searched_steps, math.ceil(config.searched_views * classes / config.searched_batch))
     return [
         Run(
@@ -145,16 +151,16 @@ def trials(config: Config, classes: int) -> list[Run]:
 
 def follow_up(config: Config, rows: Sequence[Row]) -> list[Run]:
     """Further seeds of each method with the optimiser and the rate that were best; the largest K come last."""
-    found: list[Run] = []
-    best: dict[Method, Run] = {}
-    for classes in sorted(config.searched):
-        best = chosen(trials(config, classes), rows)
-        found += [replace(run, seed=seed) for run in best.values() for seed in range(1, 1 + config.searched_seeds)]
-    for classes in config.searched_skewed:
-        again = [replace(_sized(config, run, classes), zipf=config.zipf) for run in best.values()]
-        found += [replace(run, seed=seed) for run in again for seed in range(1, 1 + config.searched_seeds)]
-    return found + [
-        replace(_sized(config, run, classes), seed=1) for classes in config.searched_largest for run in best.values()
+    best = {classes: chosen(trials(config, classes), rows) for classes in sorted(config.searched)}
+    even = [run for of_classes in best.values() for run in of_classes.values()]
+    largest = best[max(best)] if best else {}
+    skewed = [
+        replace(_sized(config, run, classes), zipf=config.zipf)
+        for classes in config.searched_skewed
+        for run in best.get(classes, largest).values()
+    ]
+    return [replace(run, seed=seed) for run in [*even, *skewed] for seed in range(1, 1 + config.searched_seeds)] + [
+        replace(_sized(config, run, classes), seed=1) for classes in config.searched_largest for run in largest.values()
     ]
 
 

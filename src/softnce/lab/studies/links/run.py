@@ -36,6 +36,9 @@ FINAL: dict[tuple[str, Loss], Setting] = {
     ("FB15k-237", "soft-softmax"): USUAL["FB15k-237"]._replace(lr=0.4, epochs=6),
     ("FB15k-237", "info-nce"): USUAL["FB15k-237"]._replace(epochs=8),
     ("FB15k-237", "expected-info-nce"): USUAL["FB15k-237"],
+    ("FB15k-237", "sampled-softmax"): USUAL["FB15k-237"]._replace(epochs=8),
+    ("FB15k-237", "soft-target-info-nce"): USUAL["FB15k-237"],
+    ("FB15k-237", "softmax"): USUAL["FB15k-237"]._replace(lr=0.4, epochs=3),
     ("WN18RR", "grouped-info-nce"): USUAL["WN18RR"],
 }
 """The final trainings that were made; others have the graph's usual setting."""
@@ -54,6 +57,9 @@ SEARCHED: dict[tuple[str, Loss], Search | None] = {
     ("FB15k-237", "soft-softmax"): USUAL_SEARCH._replace(n3s=(0.05,)),
     ("FB15k-237", "info-nce"): None,
     ("FB15k-237", "expected-info-nce"): None,
+    ("FB15k-237", "sampled-softmax"): USUAL_SEARCH._replace(n3s=(0.05,)),
+    ("FB15k-237", "soft-target-info-nce"): USUAL_SEARCH._replace(n3s=(0.05,)),
+    ("FB15k-237", "softmax"): None,
     ("WN18RR", "grouped-info-nce"): Search((0.2, 0.5, 1.0), (0.1,), 6),
 }
 """Searches that differ from the usual one; None: the setting is that of grouped InfoNCE, nothing is tried."""
