@@ -31,9 +31,10 @@ lint: .venv/installed
 docs: .venv/installed
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
 
+# Compiling every module of torch, SciPy and others takes longer than unpacking them: Python compiles what it imports.
 .venv/lab: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[lab]"
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[lab]"
 	touch $@
 
 .venv/installed: pyproject.toml constraints.txt

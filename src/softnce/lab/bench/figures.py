@@ -5,21 +5,21 @@ from collections.abc import Mapping, Sequence
 from softnce.lab.bench.measurement import Measurement
 from softnce.lab.bench.scaling import AXES, Axis, position
 from softnce.lab.report.charts import Figure, Line, Panel
-from softnce.lab.report.style import OTHER
+from softnce.lab.report.style import LOSSES, OTHER, SERIES, SHADES
 
 LOOKS = {
-    # case: colour and marker
-    "F.cross_entropy, probabilities": ("#E69F00", "s"),
+    # case: colour and marker; softnce is soft target InfoNCE
+    "F.cross_entropy, probabilities": (LOSSES["soft-ce"].colour, "s"),
     "published N×M×K formulation": (OTHER, "x"),
-    "softnce, probabilities": ("#56B4E9", "v"),
-    "softnce, MixUp pairs": ("#009E73", "^"),
-    "softnce.linear, pairs": ("#0072B2", "D"),
+    "softnce, probabilities": (SHADES[1], "v"),
+    "softnce, MixUp pairs": (SHADES[0], "^"),
+    "softnce.linear, pairs": (SHADES[2], "D"),
 }
 STEPS = {
-    "F.linear + F.cross_entropy, labels": ("#E69F00", "s"),
-    "F.linear_cross_entropy by 256 rows, labels": ("#D55E00", "o"),
-    "sampled softmax with log Q, pairs, SparseAdam": ("#CC79A7", "v"),
-    "softnce.linear, pairs, SparseAdam": ("#0072B2", "D"),
+    "F.linear + F.cross_entropy, labels": (LOSSES["nll"].colour, "o"),
+    "F.linear_cross_entropy by 256 rows, labels": (SERIES[0], "s"),
+    "sampled softmax with log Q, pairs, SparseAdam": (SERIES[1], "v"),
+    "softnce.linear, pairs, SparseAdam": (SHADES[2], "D"),
 }
 UNITS = {"time": "milliseconds per step", "peak memory": "megabytes"}
 
