@@ -16,6 +16,8 @@ CLAIMS = [
     Claim("small-batch-drop", "It falls behind at small batches.", "Figure 3, left", "−4.21 points", "noise-samples"),
 ]
 
+LONG = "a cell of words, not of numbers, that is too long for a column"
+
 pytestmark = pytest.mark.slow  # a browser
 
 
@@ -34,10 +36,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wide = Table(
         ["loss", "score", *"abcdefghij"], [[f"loss {i}", v, *"0123456789"] for i, v in enumerate(COLUMN)], "T."
     )
+    words = Table(["said", "of"], [[LONG, "toys"]])
     section = Section(
         "Toys",
         "They work.",
-        ["A paragraph.", figure, wide, drawn],
+        ["A paragraph.", figure, wide, words, drawn],
         ["By hand."],
         Headline(1, "Toys are the main result.", "everything"),
     )
@@ -68,7 +71,7 @@ def traces(browser) -> dict[str, bool]:
 
 
 def cells(browser, column: int) -> list[str]:
-    return browser.run(f"""[...document.querySelectorAll('#noise-samples table tbody tr')]
+    return browser.run(f"""[...document.querySelector('#noise-samples table').tBodies[0].rows]
         .map(row => row.cells[{column}].textContent.trim())""")
 
 
@@ -200,6 +203,23 @@ def test_tables_scroll_inside_themselves(opened, width):
     opened.run(f"until(() => document.documentElement.scrollWidth <= {width})")
     inside = opened.run("(box => box.scrollWidth > box.clientWidth)(document.querySelector('#noise-samples .scroll'))")
     assert inside == (width == 390)
+
+
+def test_on_a_phone_numbers_scroll_beside_the_name_of_their_row(opened):
+    opened.resize(390)
+    opened.run("document.querySelector('#noise-samples details.study').open = true")
+    moved = opened.run("""(box => {
+        box.scrollLeft = 150;
+        const [name, number] = [...box.querySelectorAll('tbody tr')[0].cells].map(c => c.getBoundingClientRect().left);
+        return [box.scrollLeft, name - box.getBoundingClientRect().left, number < name];
+    })(document.querySelector('#noise-samples .scroll'))""")
+    assert moved == [150, 0, True]
+
+
+def test_long_cells_wrap(opened):
+    wraps = opened.run("""[...document.querySelectorAll('#noise-samples td')]
+        .filter(cell => getComputedStyle(cell).whiteSpace === 'normal').map(cell => cell.textContent)""")
+    assert wraps == [LONG]
 
 
 def test_paper_shows_the_drawn_figures(opened):
