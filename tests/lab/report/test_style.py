@@ -18,6 +18,21 @@ def test_losses_differ_in_colour_and_marker():
     assert not {look.colour for look in LOSSES.values()} & {*AVERAGED, *SERIES, *SHADES[1:], OTHER}
 
 
+def luminance(colour: str) -> float:
+    """Relative luminance, as of WCAG 2."""
+    values = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("colour", [*(look.colour for look in LOSSES.values()), *AVERAGED, *SERIES, *SHADES, OTHER])
+def test_colours_can_be_seen_on_a_light_and_on_a_dark_page(colour):
+    light = 1.05 / (luminance(colour) + 0.05)
+    dark = (luminance(colour) + 0.05) / (luminance("#14171b") + 0.05)
+    assert light > 2.2  # Okabe and Ito's yellow has 2.3
+    assert dark > 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("study", sorted(path.stem for path in PAPER.glob("*.jsonl")))
 def test_a_losss_colour_means_that_loss(study, tmp_path):

@@ -31,8 +31,8 @@ LOSSES = {
         ("expected-info-nce", "#785EF0", "P"),
     )
 }
-AVERAGED = ("#56B4E9", "#0B5A8A", "#9AD2F2", "#003B5C")  # soft target InfoNCE of means of n drawn labels, by n
-SHADES = ("#009E73", "#66D9B8", "#4E8F7C", "#A3E3D0")  # soft target InfoNCE with other candidates, by their kind
+AVERAGED = ("#56B4E9", "#3F7FA6", "#7AA6C8", "#5C7C99")  # soft target InfoNCE of means of n drawn labels, by n
+SHADES = ("#009E73", "#45B894", "#4E8F7C", "#8DB08B")  # soft target InfoNCE with other candidates, by their kind
 SERIES = ("#8F8B2B", "#B5455F", "#5F8A99", "#A0703C")  # series that are no loss of ours: methods of others, values of ε
 OTHER = "#7A7A7A"  # references, controls, everything that is not a loss; readable on white and on black
 MARKERS = {

@@ -65,7 +65,7 @@ def _over_batches(found: Found) -> Figure:
         accuracy, mean and 95 % interval over seeds. Right: the gap to soft target cross-entropy, paired by seed.""",
         [
             Panel("accuracy", "batch size", "top-1 (%)", accuracy, log_x=True),
-            Panel("gap", "batch size", "points of top-1", [*gaps, Level("none", 0.0)], log_x=True),
+            Panel("gap", "batch size", "points of top-1", [*gaps, Level("no gap", 0.0)], log_x=True),
         ],
         panel_size=(4.6, 3.4),
     )
