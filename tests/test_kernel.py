@@ -37,6 +37,20 @@ def test_few_candidates_by_one_product_are_the_same(monkeypatch: pytest.MonkeyPa
                 torch.testing.assert_close(ours, expected, rtol=0, atol=1e-14)
 
 
+def test_no_product_where_it_would_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(geometric, "SMALL_PRODUCT", 1 << 20)
+    targets = make_targets("mixed", N, 20, torch.Generator().manual_seed(0))
+    logits = torch.randn(N, 20)
+    assert geometric._is_small(logits, targets, targets)
+    assert not geometric._is_small(logits.to("meta"), targets, targets)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert not geometric._is_small(logits, targets, targets)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("classes", [5, 300])  # few: the gradient is kept; many: the candidates' weights are
 def test_chunks_change_nothing_but_rounding(kind: str, classes: int) -> None:

@@ -144,6 +144,9 @@ def compute(
     elif contrast == "geometric" and isinstance(candidates, ClassCandidates) and candidates.are_plain_vertices:
         losses = source.cross_entropy(score_temperature, score_noise, alpha)
     else:
+        # A plain mean is taken where the losses are made, which saves operations and a pass over the gradient.
+        is_plain = weight is None and total is None and exchange is None
+        inner: Literal["mean", "none"] = "mean" if reduction == "mean" and is_plain else "none"
         groups, place = _groups(candidates, drawn_noise, whole, place, alpha, own, label_smoothing, batch, generator)
         count = candidates.noise_count if isinstance(candidates, Candidates) else 0.0
         if contrast == "arithmetic":
@@ -159,21 +162,18 @@ def compute(
                         "others='drawn' with batch needs a generator, in the same state for every micro-batch"
                     )
                 rest = drawn(groups, place, alpha, count, eta, generator)
-            losses = source.expected(score_temperature, eta, alpha, rest, chunk_size)
+            losses = source.expected(score_temperature, eta, alpha, rest, chunk_size, inner)
         elif count:
             raise ValueError(
                 "NoiseCandidates are candidates in expectation, which only ExpectedInfoNCE can count; for this loss "
                 f"draw them: SampledCandidates({count:g}, noise_probs)"
             )
         else:
-            # The mean that is all that is asked for is taken where the losses are made: fewer operations.
-            is_mean = reduction == "mean" and weight is None and total is None and exchange is None
             losses = source.geometric(
-                score_temperature, score_noise, alpha, groups, place, remove_accidental_hits, chunk_size,
-                "mean" if is_mean else "none",
-            )  # fmt: skip
-            if is_mean:
-                return losses, whole
+                score_temperature, score_noise, alpha, groups, place, remove_accidental_hits, chunk_size, inner
+            )
+        if inner == "mean":
+            return losses, whole
 
     # Reduce.
     if exchange is not None and reduction != "none":

@@ -199,13 +199,13 @@ def check_label_smoothing(label_smoothing: float) -> float:
 def check_others(others: object) -> OthersForm | None:
     if others is not None and others not in OTHERS_FORMS:
         raise ValueError(f"others must be one of {', '.join(OTHERS_FORMS)} or None, got {others!r}")
-    return others  # type: ignore[return-value]
+    return others
 
 
 def check_reduction(reduction: object) -> Reduction:
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
-    return reduction  # type: ignore[return-value]
+    return reduction
 
 
 def row_weight(targets: SoftTargets, shape: torch.Size, sample_weight: Tensor | None) -> Tensor | None:

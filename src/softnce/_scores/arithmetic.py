@@ -13,7 +13,7 @@ value and gradient of a block of rows are finished while it is in the cache.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -35,8 +35,9 @@ def expected(
     counts: Tensor,
     held: SoftTargets | None,
     chunk_size: int | None = None,
+    reduction: Literal["mean", "none"] = "none",
 ) -> Tensor:
-    """ℓ of every row, (N,).
+    """ℓ of every row, (N,), or their mean.
 
     Args:
         logits: (N, K).
@@ -49,12 +50,13 @@ def expected(
     """
     with full_precision(logits.device):
         if len(logits) == 0:
-            return class_scores(logits, temperature)[:, :0].sum(1)  # zero, but keeps the autograd graph connected
+            zeros = class_scores(logits, temperature)[:, :0].sum(1)  # connected to the graph of autograd all the same
+            return zeros.mean() if reduction == "mean" else zeros
         if isinstance(temperature, Tensor):  # it may be learned
             logits, temperature = class_scores(blank(logits, targets.mask), temperature), 1.0
         kernel = _kernel(at_least_float32(logits.dtype), 1 / temperature, log_noise, targets, counts, held)
         kernel.chunk_size = chunk_size
-        return evaluate(logits, kernel, targets.mask)
+        return evaluate(logits, kernel, targets.mask, reduction)
 
 
 @dataclass
@@ -197,7 +199,8 @@ def _pair_losses(logits: Tensor, kernel: Expected, log_rest: Tensor, shares: Ten
     gap = log_rest[:, None] - _scores_at(logits, kernel.own_index, kernel)
     if shares is not None:
         pull = kernel.own_weight * gap.sigmoid()
-        pull = pull if kernel.scale == 1 else pull * kernel.scale
+        factor = kernel.scale * kernel.share
+        pull = pull if factor == 1 else pull * factor
         shares.mul_(pull.sum(1, keepdim=True)).scatter_add_(1, kernel.own_index, -pull)
     return (kernel.own_weight * F.softplus(gap, threshold=50)).sum(1)
 
@@ -213,10 +216,10 @@ def _pair_rows(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: T
     value = torch.add((weight * F.softplus(gap, threshold=50)).sum(1), more, alpha=kernel.mass)
     total = torch.add(pull.sum(1), _spread_mean(push, kernel), alpha=kernel.mass)
     push = push if kernel.spread is None else push.mul_(kernel.spread)
-    out.mul_(total[:, None]).sub_(push, alpha=kernel.mass / (x.shape[1] if kernel.spread is None else 1))
-    out.scatter_add_(1, index, -pull)
-    if kernel.scale != 1:
-        out.mul_(kernel.scale)
+    factor = kernel.scale * kernel.share
+    push_factor = factor * kernel.mass / (x.shape[1] if kernel.spread is None else 1)
+    out.mul_(factor * total[:, None]).sub_(push, alpha=push_factor)
+    out.scatter_add_(1, index, -factor * pull)
     return value
 
 
@@ -250,21 +253,21 @@ def _dense_rows(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: 
     own, (a, b, c, *_) = kernel.own_weight[rows], scratch
     scores = _scores(x, kernel, a)
     highest = scores.amax(1, keepdim=True)
-    odds = torch.sub(scores, highest, out=out).exp_()
+    below = torch.sub(scores, highest, out=a)
+    odds = torch.exp(below, out=out)
     counts = kernel.counts if kernel.held is None else torch.sub(kernel.counts, kernel.held[rows], out=b)
     counted = torch.mul(odds, counts, out=c)
     rest = counted.sum(1, keepdim=True)
     if x.device.type != "cpu" or not bool((rest > 1e-30).all()):  # an accelerator would have to wait for the answer
-        return _far_rows(scores, counts, kernel, rows, out)
+        return _far_rows(below, counts, kernel, rows, out)
     more = torch.add(odds.div_(rest), 1, out=b)  # 1 + e^{s}/R
     # log(1 + R/e^s) = log(1 + e^s/R) + (log R − s)
     # (log1p takes three times as long; what is lost below 1 is below the rounding of log R.)
     logs = torch.log(more, out=odds)
-    value = logs.add_(torch.sub(highest + rest.log(), scores, out=a)).mul_(own).sum(1)
+    value = rest[:, 0].log() * own.sum(1) + logs.sub_(below).mul_(own).sum(1)
     pull = torch.div(own, more, out=b)
-    torch.mul(counted, pull.sum(1, keepdim=True) / rest, out=out).sub_(pull)
-    if kernel.scale != 1:
-        out.mul_(kernel.scale)
+    factor = kernel.scale * kernel.share
+    torch.mul(counted, pull.sum(1, keepdim=True) * (factor / rest), out=out).sub_(pull, alpha=factor)
     return value
 
 
@@ -276,9 +279,8 @@ def _far_rows(scores: Tensor, counts: Tensor, kernel: Expected, rows: slice, out
     share = torch.softmax(exponents, 1, out=out)
     gap = (highest - share.amax(1).log())[:, None] - scores
     pull = own * gap.sigmoid()
-    share.mul_(pull.sum(1, keepdim=True)).sub_(pull)
-    if kernel.scale != 1:
-        share.mul_(kernel.scale)
+    factor = kernel.scale * kernel.share
+    share.mul_(factor * pull.sum(1, keepdim=True)).sub_(pull, alpha=factor)
     return (own * F.softplus(gap, threshold=50)).sum(1)
 
 

@@ -126,7 +126,7 @@ class LogSumExp(Kernel):
         if not self._own_is_few:
             return joined(values), kept
         if kept is not None and kept.shape == logits.shape:
-            self._subtract_own(kept, kept.new_ones(()), slice(None))
+            self._subtract_own(kept, kept.new_full((), self.share), slice(None))
         return joined(values) - self._own(logits, slice(None)), kept
 
     def _block(self, x: Tensor, rows: slice, kept: Tensor | None, bags: Bags | None, buffers: Buffers) -> Tensor:
@@ -259,8 +259,8 @@ class LogSumExp(Kernel):
         ``total`` (n,) is Σ_c w_c, and w is ``weights`` times ``factor`` (n,), which is 1 for columns and classes.
         """
         if self.are_classes:
-            if self.scale != 1 or weights is not gradient:
-                torch.mul(weights, self.scale, out=gradient)
+            if self.scale * self.share != 1 or weights is not gradient:
+                torch.mul(weights, self.scale * self.share, out=gradient)
         elif self.index is None:
             assert self.weight is not None
             torch.mm(weights, self.weight, out=gradient).mul_(factor[:, None])

@@ -22,6 +22,7 @@ from softnce._rows import Place, as_positions
 from softnce._scores.blocks import Direction, LogSumExp, excluded
 from softnce._scores.classes import class_scores
 from softnce._scores.kernel import blank, evaluate
+from softnce._scores.product import Product
 from softnce.targets._background import is_zero
 from softnce.targets._equality import Distinct, distinct, numbered
 from softnce.targets.soft_targets import DENSE, LABELS, SoftTargets
@@ -29,7 +30,7 @@ from softnce.targets.soft_targets import DENSE, LABELS, SoftTargets
 SMALL = 1 << 16
 """Logits up to which torch's cross-entropy is quicker than the kernel: there launching operations takes the time."""
 SMALL_PRODUCT = 1 << 23
-"""Rows × candidates × classes up to which it is quicker for candidates that are no labels, scored by one product."""
+"""Rows × candidates × classes up to which, on a CPU, it is quicker for other candidates too, scored by one product."""
 PAIR = 16
 """Classes that a product with dense rows works through in the time of one pair."""
 MANY = {"cpu": 1 << 26}
@@ -161,14 +162,16 @@ def _label_losses(
     own_offset = None if shift is None else -shift[label]
     kernel = LogSumExp(sharpness / temperature, None, None, targets.classes, None, offset, own_offset)
     kernel.chunk_size = chunk_size
-    losses = evaluate(logits, kernel, targets.mask)
-    return losses.mean() if reduction == "mean" else losses
+    return evaluate(logits, kernel, targets.mask, reduction)
 
 
 def _is_small(logits: Tensor, targets: SoftTargets, group: SoftTargets) -> bool:
     """Whether the candidates are few enough for one product, and differ in what :meth:`SoftTargets.foreground` has."""
-    is_small = logits.numel() * len(group) <= SMALL_PRODUCT
-    return is_small and targets.mask is None is group.mask and targets.shares_background(group)
+    if logits.numel() * len(group) > SMALL_PRODUCT or logits.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    if torch.get_float32_matmul_precision() != "highest":  # a product would round the scores, picked columns are exact
+        return False
+    return targets.mask is None is group.mask and targets.shares_background(group)
 
 
 def _product_losses(
@@ -179,10 +182,11 @@ def _product_losses(
     own: Place,
     reduction: Literal["mean", "none"],
 ) -> Tensor:
-    """ℓ against a group that holds the rows' own targets: the cross-entropy of its scores. O(N·M·K), memory N × M."""
-    scores = class_scores(logits, temperature, log_noise)
-    products = scores @ group.foreground(scores.dtype).t()
-    return F.cross_entropy(products, as_positions(own, logits.device), reduction=reduction)
+    """ℓ against a group that holds the rows' own targets, by one product."""
+    rows = group.foreground(at_least_float32(logits.dtype))
+    offset = None if log_noise is None else -(rows @ log_noise.to(rows.dtype))
+    kernel = Product(rows if temperature == 1 else rows / temperature, offset, as_positions(own, logits.device))
+    return evaluate(logits, kernel, None, reduction)
 
 
 def _warn_of_many(scores: int, device: torch.device) -> None:

@@ -6,13 +6,13 @@ the cache, and nothing of the size of all scores is held. Backward only multipli
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from softnce._checks import as_whole
+from softnce._checks import as_whole, values_are_readable
 from softnce._precision import at_least_float32
 
 CACHED = 1 << 17
@@ -52,14 +52,16 @@ class Kernel(ABC):
     """Everything that a loss per row needs besides the logits."""
 
     kinds: ClassVar[dict[str, type["Kernel"]]] = {}
+    share = 1.0
+    """What the gradient of a row's loss is multiplied by: 1/N where the mean is wanted, which saves a pass over it."""
 
     def __init_subclass__(cls) -> None:
         Kernel.kinds[cls.__name__] = cls
 
     @abstractmethod
     def run(self, logits: Tensor, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
-        """The losses (N,) of logits (N, K), and what is kept for backward: their gradient (N, K), or something smaller
-        that :meth:`gradient` turns into it."""
+        """The losses (N,) of logits (N, K), and what is kept for backward: their gradient (N, K) times ``share``, or
+        something smaller that :meth:`gradient` turns into it, where ``share`` is 1."""
 
     def gradient(self, logits: Tensor, kept: Tensor, upstream: Tensor) -> Tensor:
         """The gradient (N, K) times ``upstream`` (N,), from what was kept where it is not the gradient."""
@@ -82,19 +84,29 @@ class Kernel(ABC):
     def of(cls, tensors: Sequence[Tensor | None], numbers: Sequence[float]) -> Self: ...
 
 
-def evaluate(logits: Tensor, kernel: Kernel, counted: Tensor | None = None) -> Tensor:
-    """The losses (N,) of logits (N, K). Rows that are not ``counted`` (N,) are zeros, whatever they hold."""
+def evaluate(
+    logits: Tensor, kernel: Kernel, counted: Tensor | None = None, reduction: Literal["mean", "none"] = "none"
+) -> Tensor:
+    """The losses (N,) of logits (N, K), or their mean, which is for kernels that keep the gradient.
+
+    Rows that are not ``counted`` (N,) are zeros, whatever they hold.
+    """
+    is_mean = reduction == "mean"
     if torch._C._are_functorch_transforms_active():  # they see through plain operations alone
-        return kernel.plain(blank(logits, counted))
-    if torch.compiler.is_compiling():
+        losses = kernel.plain(blank(logits, counted))
+    elif torch.compiler.is_compiling():
         if logits.device.type != "cpu" or logits.numel() <= CACHED:  # there the compiler's own blocks are the quicker
-            return kernel.plain(blank(logits, counted))
-        tensors, numbers = kernel.parts()
-        with_gradient = torch.is_grad_enabled() and logits.requires_grad
-        value: Tensor = _compiled(logits, tensors, numbers, type(kernel).__name__, with_gradient, counted)[0]
+            losses = kernel.plain(blank(logits, counted))
+        else:
+            tensors, numbers = kernel.parts()
+            with_gradient = torch.is_grad_enabled() and logits.requires_grad
+            losses = _compiled(logits, tensors, numbers, type(kernel).__name__, with_gradient, counted)[0]
+    else:
+        if is_mean:
+            kernel.share = 1 / len(logits)
+        value: Tensor = _Evaluate.apply(blank(logits, counted), kernel, is_mean)
         return value
-    value = _Evaluate.apply(blank(logits, counted), kernel)
-    return value
+    return losses.mean() if is_mean else losses
 
 
 def blank(rows: Tensor, counted: Tensor | None) -> Tensor:
@@ -105,30 +117,41 @@ def blank(rows: Tensor, counted: Tensor | None) -> Tensor:
 
 class _Evaluate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, logits: Tensor, kernel: Kernel) -> Tensor:
+    def forward(ctx: FunctionCtx, logits: Tensor, kernel: Kernel, is_mean: bool) -> Tensor:
         value, kept = kernel.run(logits, logits.requires_grad)
         # The targets are saved only for autograd to notice when they are overwritten before backward reads them.
         ctx.save_for_backward(logits, *(t for t in kernel.parts()[0] if t is not None))
-        ctx.kernel, ctx.kept = kernel, kept  # type: ignore[attr-defined]
-        return value
+        ctx.kernel, ctx.kept, ctx.is_mean = kernel, kept, is_mean  # type: ignore[attr-defined]
+        return value.mean() if is_mean else value
 
     @staticmethod
-    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor, None, None]:
         logits = ctx.saved_tensors[0]  # type: ignore[attr-defined]
         kernel: Kernel = ctx.kernel  # type: ignore[attr-defined]
         kept: Tensor | None = ctx.kept  # type: ignore[attr-defined]
         if torch.is_grad_enabled():  # create_graph=True: the gradient will itself be differentiated
             with torch.autocast(logits.device.type, enabled=False):
-                (gradient,) = torch.autograd.grad(kernel.plain(logits), logits, upstream, create_graph=True)
-            return gradient, None
+                losses = kernel.plain(logits)
+                losses = losses.mean() if ctx.is_mean else losses  # type: ignore[attr-defined]
+                (gradient,) = torch.autograd.grad(losses, logits, upstream, create_graph=True)
+            return gradient, None, None
         if kept is None:  # a second backward through the same graph: what was kept is used up
             with torch.autocast(logits.device.type, enabled=False):
                 _, kept = kernel.run(logits, True)
             assert kept is not None
         ctx.kept = None  # type: ignore[attr-defined]
-        if kept.shape == logits.shape:
-            return kept.mul_(upstream[:, None]).to(logits.dtype), None
-        return kernel.gradient(logits, kept, upstream).to(logits.dtype), None
+        if ctx.is_mean:  # type: ignore[attr-defined]
+            gradient = kept if _is_one(upstream) else kept.mul_(upstream)
+        elif kept.shape == logits.shape:
+            gradient = kept.mul_(upstream[:, None])
+        else:
+            gradient = kernel.gradient(logits, kept, upstream)
+        return gradient.to(logits.dtype), None, None
+
+
+def _is_one(number: Tensor) -> bool:
+    """Whether it is seen to be 1, as where ``backward`` was called on the loss itself; an accelerator is not asked."""
+    return number.device.type == "cpu" and values_are_readable(number) and float(number) == 1
 
 
 @torch.library.custom_op("softnce::evaluate", mutates_args=())

@@ -56,9 +56,10 @@ class Logits:
         targets: SoftTargets,
         others: Others,
         chunk_size: int | None,
+        reduction: Literal["mean", "none"],
     ) -> Tensor:
         """See :func:`softnce._scores.arithmetic.expected`."""
-        return expected(self.rows, temperature, log_noise, targets, others.counts(), others.held, chunk_size)
+        return expected(self.rows, temperature, log_noise, targets, others.counts(), others.held, chunk_size, reduction)
 
     def cross_entropy(
         self,

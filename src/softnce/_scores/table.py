@@ -133,8 +133,9 @@ class Table:
         targets: SoftTargets,
         others: Others,
         chunk_size: int | None,
+        reduction: Literal["mean", "none"],
     ) -> Tensor:
-        """ℓ of every row, (N,), see :mod:`softnce._scores.arithmetic`, from the classes that occur.
+        """ℓ of every row, (N,), or their mean, see :mod:`softnce._scores.arithmetic`, from the classes that occur.
 
         With M candidates of S pairs time is O(N·M·S·d) and memory O(N·M·S), whatever K; labels have S = 1. Dense
         targets, smoothing and noise in expectation touch every class: they take all logits, O(N·K·d).
@@ -149,7 +150,7 @@ class Table:
                 )
             with full_precision(self.rows.device):
                 return expected(
-                    self._logits(), temperature, log_noise, targets, others.counts(), others.held, chunk_size
+                    self._logits(), temperature, log_noise, targets, others.counts(), others.held, chunk_size, reduction
                 )
         with full_precision(self.rows.device):
             dtype = at_least_float32(self.rows.dtype)
@@ -157,7 +158,8 @@ class Table:
             if not groups or len(z) == 0:  # zero, but keeps the autograd graph connected
                 mine = _mixed_embeddings(self.table, [targets], dtype, self.sparse, self.cosine)
                 zeros = (z / temperature * mine)[:, :0].sum(1)
-                return zeros if self.bias is None else zeros + self.bias[:0].sum()
+                zeros = zeros if self.bias is None else zeros + self.bias[:0].sum()
+                return zeros.mean() if reduction == "mean" else zeros
             z = z / temperature
             rows = F.embedding(torch.cat([m.classes.flatten() for m in members]), self.table, sparse=self.sparse)
             rows = F.normalize(rows.to(dtype), dim=1) if self.cosine else rows.to(dtype)
@@ -186,7 +188,8 @@ class Table:
                     for part in parts
                 ])  # fmt: skip
             gap = rest[:, None] - own
-            return (targets.pair_weight(dtype) * F.softplus(gap, threshold=50)).sum(1)
+            losses = (targets.pair_weight(dtype) * F.softplus(gap, threshold=50)).sum(1)
+            return losses.mean() if reduction == "mean" else losses
 
     def _shift(
         self, classes: Tensor, temperature: float | Tensor, log_noise: Tensor | None, dtype: torch.dtype

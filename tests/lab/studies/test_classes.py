@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from softnce import BatchCandidates, ExpectedInfoNCE, SoftTargetInfoNCE, functional
 from softnce.lab import studies
-from softnce.lab.configuration import from_args
+from softnce.lab.configuration import from_args, to_mapping
+from softnce.lab.experiment.results import Row
 from softnce.lab.report import drawing
 from softnce.lab.report.charts import Figure
 from softnce.lab.report.page import Table
@@ -185,7 +186,7 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
     rows = study.results(finished).rows()
     first = classes.runs(configuration())
     assert len(first) == 2 * (5 + 4 + 4) + 4 * 3
-    assert len(rows) == len(first) + 4 * 2 + 4 * 2 + 4  # further seeds, skewed, a larger K
+    assert len(rows) == len(first) + 3 * 4 * 2  # further seeds, skewed, a larger K
     before = (finished / "classes.jsonl").read_bytes()
     study.make(configuration("--out", str(finished)))
     assert (finished / "classes.jsonl").read_bytes() == before
@@ -196,7 +197,7 @@ def test_none_is_done_twice_and_the_section_has_the_measured_numbers(finished):
     for figure in figures:
         assert drawing.png(figure, dpi=40).startswith(b"\x89PNG")
     table, beside, skewed, searched, search = (block for block in section.blocks if isinstance(block, Table))
-    assert [row[-1] for row in searched.rows] == ["2"] * 4 + ["1"] * 4 + ["2"] * 4
+    assert [row[-1] for row in searched.rows] == ["2"] * 12
     assert len(search.rows) == 4
     for one in findings.searched(rows):  # each with what its search, or that at fewer classes, found best
         of_search = next(other for other in findings.searched(rows) if other.trials)
@@ -292,6 +293,23 @@ def test_the_claim_with_a_search_is_by_seed_and_at_equal_time(finished, ours, ve
     (found,) = findings.searched(made)
     assert found.lead("sampled-softmax").mean == pytest.approx(100 * (ours + 0.015 - 0.4))
     assert findings.claims(made)["expected-classes"].verdict == verdict
+
+
+def test_a_skewed_problem_takes_what_was_best_at_its_size_and_a_larger_one_what_was_best_at_the_largest():
+    config = configuration("--searched", "[200, 300]", "--searched_largest", "[400]")
+    best = {200: ("sparse-adam", 0.3), 300: ("row-adagrad", 1.0)}
+    rows = [
+        Row("", to_mapping(run), {"accuracy": float((run.table_optimiser, run.lr) == best[size])}, 0.0, "", {})
+        for size in best
+        for run in classes.trials(config, size)
+    ]
+    found = {(run.classes, run.zipf): (run.table_optimiser, run.lr) for run in classes.follow_up(config, rows)}
+    assert found == {
+        (200, 0.0): best[200],
+        (300, 0.0): best[300],
+        (200, config.zipf): best[200],
+        (400, 0.0): best[300],
+    }
 
 
 @pytest.mark.slow

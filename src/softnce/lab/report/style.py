@@ -43,6 +43,7 @@ MARKERS = {
     "^": "triangle-up",
     "x": "x",
     "P": "cross",
+    "*": "star",
     "": "circle",
 }
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"

@@ -42,7 +42,7 @@ class Config(StudyConfig):
     )
     searched_largest: tuple[int, ...] = option((1_000_000,), "K trained with what was found at the largest of those")
     searched_skewed: tuple[int, ...] = option((10_000,), "K with skewed frequencies trained with what was found there")
-    searched_seeds: int = option(3, "seeds there, besides that of the search; one at the largest K", least=1)
+    searched_seeds: int = option(3, "seeds there, besides that of the search", least=1)
     searched_steps: int = option(400, "training steps there, at least", least=1)
     searched_views: int = option(10, "times every class is seen there, at least", least=1)
     searched_batch: int = option(256, "N there, and as many drawn beside it", least=1)
@@ -52,10 +52,7 @@ class Config(StudyConfig):
         (0.1, 0.3, 1.0, 3.0, 10.0), "rates of SparseAdam tried there", above=0, fewest=1
     )
     adagrad_lrs: tuple[float, ...] = option(
-        (1.0, 3.0, 10.0), "rates of row-wise Adagrad tried there", above=0, fewest=1
-    )
-    further_lrs: tuple[float, ...] = option(
-        (1.0, 3.0, 10.0), "rates of either tried at all but the smallest of those K", above=0, fewest=1
+        (1.0, 3.0, 10.0, 30.0), "rates of row-wise Adagrad tried there", above=0, fewest=1
     )
     softmax_classes: int = option(100_000, "K up to which the full softmax is run")
     softmax_seconds: float = option(400.0, "time after which the full softmax stops where it is", above=0)
@@ -129,11 +126,8 @@ def runs(config: Config) -> list[Run]:
 
 def trials(config: Config, classes: int) -> list[Run]:
     """Every method with every optimiser and rate of the table, in the smaller size, for seed 0."""
-    is_first = classes <= min(config.searched, default=classes)
-    rates: list[tuple[TableOptimiser, float]] = [
-        ("sparse-adam", lr) for lr in (config.adam_lrs if is_first else config.further_lrs)
-    ]
-    rates += [("row-adagrad", lr) for lr in (config.adagrad_lrs if is_first else config.further_lrs)]
+    rates: list[tuple[TableOptimiser, float]] = [("sparse-adam", lr) for lr in config.adam_lrs]
+    rates += [("row-adagrad", lr) for lr in config.adagrad_lrs]
     steps = max(config.searched_steps, math.ceil(config.searched_views * classes / config.searched_batch))
     return [
         Run(
@@ -159,9 +153,9 @@ def follow_up(config: Config, rows: Sequence[Row]) -> list[Run]:
         for classes in config.searched_skewed
         for run in best.get(classes, largest).values()
     ]
-    return [replace(run, seed=seed) for run in [*even, *skewed] for seed in range(1, 1 + config.searched_seeds)] + [
-        replace(_sized(config, run, classes), seed=1) for classes in config.searched_largest for run in largest.values()
-    ]
+    enlarged = [_sized(config, run, classes) for classes in config.searched_largest for run in largest.values()]
+    seeds = range(1, 1 + config.searched_seeds)
+    return [replace(run, seed=seed) for part in ([*even, *skewed], enlarged) for seed in seeds for run in part]
 
 
 def _sized(config: Config, run: Run, classes: int) -> Run:

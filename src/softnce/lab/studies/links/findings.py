@@ -118,8 +118,8 @@ def searched(rows: Sequence[Row]) -> list[Row]:
 
 
 def best_free(found: dict[Key, Trained], graph: str) -> Trained | None:
-    """Of the losses that do not score all entities, the one best on the validation split."""
-    free = [trained for (of, _, loss), trained in found.items() if of == graph and loss not in FULL]
+    """Of the losses that do not score all entities, the one with which ComplEx is best on the validation split."""
+    free = [t for (of, model, loss), t in found.items() if (of, model) == (graph, "complex") and loss not in FULL]
     return max(free, key=lambda trained: trained.valid, default=None)
 
 

@@ -14,13 +14,24 @@ from softnce.lab.studies.links.training import Loss
 ORDER = 62
 AS_IN: dict[Loss, str] = {"grouped-info-nce": "info-nce", "softmax": "nll", "soft-softmax": "soft-ce"}
 """Losses that other studies draw under another name."""
+SHORT: dict[Loss, str] = {
+    "info-nce": "InfoNCE",
+    "grouped-info-nce": "InfoNCE, grouped",
+    "expected-info-nce": "expected InfoNCE",
+    "soft-target-info-nce": "soft target InfoNCE",
+    "sampled-softmax": "sampled softmax",
+    "softmax": "full softmax, 1vsAll",
+    "soft-softmax": "full softmax, KvsAll",
+}
+"""For figures; the tables' names are longer."""
 
 
-def _look(loss: Loss) -> dict[str, Any]:
+def _look(key: Key) -> dict[str, Any]:
+    _, model, loss = key
     if loss == "sampled-softmax":
         return {"colour": OTHER, "marker": "v"}
     name = AS_IN.get(loss, loss)
-    marker = "x" if loss == "grouped-info-nce" else LOOKS[name].marker
+    marker = "*" if model == "distmult" else "x" if loss == "grouped-info-nce" else LOOKS[name].marker
     return {"colour": LOOKS[name].colour, "marker": marker, "loss": name}
 
 
@@ -60,24 +71,28 @@ def _name(key: Key) -> str:
     return NAMES[key[2]] if key[1] == "complex" else f"{NAMES[key[2]]}, DistMult"
 
 
+def _short(key: Key) -> str:
+    return SHORT[key[2]] if key[1] == "complex" else f"{SHORT[key[2]]}, DistMult"
+
+
 def _course(graph: str, found: dict[Key, Trained]) -> Figure:
     lines = []
     for key, trained in found.items():
         course = trained.rows[0].result["course"]
         dash = "dot" if key[1] == "distmult" else "dash" if key[2] == "grouped-info-nce" else "solid"
-        lines.append(Line(_name(key), course["cpu_seconds"], course["mrr"], dash=dash, **_look(key[2])))
+        lines.append(Line(_short(key), course["cpu_seconds"], course["mrr"], dash=dash, **_look(key)))
     level = [Level(f"MRR {TARGET}", TARGET)] if graph == "FB15k-237" else []
     panel = Panel(graph, "processor seconds of training", "validation MRR", [*lines, *level], log_x=True)
     caption = f"""{graph}: filtered MRR of a sample of the validation split after each epoch, against processor time of
         training on one thread; seed 0."""
-    return Figure(f"course-{graph.lower()}", caption, [panel], panel_size=(7.0, 3.6))
+    return Figure(f"course-{graph.lower()}", caption, [panel], panel_size=(7.0, 4.4))
 
 
 def _memory(found: dict[Key, Trained]) -> Figure | None:
     panels = [
         Panel(
             graph, "memory of a step (MB)", "test MRR",
-            [Points(_name(key), [t.of("step_bytes") / 1e6], [t.score("mrr").mean], **_look(key[2]))
+            [Points(_short(key), [t.of("step_bytes") / 1e6], [t.score("mrr").mean], **_look(key))
              for key, t in of.items()],
             log_x=True,
         )
