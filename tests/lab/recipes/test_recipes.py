@@ -83,6 +83,8 @@ def test_exponents_without_a_dot_are_numbers(tmp_path):
         ("targets: {smoothing: 1.5}", r"targets.smoothing: got 1.5, need at least 0 and at most 1"),
         ("optimiser: {batch: 0}", "optimiser.batch: got 0, need at least 2"),
         ("optimiser: {base_lr: 0}", "optimiser.base_lr: got 0, need more than 0"),
+        ("data: {share: 0}", "data.share: got 0, need more than 0 and at most 1"),
+        ("data: {smallest_crop: 1.5}", "data.smallest_crop: got 1.5, need more than 0 and at most 1"),
         ("schedule: {epochs: 2}", "warmup_epochs 5 exceeds schedule.epochs 2"),
         ("seed: -1", "seed: got -1, need at least 0"),
         ("inherit: nowhere.yaml", "nowhere.yaml, inherited by r.yaml"),

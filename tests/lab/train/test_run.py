@@ -243,6 +243,19 @@ def test_with_adam_too_micro_batches_change_only_rounding(images, tmp_path, monk
 
 
 @pytest.mark.slow
+def test_channels_last_changes_only_rounding(images, tmp_path, monkeypatch):
+    monkeypatch.setitem(fit.PRECISION, "32", "64-true")
+    recipe = plain(images, model=Model("test_efficientnet"))
+    train.train(recipe, tmp_path / "first")
+    prepared = train.prepare(replace(recipe, compute=replace(recipe.compute, channels_last=True)), tmp_path / "last")
+    kernels = [weight for weight in prepared.classifier.model.parameters() if weight.dim() == 4]
+    assert kernels
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in kernels)
+    prepared.run()
+    assert difference(weights(tmp_path / "first"), weights(tmp_path / "last")) <= 1e-10
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [Loss(), Loss("soft-ce")], ids=lambda loss: loss.name)
 def test_accumulation_learns_what_one_pass_does(images, tmp_path, loss):
     recipe = plain(images, loss=loss)

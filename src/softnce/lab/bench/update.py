@@ -82,8 +82,13 @@ def _image_parts(recipe: Recipe, config: Config) -> dict[str, Part]:
     classes, side = CLASSES.get(recipe.data.kind, 10), recipe.data.image_size
     network = build_network(recipe, classes, ())
     inputs = torch.randn(config.samples, 3, side, side)
+    last = recipe.compute.channels_last
+    other = build_network(replace(recipe, compute=replace(recipe.compute, channels_last=not last)), classes, ())
     return {
         "network": Part(lambda: network(inputs).square().mean().backward(), config.samples),
+        f"network, channels {'first' if last else 'last'}": Part(
+            lambda: other(inputs).square().mean().backward(), config.samples, counts=False
+        ),
         **_loss_and_optimiser(recipe, network, classes, config.samples, config.samples),
         "reading, one process": Part(_reading(recipe), 1, counts=False),
     }
@@ -95,21 +100,23 @@ def _text_parts(recipe: TextRecipe, config: Config) -> dict[str, Part]:
 
     recipe = replace(recipe, model=replace(recipe.model, weights="none"))
     classes = CLASSES[recipe.data.kind]
-    network = build_network(recipe, classes, ())
+    network: Any = build_network(recipe, classes, ())
     lengths = torch.from_numpy(np.random.default_rng(0).lognormal(np.log(13), 0.55, config.samples)).long()
     places = torch.arange(recipe.data.max_tokens)
     tokens = torch.where(places < lengths.clamp(4, len(places))[:, None], 1000 + places, text.PADDING)
 
-    def step(group: int) -> None:
-        text.GROUP, own = group, text.GROUP
-        try:
-            network(tokens).square().mean().backward()
-        finally:
-            text.GROUP = own
+    def mixed() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            scores = network(tokens)
+        scores.square().mean().backward()
+
+    def padded() -> None:
+        network.head(network.backbone.padded(tokens)).square().mean().backward()
 
     return {
-        "network": Part(lambda: step(text.GROUP), config.samples),
-        "network, padded to the longest": Part(lambda: step(config.samples), config.samples, counts=False),
+        "network": Part(lambda: network(tokens).square().mean().backward(), config.samples),
+        "network, mixed precision (bf16)": Part(mixed, config.samples, counts=False),
+        "network, padded to the longest": Part(padded, config.samples, counts=False),
         **_loss_and_optimiser(recipe, network, classes, config.samples, config.samples),
     }
 

@@ -64,6 +64,7 @@ def training_transform(data: Data, model: Model) -> Transform:
         return create_transform(
             data.image_size,
             is_training=True,
+            scale=(data.smallest_crop, 1.0),
             color_jitter=0.0,
             auto_augment=None if data.augment == "crop" else data.augment,
             interpolation="bicubic",

@@ -87,6 +87,20 @@ def read(path: Path, study: str) -> tuple[Claim, ...]:
     return tuple(Claim(study=study, **entry) for entry in tomllib.loads(path.read_text(encoding="utf-8"))["claim"])
 
 
+def together(found: Sequence[Finding]) -> Finding:
+    """One finding of a claim that was tested on several data sets.
+
+    It holds where it holds on all of them, and fails where it fails on one.
+    """
+    verdicts = {finding.verdict for finding in found}
+    verdict: Verdict = "not reproduced" if "not reproduced" in verdicts else "undecided"
+    return Finding(
+        "; ".join(finding.ours for finding in found),
+        "; ".join(finding.on for finding in found),
+        verdicts.pop() if len(verdicts) == 1 else verdict,
+    )
+
+
 def ahead(gap: Estimate) -> Verdict:
     """Of a claim that something is ahead by ``gap``: the whole interval is above 0, or below it."""
     if gap.count < 2:

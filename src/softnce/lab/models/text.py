@@ -8,19 +8,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from softnce.lab.heads import Head, build_head
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before transformers)
 from softnce.lab.recipes.recipe import TextModel
 
-from transformers import AutoConfig, AutoModel, AutoTokenizer  # isort: skip
+from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModel, AutoTokenizer  # isort: skip
+from transformers.integrations.sdpa_attention import sdpa_attention_forward  # isort: skip
+from transformers.masking_utils import sdpa_mask  # isort: skip
 from transformers.utils import logging  # isort: skip
 
 PADDING = -1
 """Fills up sentences to one length."""
-GROUP = 16
-"""Sentences of similar length that are encoded together, padded to the longest of them only: half the time of a whole
-batch of 64 in one piece (docs/text.md)."""
+ATTENTION = "softnce-sentences"
+"""Name of our attention in Hugging Face's registry."""
+Groups = tuple[tuple[int, int], ...]
+"""Lengths of sentences in a row, each with the number of sentences that have it."""
 
 
 class SentenceClassifier(nn.Module):
@@ -42,34 +46,78 @@ class SentenceClassifier(nn.Module):
 class SentenceEncoder(nn.Module):
     """The mean over a sentence's tokens of what the encoder makes of each.
 
-    Sentences are encoded in groups of similar length, so that little is spent on padding; each sentence's embedding is
-    independent of its group.
+    The tokens of all sentences are encoded in one row without padding; only attention is computed sentence by sentence,
+    those of one length together.
     """
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
         self.encoder = encoder
+        encoder.set_attn_implementation(ATTENTION)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embeddings (N, d) of tokens (N, L)."""
-        kept = tokens != PADDING
-        # Once for all groups: the gradient of this table is as large as the vocabulary.
-        words = self.encoder.get_input_embeddings()(tokens.clamp(min=0))
         if torch.compiler.is_compiling():  # a program of torch.export or torch.compile cannot depend on lengths
-            return self._mean(words, kept)
-        lengths = kept.sum(1)
-        order = lengths.argsort(stable=True)
-        parts = [(rows, slice(int(lengths[rows[-1]]))) for rows in order.split(GROUP)]
-        groups = [self._mean(words[rows, length], kept[rows, length]) for rows, length in parts]
-        return torch.cat(groups)[order.argsort()]
+            return self.padded(tokens)
+        kept = tokens != PADDING
+        lengths, order = kept.sum(1).sort(stable=True)
+        groups = tuple(zip(*(part.tolist() for part in lengths.unique_consecutive(return_counts=True)), strict=True))
+        present = kept[order]
+        places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)[present]
+        row = self.encoder(
+            tokens[order][present][None], position_ids=places[None] + self._first_place(), groups=groups
+        ).last_hidden_state
+        return torch.cat([part.mean(1) for part in _by_length(row[0], groups)])[order.argsort()]
 
-    def _mean(self, words: Tensor, kept: Tensor) -> Tensor:
-        states = self.encoder(inputs_embeds=words, attention_mask=kept.long()).last_hidden_state
+    def padded(self, tokens: Tensor) -> Tensor:
+        """The same, of sentences padded to the longest."""
+        kept = tokens != PADDING
+        states = self.encoder(tokens.clamp(min=0), attention_mask=kept.long()).last_hidden_state
         return (states * kept[..., None]).sum(1) / kept.sum(1, keepdim=True)
+
+    def _first_place(self) -> int:
+        """Number of a sentence's first position: RoBERTa counts from behind that of padding."""
+        padding = self.encoder.embeddings.position_embeddings.padding_idx
+        return 0 if padding is None else padding + 1
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Which parameters make a layer, for layer-wise decay by timm."""
         return {"stem": r"^encoder\.embeddings", "blocks": r"^encoder\.encoder\.layer\.(\d+)"}
+
+
+def _by_length(row: Tensor, groups: Groups) -> list[Tensor]:
+    """A row of tokens (T, …) as sentences (n, length, …), for each of the groups."""
+    parts = row.split([length * n for length, n in groups])
+    return [part.unflatten(0, (n, length)) for part, (length, n) in zip(parts, groups, strict=True)]
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    groups: Groups | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention within each sentence of a row (1, heads, T, d); of padded sentences, without ``groups``, the usual."""
+    if groups is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options
+        )
+    parts = zip(*(_by_length(of[0].transpose(0, 1), groups) for of in (query, key, value)), strict=True)
+    found = [
+        scaled_dot_product_attention(*(of.transpose(1, 2) for of in part), dropout_p=dropout, scale=scaling)
+        for part in parts
+    ]
+    return torch.cat([of.transpose(1, 2).flatten(0, 1) for of in found])[None], None
+
+
+AttentionInterface.register(ATTENTION, _attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 def build_network(model: TextModel, head: Head, num_classes: int) -> SentenceClassifier:

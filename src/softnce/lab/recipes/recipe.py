@@ -29,6 +29,7 @@ class Data:
     share: float = later(1.0, "share of the training images that is used, per class")
     image_size: int = option(224, "side of the square input image, in pixels", least=1)
     crop: float = option(0.875, "share of the image's side kept by the centre crop in evaluation", least=0, most=1)
+    smallest_crop: float = later(0.08, "smallest share of an image's area that a random crop keeps in training")
     augment: str = option(
         "rand-m9-mstd0.5-inc1",
         "timm's AutoAugment/RandAugment string; 'crop': crop and flip only; 'none': as in evaluation",
@@ -116,6 +117,9 @@ class Compute:
     micro_batch: int = option(0, "rows per device at a time, the rest is accumulated exactly; 0 for all", least=0)
     precision: Literal["32", "bf16", "fp16"] = option("32", "bf16 and fp16 are mixed precision")
     compile: bool = option(False, "compile the model")
+    channels_last: bool = option(
+        False, "store images channels last; faster for convolutions on many GPUs and processors, slower on others"
+    )
     deterministic: bool = option(False, "allow deterministic kernels only")
     sync_batchnorm: bool = option(True, "BatchNorm over all devices, if they are several GPUs")
     eval_batch: int = option(256, "rows per device and evaluation step", least=1)
@@ -143,8 +147,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _check(self)
-        if not 0 < self.data.share <= 1:
-            raise ValueError(f"data.share: got {self.data.share:g}, need more than 0 and at most 1")
+        for name in ("share", "smallest_crop"):
+            if not 0 < (value := getattr(self.data, name)) <= 1:
+                raise ValueError(f"data.{name}: got {value:g}, need more than 0 and at most 1")
         if self.model.freeze == "backbone" and self.targets.cutmix > 0:
             raise ValueError(
                 "targets.cutmix needs images, but model.freeze backbone trains on features: set targets.cutmix to 0"

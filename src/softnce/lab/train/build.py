@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 from softnce.lab.configuration import to_mapping
@@ -26,7 +27,8 @@ def build_network(recipe: AnyRecipe, num_classes: int, features: Sequence[int]) 
     if isinstance(recipe, Recipe):
         from softnce.lab.models import images
 
-        return images.build_network(recipe.model, recipe.head, num_classes, recipe.data.image_size)
+        network = images.build_network(recipe.model, recipe.head, num_classes, recipe.data.image_size)
+        return network.to(memory_format=torch.channels_last) if recipe.compute.channels_last else network
     if isinstance(recipe, TextRecipe):
         from softnce.lab.models import text
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from softnce.lab.data.features import NAMES
 from softnce.lab.experiment.choices import Choice
-from softnce.lab.experiment.claims import Finding, ahead, on_par, on_par_would_take
+from softnce.lab.experiment.claims import Finding, ahead, on_par, on_par_would_take, together
 from softnce.lab.experiment.comparison import Value, for_other_samples, largest
 from softnce.lab.experiment.paper import TABLES as PAPER
 from softnce.lab.experiment.results import Row
@@ -79,22 +79,14 @@ def parts(rows: Sequence[Row]) -> list[Part]:
 
 
 def claims(rows: Sequence[Row]) -> dict[str, Finding]:
-    """What both models say; a verdict only where they agree."""
+    """What both models say."""
     answers = [
         _claims(part)
         for part in parts(rows)
         if part.decides and part.is_complete and min(map(len, part.losses.values())) > 1
     ]
-    found = {}
-    for key in answers[0] if answers else ():
-        of_key = [answer[key] for answer in answers if key in answer]
-        agree = len({finding.verdict for finding in of_key}) == 1
-        found[key] = Finding(
-            "; ".join(finding.ours for finding in of_key),
-            "; ".join(finding.on for finding in of_key),
-            of_key[0].verdict if agree else "undecided",
-        )
-    return found
+    keys = answers[0] if answers else ()
+    return {key: together([answer[key] for answer in answers if key in answer]) for key in keys}
 
 
 def _claims(part: Part) -> dict[str, Finding]:

@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from softnce.lab.experiment.claims import Finding, ahead, on_par
+from softnce.lab.experiment.claims import (
+    Finding,
+    ahead,
+    ahead_would_take,
+    on_par,
+    on_par_would_take,
+    together,
+)
 from softnce.lab.experiment.comparison import Value, alike, for_other_samples, largest
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import ECE, TOP1, Setting, chosen, tried
@@ -102,33 +109,25 @@ def parts(rows: Sequence[Row]) -> list[Part]:
 
 
 def claims(rows: Sequence[Row]) -> dict[str, Finding]:
-    """What all data sets say; a verdict only where they agree."""
+    """What all data sets say."""
     answers: dict[str, list[Finding]] = {}
     for part in parts(rows):
         if part.decides:
             for key, finding in _claims(part).items():
                 answers.setdefault(key, []).append(finding)
-    return {
-        key: Finding(
-            "; ".join(finding.ours for finding in found),
-            "; ".join(finding.on for finding in found),
-            found[0].verdict if len({finding.verdict for finding in found}) == 1 else "undecided",
-        )
-        for key, found in answers.items()
-    }
+    return {key: together(found) for key, found in answers.items()}
 
 
 def _claims(part: Part) -> dict[str, Finding]:
     found = {}
-    for key, other, judge in (
-        ("fine-tuning-soft-ce", CE, on_par),
-        ("fine-tuning-nll", "nll", ahead),
-        ("fine-tuning-soft-distribution", DRAWN, ahead),
-    ):
+    if gap := part.minus(OURS, CE):
+        found["fine-tuning-soft-ce"] = Finding(f"{signed(gap)} points{on_par_would_take(gap)}", part.on, on_par(gap))
+    for key, other in (("fine-tuning-nll", "nll"), ("fine-tuning-soft-distribution", DRAWN)):
         if gap := part.minus(OURS, other):
-            found[key] = Finding(f"{signed(gap)} points", part.on, judge(gap))
+            found[key] = Finding(f"{signed(gap)} points{ahead_would_take(gap)}", part.on, ahead(gap))
     if gap := part.minus(OURS, CE, ECE):
-        found["fine-tuning-calibration"] = Finding(f"ECE {signed(gap)} points", part.on, ahead(-gap))
+        text = f"ECE {signed(gap)} points{ahead_would_take(-gap)}"
+        found["fine-tuning-calibration"] = Finding(text, part.on, ahead(-gap))
     leads = {other: gap for other in (CE, DRAWN, OURS) if (gap := part.minus(EXPECTED, other))}
     if len(leads) == 3:
         text = f"""{signed(leads[CE])} points against soft target cross-entropy, {signed(leads[DRAWN])} against labels

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from softnce.lab import recipes
-from softnce.lab.configuration import option, to_mapping
+from softnce.lab.configuration import later, option, to_mapping
 from softnce.lab.data.features import folder
 from softnce.lab.experiment import search
 from softnce.lab.experiment.probe import targets_for
@@ -19,6 +19,7 @@ from softnce.lab.targets import Targets
 VERSION = 1
 TextSet = Literal["requests", "banking77", "clinc150"]
 HeadKind = Literal["linear", "mlp"]
+Precision = Literal["32", "bf16"]
 IMAGES = "cifar100-fine-tuned"
 TEXT_TARGETS = Targets(smoothing=0.1, mixup=0.8)
 IMAGE_TARGETS = replace(TEXT_TARGETS, cutmix=1.0)
@@ -30,15 +31,21 @@ ORDER = (*FIRST, *(loss for loss in LOSSES if loss not in FIRST))
 @dataclass(frozen=True)
 class Config(StudyConfig):
     seeds: int = option(5, "number of seeds for text; a seed fixes initial weights of the head, batches and mixing")
-    texts: tuple[TextSet, ...] = option(("banking77", "clinc150"), "data sets of sentences, in order", fewest=1)
+    texts: tuple[TextSet, ...] = option(("banking77", "clinc150"), "data sets of sentences, in order; [] omits text")
     heads: tuple[HeadKind, ...] = option(("linear", "mlp"), "heads for text: one layer, three layers", fewest=1)
-    epochs: int = option(1, "passes over the training set, for text", least=1)
+    epochs: int = option(2, "passes over the training set, for text", least=1)
+    precision: Precision = option("bf16", "of the text encoder in training; bf16: mixed, needs a recent processor")
     batch: int = option(64, "sentences per batch", least=2)
     rates: tuple[float, ...] = option((1e-3, 2e-3), "learning rates tried for text", above=0, fewest=1)
-    image_epochs: int = option(5, "passes over the training images; 0 omits this part", least=0)
+    image_epochs: int = option(3, "passes over the training images; 0 omits this part", least=0)
     image_batch: int = option(128, "images per batch", least=2)
-    image_rates: tuple[float, ...] = option((5e-4, 1e-3), "learning rates tried for images", above=0, fewest=1)
+    image_rates: tuple[float, ...] = option((1e-3, 3e-3), "learning rates tried for images", above=0, fewest=1)
     image_seeds: int = option(3, "number of seeds for images", least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.texts or self.image_epochs):
+            raise ValueError("texts: got [], need a data set of sentences where image_epochs is 0")
 
 
 PRESETS = {
@@ -60,6 +67,7 @@ class Run:
     lr: float = 1e-3
     seed: int = 0
     frozen: bool = False  # train the head alone, on features of the same images
+    precision: Precision = later("32", "of the encoder in training")
 
 
 @dataclass(frozen=True)
@@ -87,10 +95,10 @@ def parts(config: Config) -> list[Part]:
     for kind in config.heads:
         head = Head(kind, hidden=512)
         for name in config.texts:
-            settings = [
-                Run(name, Loss(loss), targets_for(loss, TEXT_TARGETS), head, config.batch, config.epochs)
-                for loss in ORDER
-            ]
+            template = Run(
+                name, Loss(), TEXT_TARGETS, head, config.batch, config.epochs, precision=config.precision
+            )  # fmt: skip
+            settings = [replace(template, loss=Loss(loss), targets=targets_for(loss, TEXT_TARGETS)) for loss in ORDER]
             found.append(Part(settings, config.rates, seeds))
     if config.image_epochs:
         found += _image_parts(config)
@@ -154,7 +162,7 @@ def recipe_of(run: Run) -> AnyRecipe:
         targets=run.targets,
         optimiser=replace(recipe.optimiser, batch=run.batch, base_lr=run.lr * 256 / run.batch),
         schedule=replace(recipe.schedule, epochs=run.epochs),
-        compute=replace(recipe.compute, accelerator="cpu", progress=False),
+        compute=replace(recipe.compute, accelerator="cpu", precision=run.precision, progress=False),
     )
     if not run.frozen:
         return recipe

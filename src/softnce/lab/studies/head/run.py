@@ -32,6 +32,7 @@ class Config(StudyConfig):
     compared_seeds: int = option(
         6, "seeds of the two soft losses the paper compares, with heads as it describes them", least=1
     )
+    linear_seeds: int = option(40, "seeds of these two losses with a linear head", least=1)
     data: tuple[Source, ...] = option(("cifar100", "tiny-imagenet"), "data sets", fewest=1)
     epochs: tuple[int, ...] = option((3, 5), "passes over the training part of each data set, in their order", least=1)
     batch: int = option(256, "rows per batch", least=2)
@@ -47,7 +48,16 @@ class Config(StudyConfig):
 
 
 PRESETS = {
-    "quick": Config(seeds=2, compared_seeds=2, data=("digits",), epochs=(3,), batch=64, hidden=64, rates=(1e-3, 1e-2)),
+    "quick": Config(
+        seeds=2,
+        compared_seeds=2,
+        linear_seeds=2,
+        data=("digits",),
+        epochs=(3,),
+        batch=64,
+        hidden=64,
+        rates=(1e-3, 1e-2),
+    ),
     "paper": Config(),
 }
 
@@ -69,7 +79,9 @@ def runs(config: Config) -> list[Probe]:
 def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
     wanted = settings(config)
     compared = [run for run in wanted if run.loss.name in (CE, OURS) and not run.head.output_norm]
+    linear = [run for run in compared if run.head.kind == "linear"]
     return [
         *search.tuned(wanted, rows, config.rates, config.seeds),
         *search.tuned(compared, rows, config.rates, config.compared_seeds),
+        *search.tuned(linear, rows, config.rates, config.linear_seeds),
     ]

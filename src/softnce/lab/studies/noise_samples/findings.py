@@ -45,6 +45,10 @@ class Found:
         return ours.minus(theirs, TOP1) if ours and theirs and method != "soft-ce" else None
 
     @property
+    def epochs(self) -> int:
+        return int(next(iter(self.settings.values())).config["epochs"])
+
+    @property
     def num_candidates(self) -> int:
         """M of the comparison over batch sizes."""
         queued = [number for (method, _, number), of in self.settings.items() if method == "queue" for _ in of.rows]
@@ -67,7 +71,22 @@ class Found:
 
 def find(rows: Sequence[Row], searched: int = SEARCHED) -> Found:
     """Trainings at the learning rates that the first ``searched`` seeds decide, as far as they tried all of them."""
-    group = largest(rows, "data", "head", "epochs", "targets")
+    return _found(largest(rows, "data", "head", "epochs", "targets"), searched)
+
+
+def longer(rows: Sequence[Row]) -> Found | None:
+    """The trainings of the same head for more epochs, at the largest batch size; None where there are none."""
+    config = largest(rows, "data", "head", "epochs", "targets")[0].config
+    more = [
+        row
+        for row in rows
+        if row.config["epochs"] > config["epochs"]
+        and all(row.config[name] == config[name] for name in ("data", "head", "targets"))
+    ]
+    return _found(more, searched=1) if more else None
+
+
+def _found(group: Sequence[Row], searched: int) -> Found:
     found: dict[Key, Setting] = {}
     for of_batch in alike(group, "batch"):  # other rates are tried at large batches
         for setting in chosen(of_batch, searched):
@@ -150,9 +169,15 @@ def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     if drop := found.gap("batch", batch):
         answers["small-batch-drop"] = Finding(f"{signed(drop)} points", on(batch), ahead(-drop))
     if par := found.gap("batch", largest_batch):
-        answers["large-batch-par"] = Finding(
-            f"{signed(par)} points{on_par_would_take(par)}", on(largest_batch), on_par(par)
-        )
+        text, where = f"{signed(par)} points", on(largest_batch)
+        more = longer(rows)
+        if more and (later := more.gap("batch", largest_batch)):
+            text = f"{signed(later)} points; after one epoch {text}"
+            where = (
+                f"{found.name} features, batch {largest_batch}, {more.epochs} epochs, {counted(later.count, 'seed')}"
+            )
+            par = later
+        answers["large-batch-par"] = Finding(f"{text}{on_par_would_take(par)}", where, on_par(par))
     if (mended := found.gap("sampled", batch)) and mended.count > 1:
         said = [
             f"{signed(gap)} points with {found.num_candidates} sampled {way} (p = {equivalence(gap):.2g})"

@@ -59,6 +59,11 @@ class Config(StudyConfig):
         0.2, "MixUp parameter of M sampled candidates nearer to the classes, tried there too", above=0
     )
     epochs: int = option(1, "passes over the training set", least=1)
+    longer_epochs: int = option(
+        6, "passes of longer trainings at the largest batch size, with cross-entropy and candidates from the batch"
+    )
+    longer_seeds: int = option(20, "number of seeds of these; 0 omits them", least=0)
+    longer_rates: tuple[float, ...] = option((3e-3, 1e-2, 3e-2), "learning rates tried for these", above=0, fewest=1)
     hidden: int = option(256, "width of the head's hidden layers", least=1)
     rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "learning rates tried", above=0, fewest=1)
     large_rates: tuple[float, ...] = option(
@@ -69,6 +74,8 @@ class Config(StudyConfig):
         super().__post_init__()
         if self.tested_batch not in self.batches:
             raise ValueError(f"tested_batch: got {self.tested_batch}, need one of the batches {list(self.batches)}")
+        if self.longer_epochs <= self.epochs:
+            raise ValueError(f"longer_epochs: got {self.longer_epochs}, need more than epochs, {self.epochs}")
         if len(self.expected_seeds) != len(self.expected_batches):
             got, wanted = list(self.expected_seeds), list(self.expected_batches)
             raise ValueError(f"expected_seeds: got {got}, need one number for each of the expected_batches {wanted}")
@@ -85,6 +92,7 @@ PRESETS = {
         expected_batches=(8, 64),
         expected_seeds=(0, 0),
         alone_seeds=0,
+        longer_seeds=0,
         numbers=(32,),
         hidden=64,
         rates=(1e-3, 3e-3),
@@ -141,6 +149,14 @@ def settings(config: Config) -> list[Probe]:
     return [*crossed, *numbers, sharper(config)]
 
 
+def longer(config: Config) -> list[Probe]:
+    """What is trained for more epochs at the largest batch size, where one has few steps."""
+    if not config.longer_seeds:
+        return []
+    compared: tuple[Method, ...] = ("soft-ce", "batch")
+    return [replace(setting(config, method, max(config.batches)), epochs=config.longer_epochs) for method in compared]
+
+
 def rates(config: Config, batch: int) -> tuple[float, ...]:
     return (*config.rates, *config.large_rates) if batch >= LARGE else config.rates
 
@@ -148,7 +164,8 @@ def rates(config: Config, batch: int) -> tuple[float, ...]:
 def runs(config: Config) -> list[Probe]:
     tested = [setting(config, method, config.tested_batch) for method in tested_at(config, config.tested_batch)]
     searched = [(probe, 1) for probe in settings(config)] + [(probe, min(SEARCHED, config.seeds)) for probe in tested]
-    return [run for probe, seeds in searched for run in search.trials([probe], rates(config, probe.batch), seeds)]
+    first = [run for probe, seeds in searched for run in search.trials([probe], rates(config, probe.batch), seeds)]
+    return [*first, *search.trials(longer(config), config.longer_rates)]
 
 
 def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
@@ -171,7 +188,11 @@ def follow_up(config: Config, rows: Sequence[Row]) -> list[Probe]:
 
     alone = [(setting(config, method, batch), config.alone_seeds) for method in tested_at(config, batch)]
     further = tuned([*((probe, config.confirming_seeds) for probe in confirmed), *expected]) + tuned(alone, searched=1)
-    return [*tuned(wanted), *(replace(run, seed=FURTHER + run.seed) for run in further)]
+    return [
+        *tuned(wanted),
+        *search.tuned(longer(config), rows, config.longer_rates, config.longer_seeds),
+        *(replace(run, seed=FURTHER + run.seed) for run in further),
+    ]
 
 
 def perform(run: Probe) -> dict[str, Any]:
