@@ -31,6 +31,7 @@ from softnce._rows import (
     times,
     total_weight,
 )
+from softnce._scores.kernel import Reduced
 from softnce._scores.logits import Logits
 from softnce._scores.others import drawn, in_the_mean
 from softnce._scores.table import Table
@@ -146,7 +147,7 @@ def compute(
     else:
         # A plain mean is taken where the losses are made, which saves operations and a pass over the gradient.
         is_plain = weight is None and total is None and exchange is None
-        inner: Literal["mean", "none"] = "mean" if reduction == "mean" and is_plain else "none"
+        inner: Reduced = "mean" if reduction == "mean" and is_plain else "none"
         groups, place = _groups(candidates, drawn_noise, whole, place, alpha, own, label_smoothing, batch, generator)
         count = candidates.noise_count if isinstance(candidates, Candidates) else 0.0
         if contrast == "arithmetic":

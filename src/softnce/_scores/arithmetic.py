@@ -13,7 +13,7 @@ value and gradient of a block of rows are finished while it is in the cache.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from softnce._checks import values_are_readable
 from softnce._precision import at_least_float32, full_precision
 from softnce._scores.classes import class_scores
-from softnce._scores.kernel import Kernel, blank, blocks, evaluate, joined
+from softnce._scores.kernel import Kernel, Reduced, blank, blocks, evaluate, joined, reduced
 from softnce.targets._background import is_zero
 from softnce.targets.soft_targets import DENSE, SoftTargets
 
@@ -35,7 +35,7 @@ def expected(
     counts: Tensor,
     held: SoftTargets | None,
     chunk_size: int | None = None,
-    reduction: Literal["mean", "none"] = "none",
+    reduction: Reduced = "none",
 ) -> Tensor:
     """ℓ of every row, (N,), or their mean.
 
@@ -51,7 +51,7 @@ def expected(
     with full_precision(logits.device):
         if len(logits) == 0:
             zeros = class_scores(logits, temperature)[:, :0].sum(1)  # connected to the graph of autograd all the same
-            return zeros.mean() if reduction == "mean" else zeros
+            return reduced(zeros, reduction)
         if isinstance(temperature, Tensor):  # it may be learned
             logits, temperature = class_scores(blank(logits, targets.mask), temperature), 1.0
         kernel = _kernel(at_least_float32(logits.dtype), 1 / temperature, log_noise, targets, counts, held)

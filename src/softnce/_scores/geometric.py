@@ -11,7 +11,6 @@ enter, so whatever adds the same number to every candidate, such as a shared lab
 
 import warnings
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +20,7 @@ from softnce._precision import at_least_float32, full_precision
 from softnce._rows import Place, as_positions
 from softnce._scores.blocks import Direction, LogSumExp, excluded
 from softnce._scores.classes import class_scores
-from softnce._scores.kernel import blank, evaluate
+from softnce._scores.kernel import Reduced, blank, evaluate, reduced
 from softnce._scores.product import Product
 from softnce.targets._background import is_zero
 from softnce.targets._equality import Distinct, distinct, numbered
@@ -48,7 +47,7 @@ def contrast(
     own: Place | None = None,
     remove_accidental_hits: bool = False,
     chunk_size: int | None = None,
-    reduction: Literal["mean", "none"] = "none",
+    reduction: Reduced = "none",
 ) -> Tensor:
     """ℓ of every row, (N,), or their mean, against all the ``candidates``, given in groups.
 
@@ -66,7 +65,7 @@ def contrast(
         groups = [group for group in candidates if len(group)]
         if not groups or len(logits) == 0:
             zeros = class_scores(logits, temperature)[:, :0].sum(1)  # connected to the graph of autograd all the same
-            return zeros.mean() if reduction == "mean" else zeros
+            return reduced(zeros, reduction)
         if isinstance(temperature, Tensor):  # it may be learned
             logits, temperature = class_scores(blank(logits, targets.mask), temperature), 1.0
         if len(groups) == 1 and own is not None and not remove_accidental_hits:
@@ -101,7 +100,7 @@ def contrast(
         parts = [evaluate(logits, kernel, targets.mask) for kernel in kernels]
         rest = parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
         losses = F.softplus(rest, threshold=50)  # log(1 + e^rest)
-        return losses.mean() if reduction == "mean" else losses
+        return reduced(losses, reduction)
 
 
 def _own_place(
@@ -135,7 +134,7 @@ def _label_losses(
     targets: SoftTargets,
     group: SoftTargets,
     chunk_size: int | None,
-    reduction: Literal["mean", "none"],
+    reduction: Reduced,
 ) -> Tensor:
     """ℓ of labels y against labels that hold them, from the group's class counts n.
 
@@ -158,7 +157,7 @@ def _label_losses(
         scores = torch.add(offset, logits.to(dtype), alpha=sharpness / temperature)
         own_logs = log_counts[label]
         losses = F.cross_entropy(scores, label, reduction=reduction)
-        return losses + (own_logs.mean() if reduction == "mean" else own_logs)
+        return losses + reduced(own_logs, reduction)
     own_offset = None if shift is None else -shift[label]
     kernel = LogSumExp(sharpness / temperature, None, None, targets.classes, None, offset, own_offset)
     kernel.chunk_size = chunk_size
@@ -180,7 +179,7 @@ def _product_losses(
     log_noise: Tensor | None,
     group: SoftTargets,
     own: Place,
-    reduction: Literal["mean", "none"],
+    reduction: Reduced,
 ) -> Tensor:
     """ℓ against a group that holds the rows' own targets, by one product."""
     rows = group.foreground(at_least_float32(logits.dtype))

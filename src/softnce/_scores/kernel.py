@@ -20,6 +20,8 @@ CACHED = 1 << 17
 MATRICES = 3
 """Matrices of a block's rows × candidates that exist at once."""
 _budget = 1 << 30
+Reduced = Literal["mean", "none"]
+"""What is wanted of the rows' losses: their mean, or all of them."""
 
 
 def set_memory_budget(num_bytes: int) -> None:
@@ -41,6 +43,11 @@ def blocks(rows: int, width: int, device: torch.device, chunk_size: int | None) 
         scores = CACHED if device.type == "cpu" else _budget // (4 * MATRICES)
         chunk_size = max(1, scores // max(1, width))
     return [slice(start, min(start + chunk_size, rows)) for start in range(0, rows, chunk_size)]
+
+
+def reduced(losses: Tensor, reduction: Reduced) -> Tensor:
+    """The mean of losses (N,), or the losses."""
+    return losses.mean() if reduction == "mean" else losses
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -84,9 +91,7 @@ class Kernel(ABC):
     def of(cls, tensors: Sequence[Tensor | None], numbers: Sequence[float]) -> Self: ...
 
 
-def evaluate(
-    logits: Tensor, kernel: Kernel, counted: Tensor | None = None, reduction: Literal["mean", "none"] = "none"
-) -> Tensor:
+def evaluate(logits: Tensor, kernel: Kernel, counted: Tensor | None = None, reduction: Reduced = "none") -> Tensor:
     """The losses (N,) of logits (N, K), or their mean, which is for kernels that keep the gradient.
 
     Rows that are not ``counted`` (N,) are zeros, whatever they hold.

@@ -1,7 +1,6 @@
 """Class scores from logits (N, K): the usual case, all scores at hand."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from torch import Tensor
 
@@ -9,7 +8,7 @@ from softnce._rows import Place, rows_of_logits, rows_of_targets
 from softnce._scores.arithmetic import expected
 from softnce._scores.classes import class_scores, cross_entropy
 from softnce._scores.geometric import contrast
-from softnce._scores.kernel import blank
+from softnce._scores.kernel import Reduced, blank
 from softnce._scores.others import Others
 from softnce.targets import SoftTargets
 
@@ -42,7 +41,7 @@ class Logits:
         own: Place | None,
         remove_accidental_hits: bool,
         chunk_size: int | None,
-        reduction: Literal["mean", "none"],
+        reduction: Reduced,
     ) -> Tensor:
         """See :func:`softnce._scores.geometric.contrast`."""
         return contrast(
@@ -56,7 +55,7 @@ class Logits:
         targets: SoftTargets,
         others: Others,
         chunk_size: int | None,
-        reduction: Literal["mean", "none"],
+        reduction: Reduced,
     ) -> Tensor:
         """See :func:`softnce._scores.arithmetic.expected`."""
         return expected(self.rows, temperature, log_noise, targets, others.counts(), others.held, chunk_size, reduction)

@@ -7,7 +7,6 @@ have in common cancels, so a shared label smoothing needs no sum over the classe
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from softnce._precision import at_least_float32, full_precision
 from softnce._rows import Place, as_positions, check_table, rows_of_targets
 from softnce._scores.arithmetic import expected, log_counts
 from softnce._scores.classes import class_scores, cross_entropy
-from softnce._scores.kernel import blank
+from softnce._scores.kernel import Reduced, blank, reduced
 from softnce._scores.others import Others
 from softnce.targets._background import is_zero
 from softnce.targets._equality import numbered
@@ -67,7 +66,7 @@ class Table:
         own: Place | None = None,
         remove_accidental_hits: bool = False,
         chunk_size: int | None = None,
-        reduction: Literal["mean", "none"] = "none",
+        reduction: Reduced = "none",
     ) -> Tensor:
         """ℓ of every row, (N,), or their mean; arguments as in :func:`softnce._scores.geometric.contrast`.
 
@@ -82,7 +81,7 @@ class Table:
                 mine = _mixed_embeddings(self.table, [targets], dtype, self.sparse, self.cosine)
                 zeros = (z / temperature * mine)[:, :0].sum(1)
                 zeros = zeros if self.bias is None else zeros + self.bias[:0].sum()
-                return zeros.mean() if reduction == "mean" else zeros
+                return reduced(zeros, reduction)
             own = None if own is None else as_positions(own, z.device)
             shared = all(targets.shares_background(group) for group in groups)
             if self.sparse and not shared:
@@ -124,7 +123,7 @@ class Table:
                 ]
                 total = torch.cat(parts)
             losses = torch.logaddexp(total, total.new_zeros(()))
-            return losses.mean() if reduction == "mean" else losses
+            return reduced(losses, reduction)
 
     def expected(
         self,
@@ -133,7 +132,7 @@ class Table:
         targets: SoftTargets,
         others: Others,
         chunk_size: int | None,
-        reduction: Literal["mean", "none"],
+        reduction: Reduced,
     ) -> Tensor:
         """ℓ of every row, (N,), or their mean, see :mod:`softnce._scores.arithmetic`, from the classes that occur.
 
@@ -159,7 +158,7 @@ class Table:
                 mine = _mixed_embeddings(self.table, [targets], dtype, self.sparse, self.cosine)
                 zeros = (z / temperature * mine)[:, :0].sum(1)
                 zeros = zeros if self.bias is None else zeros + self.bias[:0].sum()
-                return zeros.mean() if reduction == "mean" else zeros
+                return reduced(zeros, reduction)
             z = z / temperature
             rows = F.embedding(torch.cat([m.classes.flatten() for m in members]), self.table, sparse=self.sparse)
             rows = F.normalize(rows.to(dtype), dim=1) if self.cosine else rows.to(dtype)
@@ -189,7 +188,7 @@ class Table:
                 ])  # fmt: skip
             gap = rest[:, None] - own
             losses = (targets.pair_weight(dtype) * F.softplus(gap, threshold=50)).sum(1)
-            return losses.mean() if reduction == "mean" else losses
+            return reduced(losses, reduction)
 
     def _shift(
         self, classes: Tensor, temperature: float | Tensor, log_noise: Tensor | None, dtype: torch.dtype

@@ -99,6 +99,38 @@ def test_findings_of_a_finished_study():
     assert found["fine-tuning-expected"].verdict == "beyond"
 
 
+def test_the_advice_names_what_is_not_behind():
+    (advised,) = findings.choices(done(SMALL, {"soft-target-info-nce": -0.02}))
+    assert advised.use == "`NLL` or `SoftTargetCrossEntropy` or `ExpectedInfoNCE`"
+    assert "`ExpectedInfoNCE` +0.00 [+0.00, +0.00], `SoftTargetInfoNCE` −2.00 [−2.00, −2.00]" in advised.measured
+    assert findings.choices(done(replace(SMALL, seeds=1, image_seeds=1))) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"texts": (), "epochs": (), "image_epochs": 0}, r"texts: got \[\], need a data set of sentences"),
+        ({"texts": ("banking77",)}, r"epochs: got \[2, 1\], need one number for each of \['banking77'\]"),
+    ],
+)
+def test_a_study_of_nothing_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Config(**wrong)
+
+
+def test_text_may_be_omitted():
+    assert {run.recipe for run in runs(Config(texts=(), epochs=()))} == {IMAGES}
+
+
+def test_the_precision_is_the_runs(monkeypatch, tmp_path):
+    (tmp_path / "intents").mkdir()
+    monkeypatch.setenv("SOFTNCE_DATA", str(tmp_path))
+    run = runs(Config())[0]
+    assert recipe_of(run).compute.precision == "bf16"
+    assert recipe_of(replace(run, precision="32")).compute.precision == "32"
+    assert "precision" not in to_mapping(replace(run, precision="32"))  # runs that were saved before keep their ids
+
+
 def test_the_miniature_shows_ours_and_the_papers_figures():
     rows = [r for r in done(SMALL, {"nll": 0.01}) if r.config["recipe"] == "banking77"]
     picture, top1, top5 = page.miniature(rows)
@@ -138,7 +170,7 @@ def test_one_row_has_a_page():
 
 @pytest.mark.slow
 def test_images_are_fine_tuned_and_their_features_too(coloured_images, tmp_path, monkeypatch):
-    """Forty images per class, two fifths of them are used."""
+    """Forty images per class, a third of them are used."""
     pytest.importorskip("timm")
     coloured_images(160, classes=4)
     monkeypatch.setenv("HOME", str(tmp_path))  # features are cached there

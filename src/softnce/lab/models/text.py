@@ -108,12 +108,13 @@ def _attention(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options
         )
-    parts = zip(*(_by_length(of[0].transpose(0, 1), groups) for of in (query, key, value)), strict=True)
-    found = [
-        scaled_dot_product_attention(*(of.transpose(1, 2) for of in part), dropout_p=dropout, scale=scaling)
-        for part in parts
-    ]
-    return torch.cat([of.transpose(1, 2).flatten(0, 1) for of in found])[None], None
+    queries, keys, values = (_by_length(of[0].transpose(0, 1), groups) for of in (query, key, value))
+    found = []
+    for q, k, v in zip(queries, keys, values, strict=True):  # (n, length, heads, d)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        attended = scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
+        found.append(attended.transpose(1, 2).flatten(0, 1))
+    return torch.cat(found)[None], None
 
 
 AttentionInterface.register(ATTENTION, _attention)

@@ -28,7 +28,9 @@ def build_network(recipe: AnyRecipe, num_classes: int, features: Sequence[int]) 
         from softnce.lab.models import images
 
         network = images.build_network(recipe.model, recipe.head, num_classes, recipe.data.image_size)
-        return network.to(memory_format=torch.channels_last) if recipe.compute.channels_last else network
+        if recipe.compute.channels_last:
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return network
     if isinstance(recipe, TextRecipe):
         from softnce.lab.models import text
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from softnce.lab.experiment.choices import Choice
 from softnce.lab.experiment.claims import (
     Finding,
     ahead,
@@ -16,6 +17,7 @@ from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import ECE, TOP1, Setting, chosen, tried
 from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.experiment.text import counted
+from softnce.lab.losses import LOSSES
 
 OURS, CE, DRAWN, EXPECTED = "soft-target-info-nce", "soft-ce", "soft-dist-info-nce", "expected-info-nce"
 DATA = {
@@ -69,6 +71,9 @@ class Part:
         """The loss of the highest mean top-1 on the test split."""
         means = {name: setting.mean(TOP1) for name, setting in self.losses.items()}
         return max(means.items(), key=lambda item: item[1].mean, default=None)
+
+    def seeds(self, loss: str) -> int:
+        return len(self.losses[loss]) if loss in self.losses else 0
 
     def minus(self, loss: str, other: str, value: Value = TOP1) -> Estimate | None:
         """A loss minus another, paired by seed; None where one of them was not trained."""
@@ -134,3 +139,25 @@ def _claims(part: Part) -> dict[str, Finding]:
             drawn from soft targets, {signed(leads[OURS])} against soft target InfoNCE"""
         found["fine-tuning-expected"] = Finding(text, part.on, "beyond")
     return found
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    """The losses that are not behind the best one on any data set."""
+    compared = ("nll", CE, EXPECTED, OURS)
+    found = [part for part in parts(rows) if part.decides and all(part.seeds(loss) > 1 for loss in compared)]
+    if not found:
+        return []
+    behind = set()
+    for part in found:
+        best = max(compared, key=lambda loss: part.losses[loss].mean(TOP1).mean)
+        gaps = {loss: part.minus(loss, best) for loss in compared if loss != best}
+        behind |= {loss for loss, gap in gaps.items() if gap and gap.high < 0}
+    use = " or ".join(f"`{LOSSES[loss].name}`" for loss in compared if loss not in behind)
+    said = []
+    for part in found:
+        nll, ce = (part.losses[loss].mean(TOP1).spread(2) for loss in ("nll", CE))
+        gaps_said = ", ".join(
+            f"`{LOSSES[loss].name}` {signed(part.from_cross_entropy()[loss])}" for loss in (EXPECTED, OURS)
+        )
+        said.append(f"{part.on}: top-1 `NLL` {nll}, `{LOSSES[CE].name}` {ce}; from the latter {gaps_said}")
+    return [Choice("labels, smoothed, MixUp", "a pre-trained network, fine-tuned", use or "`NLL`", "; ".join(said))]

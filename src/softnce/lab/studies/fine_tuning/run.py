@@ -32,11 +32,11 @@ ORDER = (*FIRST, *(loss for loss in LOSSES if loss not in FIRST))
 class Config(StudyConfig):
     seeds: int = option(5, "number of seeds for text; a seed fixes initial weights of the head, batches and mixing")
     texts: tuple[TextSet, ...] = option(("banking77", "clinc150"), "data sets of sentences, in order; [] omits text")
+    epochs: tuple[int, ...] = option((2, 1), "passes over the training part of each of these, in their order", least=1)
     heads: tuple[HeadKind, ...] = option(("linear", "mlp"), "heads for text: one layer, three layers", fewest=1)
-    epochs: int = option(2, "passes over the training set, for text", least=1)
     precision: Precision = option("bf16", "of the text encoder in training; bf16: mixed, needs a recent processor")
     batch: int = option(64, "sentences per batch", least=2)
-    rates: tuple[float, ...] = option((1e-3, 2e-3), "learning rates tried for text", above=0, fewest=1)
+    rates: tuple[float, ...] = option((1e-3, 5e-4), "learning rates tried for text, in this order", above=0, fewest=1)
     image_epochs: int = option(3, "passes over the training images; 0 omits this part", least=0)
     image_batch: int = option(128, "images per batch", least=2)
     image_rates: tuple[float, ...] = option((1e-3, 3e-3), "learning rates tried for images", above=0, fewest=1)
@@ -46,10 +46,14 @@ class Config(StudyConfig):
         super().__post_init__()
         if not (self.texts or self.image_epochs):
             raise ValueError("texts: got [], need a data set of sentences where image_epochs is 0")
+        if len(self.texts) != len(self.epochs):
+            raise ValueError(f"epochs: got {list(self.epochs)}, need one number for each of {list(self.texts)}")
 
 
 PRESETS = {
-    "quick": Config(seeds=1, texts=("requests",), heads=("linear",), batch=8, epochs=1, rates=(1e-3,), image_epochs=0),
+    "quick": Config(
+        seeds=1, texts=("requests",), heads=("linear",), batch=8, epochs=(1,), rates=(1e-3,), image_epochs=0
+    ),
     "paper": Config(),
 }
 
@@ -94,10 +98,8 @@ def parts(config: Config) -> list[Part]:
     found = []
     for kind in config.heads:
         head = Head(kind, hidden=512)
-        for name in config.texts:
-            template = Run(
-                name, Loss(), TEXT_TARGETS, head, config.batch, config.epochs, precision=config.precision
-            )  # fmt: skip
+        for name, epochs in zip(config.texts, config.epochs, strict=True):
+            template = Run(name, Loss(), TEXT_TARGETS, head, config.batch, epochs, precision=config.precision)
             settings = [replace(template, loss=Loss(loss), targets=targets_for(loss, TEXT_TARGETS)) for loss in ORDER]
             found.append(Part(settings, config.rates, seeds))
     if config.image_epochs:

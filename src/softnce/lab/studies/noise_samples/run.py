@@ -63,7 +63,9 @@ class Config(StudyConfig):
         6, "passes of longer trainings at the largest batch size, with cross-entropy and candidates from the batch"
     )
     longer_seeds: int = option(20, "number of seeds of these; 0 omits them", least=0)
-    longer_rates: tuple[float, ...] = option((3e-3, 1e-2, 3e-2), "learning rates tried for these", above=0, fewest=1)
+    longer_rates: tuple[float, ...] = option(
+        (1e-3, 3e-3, 1e-2, 3e-2), "learning rates tried for these", above=0, fewest=1
+    )
     hidden: int = option(256, "width of the head's hidden layers", least=1)
     rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "learning rates tried", above=0, fewest=1)
     large_rates: tuple[float, ...] = option(
