@@ -29,9 +29,9 @@ from softnce.lab.studies.fine_tuning.run import (
 SMALL = Config(seeds=2, image_seeds=2, rates=(1e-3, 2e-3), image_rates=(1e-3,))
 
 
-def row(run: Run, top1: float, ece: float = 0.1, held_out: float | None = None) -> Row:
+def row(run: Run, top1: float, ece: float = 0.1, held_out: float | None = None, nll: float = 1.0) -> Row:
     test = {"top1": top1, "top5": (1 + top1) / 2, "ece": ece, "nll": 1.0}
-    return Row("", to_mapping(run), {"held_out": {"top1": held_out or top1}, "test": test}, 1.0, "", {})
+    return Row("", to_mapping(run), {"held_out": {"top1": held_out or top1, "nll": nll}, "test": test}, 1.0, "", {})
 
 
 def done(config: Config, gains: dict[str, float] | None = None) -> list[Row]:
@@ -97,6 +97,15 @@ def test_findings_of_a_finished_study():
     assert found["fine-tuning-nll"].verdict == found["fine-tuning-soft-distribution"].verdict == "reproduced"
     assert found["fine-tuning-nll"].ours.startswith("+1.00 [+1.00, +1.00] points; ")
     assert found["fine-tuning-expected"].verdict == "beyond"
+
+
+def test_of_equally_accurate_rates_the_more_likely_one_is_chosen():
+    first = runs(SMALL)[0]
+    tried = [row(replace(first, lr=lr), 0.9, held_out=0.9, nll=nll) for lr, nll in ((1e-3, 0.4), (2e-3, 0.3))]
+    (part,) = findings.parts(tried)
+    assert part.losses[first.loss.name].lr == 2e-3
+    chosen = [run for run in follow_up(SMALL, tried) if run.loss == first.loss and run.seed == 1]
+    assert {run.lr for run in chosen} <= {2e-3}
 
 
 def test_the_advice_names_what_is_not_behind():

@@ -74,9 +74,9 @@ def by(
     return {key(runs[0].config): Setting(runs) for runs in found}
 
 
-def chosen(rows: Sequence[Row], searched: int = 1) -> list[Setting]:
+def chosen(rows: Sequence[Row], searched: int = 1, score: Callable[[Row], float] = search.top1) -> list[Setting]:
     """The settings whose search is finished, losses in the registry's order; see :func:`by`."""
-    found = by(search.setting_key, rows, searched=searched).values()
+    found = by(search.setting_key, rows, score, searched).values()
     return [setting for name in LOSSES for setting in found if setting.loss == name]
 
 

@@ -18,6 +18,7 @@ from softnce.lab.experiment.settings import ECE, TOP1, Setting, chosen, tried
 from softnce.lab.experiment.statistics import Estimate, signed
 from softnce.lab.experiment.text import counted
 from softnce.lab.losses import LOSSES
+from softnce.lab.studies.fine_tuning.run import held_out
 
 OURS, CE, DRAWN, EXPECTED = "soft-target-info-nce", "soft-ce", "soft-dist-info-nce", "expected-info-nce"
 DATA = {
@@ -103,9 +104,9 @@ def parts(rows: Sequence[Row]) -> list[Part]:
         if not tuned:
             continue
         config = tuned[0].config
-        frozen = chosen([row for row in group if row.config["frozen"]])
+        frozen = chosen([row for row in group if row.config["frozen"]], score=held_out)
         title = f"{DATA[config['recipe']]}, {HEADS[config['head']['kind']]}"
-        losses = {setting.loss: setting for setting in chosen(tuned)}
+        losses = {setting.loss: setting for setting in chosen(tuned, score=held_out)}
         found.append(
             Part(config["recipe"], title, losses, tried(tuned), frozen[0] if frozen else None, config["epochs"])
         )

@@ -12,6 +12,7 @@ from softnce.lab.report.losses import INTERVAL, Columns, cells, listed, points_p
 from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import LOSSES
 from softnce.lab.studies.fine_tuning.findings import CE, OURS, Part, parts
+from softnce.lab.studies.fine_tuning.run import IMAGES
 
 ORDER = -10
 COLUMNS: Columns = {
@@ -26,15 +27,18 @@ def section(rows: Sequence[Row]) -> Section:
         "Pre-trained networks, fine-tuned",
         " ".join(map(_summary, found)),
         [*miniature(rows), *details],
-        [
-            """Text: MiniLM (six layers, 384 wide), batches of 64, MixUp (0.8) of sentence embeddings, mixed precision
-            (bf16). Images: EfficientNet-Lite0 at 64 px on 15,300 of CIFAR-100's training images, batches of 128,
-            random crops of at least half the area, RandAugment, random erasing, MixUp (0.8) or CutMix (1.0). Both:
-            AdamW, layer-wise decay (0.65 for text, 0.85 for images), warm-up, cosine schedule; four of five batches
-            are mixed; labels smoothed by 0.1. NLL and InfoNCE are trained on labels. Held-out data, the same for every
-            run, select the learning rate (seed 0) and the epoch; the test split is only reported."""
-        ],
+        [_protocol(any(part.recipe == IMAGES for part in found))],
     )
+
+
+def _protocol(has_images: bool) -> str:
+    images = """ Images: EfficientNet-Lite0 at 64 px on 15,300 of CIFAR-100's training images, batches of 128, random
+        crops of at least half the area, RandAugment, random erasing, MixUp (0.8) or CutMix (1.0), layer-wise decay
+        0.85."""
+    return f"""Text: MiniLM (six layers, 384 wide), batches of 64, mixed precision (bf16), MixUp (0.8) of sentence
+        embeddings, layer-wise decay 0.65.{images if has_images else ""} AdamW, warm-up, cosine schedule; four of five
+        batches are mixed, labels smoothed by 0.1. NLL and InfoNCE are trained on labels. Held-out data, the same for
+        every run, select the learning rate (seed 0) and the epoch; the test split is only reported."""
 
 
 def miniature(rows: Sequence[Row]) -> list[Figure | Table]:
@@ -74,36 +78,43 @@ def _mark(gap: Estimate | None) -> str:
 
 
 def _picture(found: Sequence[Part]) -> Figure:
+    compared = {part.title: gaps for part in found if (gaps := part.from_cross_entropy())}
+    top1 = {loss: [float(figure) for figure in figures] for loss, (figures, _) in TABLES.items()}
+    papers = {
+        loss: [a - b for a, b in zip(figures, top1[CE], strict=True)] for loss, figures in top1.items() if loss != CE
+    }
+    shown = [gap for gaps in papers.values() for gap in gaps]
+    shown += [end for gaps in compared.values() for gap in gaps.values() for end in (gap.low, gap.high)]
+    y_range = (min(shown) - 0.2, max(shown) + 0.2)
+    level = Level("soft target cross-entropy", 0.0)
     panels = [
         Panel(
-            part.title,
+            title,
             "",
-            "top-1 minus soft CE (points)" if number == 0 else "",
+            "" if number else "top-1 minus soft CE (points)",
             [
                 *(
                     Points.of_loss(loss, [place], *band([gap]), size=7.5)
-                    for place, (loss, gap) in enumerate(part.from_cross_entropy().items())
+                    for place, (loss, gap) in enumerate(gaps.items())
                 ),
-                Level("soft target cross-entropy", 0.0),
+                level,
             ],
+            x_range=(-0.5, len(gaps) - 0.5),
+            y_range=y_range,
             hide_x=True,
         )
-        for number, part in enumerate(part for part in found if part.from_cross_entropy())
+        for number, (title, gaps) in enumerate(compared.items())
     ]
-    top1 = {loss: [float(figure) for figure in figures] for loss, (figures, _) in TABLES.items()}
-    paper = [
-        Points.of_loss(loss, list(range(len(DATA))), [a - b for a, b in zip(figures, top1[CE], strict=True)])
-        for loss, figures in top1.items()
-        if loss != CE
-    ]
+    places = list(range(len(DATA)))
     panels.append(
         Panel(
             "the paper",
             "",
             "",
-            [*paper, Level("soft target cross-entropy", 0.0)],
-            hide_x=True,
+            [*(Points.of_loss(loss, places, gaps) for loss, gaps in papers.items()), level],
             x_range=(-0.5, len(DATA) - 0.5),
+            y_range=y_range,
+            hide_x=True,
         )
     )
     return Figure(
