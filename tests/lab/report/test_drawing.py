@@ -28,4 +28,11 @@ def test_log_axes_have_plain_numbers_where_they_are_short():
 
     assert {"1", "10", "100", "1,000"} <= set(ticks(1, 1000))
     assert {"50", "100", "200"} <= set(ticks(50, 300))
+    assert {"0.0005", "0.001"} <= set(ticks(5e-4, 1e-3))
     assert any("10^{-6}" in text for text in ticks(1e-8, 1e-2))
+
+
+def test_places_without_a_panel_are_empty():
+    panels = [Panel(str(n), "", "", [Line("", [0, 1], [0, 1])]) for n in range(4)]
+    canvas = drawing.draw(Figure("toy", "", panels, columns=3))
+    assert [ax.axison for ax in canvas.axes] == [True] * 4 + [False] * 2

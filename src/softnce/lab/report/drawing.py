@@ -21,11 +21,11 @@ def draw(figure: Figure) -> Any:
         rows, columns = figure.grid
         width, height = figure.panel_size
         canvas = Canvas(figsize=(width * columns, height * rows + 0.35), layout="constrained")
-        axes = canvas.subplots(rows, columns, squeeze=False).flat
+        axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
         legend: dict[str, Any] = {}
         for ax, panel in zip(axes, figure.panels, strict=False):
             _draw_panel(ax, panel, legend)
-        for ax in list(axes)[len(figure.panels) :]:
+        for ax in axes[len(figure.panels) :]:
             ax.set_axis_off()
         if legend:
             inches = 0.6 + 0.075 * max(len(name) for name in legend)  # of the widest entry
@@ -118,8 +118,9 @@ def _plain_ticks(axis: Any, low: float, high: float) -> None:
     """1, 10, 100 in place of powers where the numbers are short, with 2 and 5 between if two decades are not there."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    if low >= 5e-3 and high < 1e6:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,)))
+    is_narrow = high < 30 * low
+    if low >= (1e-4 if is_narrow else 5e-3) and high < 1e6:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if is_narrow else (1,)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axis.set_minor_formatter(NullFormatter())
 
