@@ -22,6 +22,7 @@ from softnce.lab.data.batches import Batch
 from softnce.lab.experiment.memory import peak_of
 from softnce.lab.experiment.table import Table
 from softnce.lab.losses import build_loss
+from softnce.lab.malloc import keep_freed_memory
 from softnce.lab.optimiser import build_optimiser, parameter_groups
 from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe
 from softnce.lab.seeds import borrowed_generators, start_generators
@@ -56,6 +57,7 @@ def measure(recipe: AnyRecipe, config: Config) -> Table:
     """Milliseconds per sample, share of an update and peak memory of every part."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    keep_freed_memory()  # as in training
     if isinstance(recipe, Recipe):
         sample, parts = "image", _image_parts(recipe, config)
     elif isinstance(recipe, TextRecipe):

@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 from softnce.lab import recipes
 from softnce.lab.atomic import why, write_text
 from softnce.lab.data.module import TrainingData
+from softnce.lab.malloc import keep_freed_memory
 from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe
 from softnce.lab.recipes.resuming import changes
 from softnce.lab.train.build import build
@@ -68,6 +69,8 @@ class Prepared:
 
     def fit(self) -> dict[str, Any]:
         """Train; metrics of the best and of the last epoch."""
+        if self.machine.accelerator == "cpu":
+            keep_freed_memory()
         return fit(
             self.classifier,
             self.data,
