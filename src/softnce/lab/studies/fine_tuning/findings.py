@@ -16,7 +16,7 @@ from softnce.lab.experiment.comparison import Value, alike, for_other_samples, l
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import ECE, TOP1, Setting, chosen, tried
 from softnce.lab.experiment.statistics import Estimate, signed
-from softnce.lab.experiment.text import counted
+from softnce.lab.experiment.text import counted, minus
 from softnce.lab.losses import LOSSES
 from softnce.lab.studies.fine_tuning.run import held_out
 
@@ -28,6 +28,8 @@ DATA = {
     "requests": "generated requests",
 }
 """Names of the data sets, in the order of the page."""
+CALLED = {loss: f"`{kind.name}`" for loss, kind in LOSSES.items()}
+"""How each loss is written in code."""
 HEADS = {"linear": "linear head", "mlp": "head of three layers"}
 PUBLISHED = {"banking77": 93.66, "clinc150": 96.93}
 """Top-1 of fine-tuned BERT (Casanueva et al., 2020, Efficient Intent Detection with Dual Sentence Encoders)."""
@@ -136,29 +138,42 @@ def _claims(part: Part) -> dict[str, Finding]:
         found["fine-tuning-calibration"] = Finding(text, part.on, ahead(-gap))
     leads = {other: gap for other in (CE, DRAWN, OURS) if (gap := part.minus(EXPECTED, other))}
     if len(leads) == 3:
-        text = f"""{signed(leads[CE])} points against soft target cross-entropy, {signed(leads[DRAWN])} against labels
-            drawn from soft targets, {signed(leads[OURS])} against soft target InfoNCE"""
+        drawn, ours = (minus(f"{leads[other].mean:+.2f}") for other in (DRAWN, OURS))
+        text = f"""{signed(leads[CE])} points against soft target cross-entropy, {drawn} against labels drawn from
+            soft targets, {ours} against soft target InfoNCE"""
         found["fine-tuning-expected"] = Finding(text, part.on, "beyond")
     return found
 
 
 def choices(rows: Sequence[Row]) -> list[Choice]:
-    """The losses that are not behind the best one on any data set."""
-    compared = ("nll", CE, EXPECTED, OURS)
-    found = [part for part in parts(rows) if part.decides and all(part.seeds(loss) > 1 for loss in compared)]
+    """Labels or soft targets, and which loss for soft targets: what is not behind on any data set."""
+    soft = (CE, EXPECTED, OURS)
+    found = [part for part in parts(rows) if part.decides and all(part.seeds(loss) > 1 for loss in ("nll", *soft))]
     if not found:
         return []
+    setting = "a pre-trained network, fine-tuned for a few epochs"
+    hard = [
+        f"{part.on}: top-1 `NLL` {part.losses['nll'].mean(TOP1).spread(2)}, minus {CALLED[CE]} on smoothed and mixed "
+        f"labels {signed(part.losses['nll'].minus(part.losses[CE], TOP1))}"
+        for part in found
+    ]
+    mixed = [f"{part.on}: top-1 {CALLED[CE]} {part.losses[CE].mean(TOP1).spread(2)}, {_gaps(part)}" for part in found]
+    return [
+        Choice("labels", setting, _not_behind(found, ("nll", CE)), "; ".join(hard)),
+        Choice("smoothed labels, MixUp, CutMix", setting, _not_behind(found, soft), "; ".join(mixed)),
+    ]
+
+
+def _gaps(part: Part) -> str:
+    gaps = part.from_cross_entropy()
+    return "from it " + ", ".join(f"{CALLED[loss]} {signed(gaps[loss])}" for loss in (EXPECTED, OURS))
+
+
+def _not_behind(found: Sequence[Part], compared: Sequence[str]) -> str:
+    """The losses that are not behind the best of those compared on any data set."""
     behind = set()
     for part in found:
         best = max(compared, key=lambda loss: part.losses[loss].mean(TOP1).mean)
-        gaps = {loss: part.minus(loss, best) for loss in compared if loss != best}
-        behind |= {loss for loss, gap in gaps.items() if gap and gap.high < 0}
-    use = " or ".join(f"`{LOSSES[loss].name}`" for loss in compared if loss not in behind)
-    said = []
-    for part in found:
-        nll, ce = (part.losses[loss].mean(TOP1).spread(2) for loss in ("nll", CE))
-        gaps_said = ", ".join(
-            f"`{LOSSES[loss].name}` {signed(part.from_cross_entropy()[loss])}" for loss in (EXPECTED, OURS)
-        )
-        said.append(f"{part.on}: top-1 `NLL` {nll}, `{LOSSES[CE].name}` {ce}; from the latter {gaps_said}")
-    return [Choice("labels, smoothed, MixUp", "a pre-trained network, fine-tuned", use or "`NLL`", "; ".join(said))]
+        behind |= {loss for loss in compared if part.losses[loss].minus(part.losses[best], TOP1).high < 0}
+    use = " or ".join(CALLED[loss] for loss in compared if loss not in behind)
+    return use or "no loss is best on all data sets: compare them on yours"

@@ -1,12 +1,13 @@
 """Fine-tuned networks: the paper's Tables 1 and 2 in miniature, then the details of each data set."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from softnce.lab.experiment.comparison import Value, nats
 from softnce.lab.experiment.paper import DATA, TABLES
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import ECE, TOP1, TOP5
-from softnce.lab.experiment.statistics import Estimate, signed
+from softnce.lab.experiment.statistics import Estimate, estimate, signed
 from softnce.lab.report.charts import Figure, Level, Panel, Points, band
 from softnce.lab.report.losses import INTERVAL, Columns, cells, listed, points_panel, search_panel
 from softnce.lab.report.page import Section, Table
@@ -18,6 +19,8 @@ ORDER = -10
 COLUMNS: Columns = {
     "top-1 (%)": (TOP1, 2), "top-5 (%)": (TOP5, 2), "ECE (%)": (ECE, 2), "NLL (nats)": (nats("nll"), 3)
 }  # fmt: skip
+COLUMNS_OF_PICTURE = len(DATA)
+"""Panels per row: the paper's data sets fill one."""
 
 
 def section(rows: Sequence[Row]) -> Section:
@@ -78,52 +81,57 @@ def _mark(gap: Estimate | None) -> str:
 
 
 def _picture(found: Sequence[Part]) -> Figure:
-    compared = {part.title: gaps for part in found if (gaps := part.from_cross_entropy())}
+    """Ours and the paper's data sets, a panel each, on one scale but for our images; every loss has its place."""
     top1 = {loss: [float(figure) for figure in figures] for loss, (figures, _) in TABLES.items()}
     papers = {
-        loss: [a - b for a, b in zip(figures, top1[CE], strict=True)] for loss, figures in top1.items() if loss != CE
+        f"the paper, {data}": {
+            loss: estimate([of[number] - top1[CE][number]]) for loss, of in top1.items() if loss != CE
+        }
+        for number, data in enumerate(DATA)
     }
-    shown = [gap for gaps in papers.values() for gap in gaps]
-    shown += [end for gaps in compared.values() for gap in gaps.values() for end in (gap.low, gap.high)]
-    y_range = (min(shown) - 0.2, max(shown) + 0.2)
-    level = Level("soft target cross-entropy", 0.0)
-    panels = [
-        Panel(
-            title,
-            "",
-            "" if number else "top-1 minus soft CE (points)",
-            [
-                *(
-                    Points.of_loss(loss, [place], *band([gap]), size=7.5)
-                    for place, (loss, gap) in enumerate(gaps.items())
-                ),
-                level,
-            ],
-            x_range=(-0.5, len(gaps) - 0.5),
-            y_range=y_range,
-            hide_x=True,
-        )
-        for number, (title, gaps) in enumerate(compared.items())
-    ]
-    places = list(range(len(DATA)))
-    panels.append(
-        Panel(
-            "the paper",
-            "",
-            "",
-            [*(Points.of_loss(loss, places, gaps) for loss, gaps in papers.items()), level],
-            x_range=(-0.5, len(DATA) - 0.5),
-            y_range=y_range,
-            hide_x=True,
-        )
+    images, texts = (
+        {
+            part.title: gaps
+            for part in found
+            if (part.recipe == IMAGES) == is_image and (gaps := part.from_cross_entropy())
+        }
+        for is_image in (True, False)
     )
+    scales = dict.fromkeys(texts | papers, _scale([*texts.values(), *papers.values()]))
+    scales |= {title: _scale([gaps]) for title, gaps in images.items()}
     return Figure(
         "miniature",
         f"""Table 1 in one picture: top-1 of each loss minus that of soft target cross-entropy, in points. Ours: paired
-        by seed, with 95 % intervals where there are several seeds. The paper, from left to right: {", ".join(DATA)}; it
-        gives no intervals.""",
-        panels,
-        columns=min(3, len(panels)),
+        by seed, with 95 % intervals where there are several seeds{"; images have their own scale" if images else ""}.
+        The paper gives no intervals.""",
+        [
+            _gaps_panel(title, gaps, scales[title], is_first=number % COLUMNS_OF_PICTURE == 0)
+            for number, (title, gaps) in enumerate((texts | images | papers).items())
+        ],
+        columns=COLUMNS_OF_PICTURE,
+    )
+
+
+def _scale(shown: Sequence[Mapping[str, Estimate]]) -> tuple[float, float]:
+    """A range of y that holds all intervals, and 0."""
+    ends = [0.0, *(end for gaps in shown for gap in gaps.values() for end in (gap.low, gap.high))]
+    margin = 0.05 * (max(ends) - min(ends))
+    return min(ends) - margin, max(ends) + margin
+
+
+def _gaps_panel(title: str, gaps: Mapping[str, Estimate], scale: tuple[float, float], is_first: bool) -> Panel:
+    places = [loss for loss in LOSSES if loss != CE]
+    return Panel(
+        title,
+        "",
+        "top-1 minus soft CE (points)" if is_first else "",
+        [
+            *(Points.of_loss(loss, [places.index(loss)], *band([gap]), size=7.5) for loss, gap in gaps.items()),
+            Level("soft target cross-entropy", 0.0),
+        ],
+        x_range=(-0.5, len(places) - 0.5),
+        y_range=scale,
+        hide_x=True,
     )
 
 
@@ -161,11 +169,12 @@ def _table(part: Part) -> Table:
 def _figure(part: Part) -> Figure:
     means = {name: of.mean(TOP1) for name, of in part.losses.items()}
     test = points_panel("test", "top-1 (%)", means)
+    levels = []
     if part.published is not None:
-        test = Panel(
-            test.title, "", test.y_label, [*test.marks, Level("BERT, published", part.published)],
-            hide_x=True, x_range=test.x_range,
-        )  # fmt: skip
+        levels.append(Level("BERT, published", part.published))
+    if part.frozen is not None:
+        levels.append(Level("head on frozen features", part.frozen.mean(TOP1).mean))
+    test = replace(test, marks=[*test.marks, *levels])
     return Figure(
         f"{part.recipe}-{part.title.split()[-1]}",
         f"""{part.title}. Left: test accuracy, mean and 95 % interval. Right: the search for the learning rate, held-out
