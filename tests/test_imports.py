@@ -41,8 +41,9 @@ LAYERS = {
     "atomic": "",
     "stored": "",
     "cores": "",
+    "malloc": "",
 }
-GROUND = "configuration targets scores seeds atomic stored cores"
+GROUND = "configuration targets scores seeds atomic stored cores malloc"
 
 
 @cache
