@@ -11,7 +11,7 @@ def keep_freed_memory() -> None:
     """Tell glibc's malloc to return nothing to the system while this process lives; elsewhere, do nothing.
 
     By default large blocks go back when they are freed, and the system clears them again, page by page, when the next
-    step asks for as much: up to a third of the time of a convolutional network on a CPU.
+    step asks for as much: a fifth of the time of a convolutional network on a CPU (docs/training.md).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
