@@ -207,6 +207,14 @@ def test_fit_temperature_stops_at_its_limits():
     assert fit_temperature(separable, torch.tensor([1, 0])) == 1e3
 
 
+@pytest.mark.parametrize("logits", [torch.zeros(5, 3), torch.arange(5.0)[:, None].expand(5, 3), torch.zeros(5, 1)])
+def test_fit_temperature_changes_nothing_where_every_temperature_is_equally_good(logits):
+    labels = torch.arange(5) % logits.shape[1]
+    assert fit_temperature(logits, labels) == 1
+    assert fit_temperature(logits, labels, limits=(2.0, 3.0)) == 2
+    assert fit_temperature(logits, labels, limits=(0.2, 0.3)) == 0.3
+
+
 @pytest.mark.slow
 def test_meter_gathers_over_processes():
     logits, targets = problem(10, 3, False, 7)

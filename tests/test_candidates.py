@@ -6,6 +6,7 @@ from reference import contrast as slow_contrast
 from softnce import (
     BatchCandidates,
     ClassCandidates,
+    ExpectedInfoNCE,
     QueueCandidates,
     SampledCandidates,
     SoftTargetInfoNCE,
@@ -50,6 +51,14 @@ def test_a_queue_takes_batches_of_any_form_and_smoothing() -> None:
         loss(logits, batch(seed, kind=kind))
     expected = torch.cat([batch(seed, kind=kind).dense(torch.float64) for seed, kind in enumerate(kinds)])
     torch.testing.assert_close(loss.candidates.held.dense(torch.float64), expected)
+
+
+def test_targets_cannot_be_added_to_candidates() -> None:
+    for add in (lambda a, b: a + b, lambda a, b: b + a):
+        with pytest.raises(TypeError, match="SoftTargets cannot be added to other candidates: pass candidates="):
+            add(BatchCandidates(), batch(0))
+    with pytest.raises(TypeError, match="unsupported operand"):
+        BatchCandidates() + 3
 
 
 def test_a_queue_is_not_touched_in_eval() -> None:
@@ -119,6 +128,14 @@ def test_a_smaller_queue_keeps_the_latest_of_a_saved_one() -> None:
     small.load_state_dict(large.state_dict())
     torch.testing.assert_close(small.held.dense(), batch(0, n=5).dense()[-3:])
     assert QueueCandidates(3)
+
+
+def test_with_vertices_expected_info_nce_counts_the_drawn_label_twice() -> None:
+    """Not cross-entropy, which soft target InfoNCE is (test_identities)."""
+    logits, targets = torch.randn(5, K, dtype=torch.float64), batch(0).dense(torch.float64)
+    ratio = logits.exp().sum(1, keepdim=True) / logits.exp()
+    expected = (targets * torch.log1p(ratio)).sum(1).mean()
+    torch.testing.assert_close(ExpectedInfoNCE(candidates=ClassCandidates())(logits, targets), expected)
 
 
 def test_vertices_smoothed_as_the_labels_hold_the_own_target_once() -> None:

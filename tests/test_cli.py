@@ -53,6 +53,9 @@ assert not {{"lightning", "matplotlib", "timm", "torchvision", "transformers"}} 
     ("words", "message"),
     [
         (["stdy"], "softnce: unknown command 'stdy'; did you mean 'study'?"),
+        (["foo"], "softnce: unknown command 'foo'; `softnce --help` lists the commands"),
+        (["recipes", "foo"], "softnce recipes: no recipe 'foo'; `softnce recipes` lists them"),
+        (["predict", "x", "y", "--zzz", "3"], "softnce predict: unknown option --zzz\n"),
         (["Train"], "softnce: unknown command 'Train'; did you mean 'train'?"),
         (["study", "densty"], "softnce study: unknown study 'densty'; did you mean 'density'?"),
         (["study", "lst"], "softnce study: unknown study 'lst'; did you mean 'list'?"),

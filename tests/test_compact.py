@@ -94,6 +94,15 @@ def test_if_every_row_is_ignored_or_there_is_none_one_class_is_left() -> None:
         assert (len(small), small.num_classes) == (len(labels), 1)
 
 
+def test_ignored_dense_rows_are_rows_too() -> None:
+    rows = SoftTargets.from_labels([3, -100, 5], K).to_dense()
+    classes, small = rows.compact()
+    assert classes.tolist() == [3, 5]
+    assert small.unmasked_dense().sum(1).tolist() == [1, 1, 1]
+    loss = functional.soft_distribution_info_nce(torch.randn(3, 2), small)
+    assert loss.isfinite()
+
+
 @pytest.mark.parametrize(
     ("targets", "other", "message"),
     [

@@ -41,6 +41,7 @@ LOSSES = {
     "expected, queue": lambda: ExpectedInfoNCE(candidates=BatchCandidates() + QueueCandidates(7)),
     "cross-entropy": lambda: SoftTargetCrossEntropy(),
     "learned temperature": lambda: SoftTargetInfoNCE(temperature=nn.Parameter(torch.tensor(0.7).double())),
+    "learned temperature of shape (1,)": lambda: SoftTargetInfoNCE(temperature=nn.Parameter(torch.ones(1).double())),
 }
 KINDS = ("labels", "ignored", "mixed", "spread", "dense")
 
@@ -151,6 +152,12 @@ def accumulate(rank: int, world: int, sharded: bool) -> list[float]:
     return torch.cat([g.flatten() for g in gradients]).tolist()
 
 
+def smoothed_on_all_but_the_first(rank: int) -> SoftTargets:
+    """Targets without smoothing know no ξ."""
+    targets = SoftTargets.from_labels(torch.tensor([rank, 0]), K)
+    return targets if rank == 0 else targets.smooth(0.3, noise.from_counts(torch.arange(1, K + 1)))
+
+
 def every_case(rank: int) -> dict:
     dist.init_process_group("gloo")
     world = dist.get_world_size()
@@ -197,6 +204,7 @@ def every_case(rank: int) -> dict:
     pairs = [dist.new_group([r, r + 1]) for r in range(0, world, 2)]
     value = SoftTargetInfoNCE(process_group=pairs[rank // 2])(model(x[rows]), targets[rows])
     found["group"] = value.item()
+    found["background"] = gather_targets(smoothed_on_all_but_the_first(rank))[0].dense().tolist()
     mismatch = make_targets("labels", 2, K + rank, torch.Generator())
     with pytest.raises(ValueError, match="different numbers of classes"):
         gather_targets(mismatch)
@@ -278,6 +286,12 @@ def test_accumulation_and_sharding_equal_one_process(processes: list[dict], way:
     for rank in range(world):
         many = torch.tensor(processes[rank][way], dtype=torch.float64)
         torch.testing.assert_close(many, one, rtol=0, atol=1e-12)
+
+
+def test_all_ranks_learn_what_some_smooth_towards(processes: list[dict]) -> None:
+    expected = torch.cat([smoothed_on_all_but_the_first(rank).dense() for rank in range(len(processes))])
+    for found in processes:
+        torch.testing.assert_close(torch.tensor(found["background"]), expected)
 
 
 def test_what_is_exchanged_is_pairs(processes: list[dict]) -> None:

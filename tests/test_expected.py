@@ -20,6 +20,7 @@ from softnce import (
     QueueCandidates,
     SampledCandidates,
     SoftTargets,
+    draws,
     functional,
 )
 
@@ -118,6 +119,40 @@ def test_alone_without_others_it_is_zero(kind: str) -> None:
     assert (logits.grad == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "targets",
+    [
+        SoftTargets.from_pairs([[0, 1]], [[0.3, 0.7]], 2).smooth(0.1),
+        SoftTargets.from_labels([0], 1, smoothing=0.1),
+        SoftTargets.from_labels([-100, 0, -100], 1, smoothing=0.1),
+        SoftTargets(2, torch.tensor([[0, 1]] * 3), torch.full((3, 2), 0.45), 0.1, None, torch.arange(3) == 1),
+    ],
+    ids=["two classes", "one class", "one class, others ignored", "two classes, others ignored"],
+)
+def test_it_is_zero_also_where_the_own_pairs_are_of_all_classes(targets: SoftTargets, dtype: torch.dtype) -> None:
+    logits = torch.randn(targets.shape, dtype=dtype, requires_grad=True)
+    value = functional.expected_info_nce(logits, targets, candidates=BatchCandidates())
+    value.backward()
+    assert value.item() == 0
+    assert (logits.grad == 0).all()
+
+
+def test_confident_rows_on_a_background_are_finite_in_float32() -> None:
+    """The own class, that no other row draws, is e²⁰⁰ times likelier than the others: more than float32 holds."""
+    logits = torch.zeros(4, 4).fill_diagonal_(200.0).requires_grad_()
+    double = logits.detach().double().requires_grad_()
+    targets = SoftTargets.from_labels(torch.arange(4), 4, smoothing=0.1)
+    seed = next(s for s in range(1000) if targets.sample(seeded(s)).equal(torch.arange(4)))
+    values = [
+        functional.expected_info_nce(x, targets, candidates=BatchCandidates(), others="drawn", generator=seeded(seed))
+        for x in (logits, double)
+    ]
+    torch.testing.assert_close(values[0].double(), values[1], rtol=1e-6, atol=0)
+    gradients = [torch.autograd.grad(*pair)[0].double() for pair in zip(values, (logits, double), strict=True)]
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_and_a_second_backward_change_nothing(kind: str) -> None:
     targets = make_targets(kind, 9, 30, seeded())
@@ -186,6 +221,52 @@ def test_10_drawing_the_others_lies_between() -> None:
             value = functional.expected_info_nce(logits[i : i + 1], soft[i : i + 1], noise, candidates=others)
             by_enumeration[i] += probability * value
     torch.testing.assert_close(by_enumeration, exact, **EXACT)
+
+
+@pytest.mark.parametrize("candidates", [None, BatchCandidates()])
+def test_10_label_smoothing_keeps_the_order(candidates) -> None:
+    """It smooths the noise with the targets wherever their draws are the candidates: E[soft distribution] ≤ ℓ."""
+    generator = seeded(8)
+    logits = 2 * torch.randn(3, 4, dtype=torch.float64, generator=generator)
+    labels, noise = torch.tensor([0, 0, 1]), torch.tensor([0.9, 0.06, 0.03, 0.01], dtype=torch.float64)
+    smoothed = 0.7 * noise + 0.3 / 4
+    options = {"candidates": candidates, "reduction": "none"}
+    ours = functional.soft_distribution_info_nce(
+        logits, labels, noise, label_smoothing=0.3, generator=seeded(), **options
+    )
+    rows = SoftTargets.from_labels(labels, 4, smoothing=0.3)
+    direct = functional.soft_distribution_info_nce(logits, rows, smoothed, generator=seeded(), **options)
+    torch.testing.assert_close(ours, direct, **EXACT)
+    mean = torch.zeros(3, dtype=torch.float64)
+    for drawn in itertools.product(range(4), repeat=3):
+        probability = rows.dense(torch.float64).gather(1, torch.tensor(drawn)[:, None]).prod()
+        mean += probability * functional.info_nce(logits, torch.tensor(drawn), smoothed, reduction="none")
+    upper = functional.expected_info_nce(
+        logits, labels, noise, label_smoothing=0.3, others="mean", candidates=BatchCandidates(), reduction="none"
+    )
+    assert (mean <= upper + 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ("draw", "candidates"),
+    [
+        (None, None),
+        (draws.Averaged(3), None),
+        (draws.ContinuousCategorical(4.0), None),
+        (draws.Categorical(), SampledCandidates(6, torch.tensor([0.9, 0.06, 0.03, 0.01]))),
+        (draws.Categorical(), SoftTargets.from_labels(torch.tensor([0, 1, 2]), 4)),
+    ],
+    ids=str,
+)
+def test_label_smoothing_leaves_the_noise_of_other_candidates_alone(draw, candidates) -> None:
+    """Candidates from η itself, and the temperature that smoothing is without a draw (identity 3)."""
+    logits, _, _ = small(9)
+    labels, noise = torch.tensor([0, 0, 1]), torch.tensor([0.9, 0.06, 0.03, 0.01], dtype=torch.float64)
+    options = {"candidates": candidates, "draw": draw}
+    ours = functional.soft_target_info_nce(logits, labels, noise, label_smoothing=0.3, generator=seeded(), **options)
+    rows = SoftTargets.from_labels(labels, 4, smoothing=0.3)
+    direct = functional.soft_target_info_nce(logits, rows, noise, generator=seeded(), **options)
+    torch.testing.assert_close(ours, direct, **EXACT)
 
 
 @pytest.mark.parametrize("others", ["mean", "drawn"])

@@ -38,7 +38,9 @@ EXACT = {"rtol": 0.0, "atol": 1e-13}
 @pytest.mark.parametrize(
     ("reduction", "smoothing", "weighted", "kind"),
     list(
-        itertools.product(["mean", "sum", "none"], [0.0, 0.2], [False, True], ["labels", "ignored", "probs", "spatial"])
+        itertools.product(
+            ["mean", "sum", "none"], [0.0, 0.2], [False, True], ["labels", "ignored", "probs", "one-hot", "spatial"]
+        )
     ),
 )
 def test_cross_entropy_is_torchs(reduction: str, smoothing: float, weighted: bool, kind: str) -> None:
@@ -48,16 +50,39 @@ def test_cross_entropy_is_torchs(reduction: str, smoothing: float, weighted: boo
         targets = torch.where(LABELS.eq(LABELS[0]), 255, LABELS)
     if kind == "probs":
         targets = PROBS
+    if kind == "one-hot":
+        targets = F.one_hot(LABELS, K).double()
     if kind == "spatial":
         logits, targets = LOGITS.reshape(2, 2, 3, K).movedim(-1, 1), LABELS.reshape(2, 2, 3)
-    ignored = -100 if kind == "probs" else 255  # torch takes no other with probabilities
+    ignored = -100 if targets.is_floating_point() else 255  # torch takes no other with probabilities
     options = {"reduction": reduction, "label_smoothing": smoothing, "ignore_index": ignored}
     ours = SoftTargetCrossEntropy(class_weight=class_weight, **options)
     theirs = F.cross_entropy(logits, targets, class_weight, **options)
     torch.testing.assert_close(ours(logits, targets), theirs, **EXACT)
-    if smoothing == 0 and kind != "probs":
+    if smoothing == 0 and not targets.is_floating_point():
         hard = NLL(reduction=reduction, class_weight=class_weight, ignore_index=255)
         torch.testing.assert_close(hard(logits, targets), theirs, **EXACT)
+
+
+def test_class_weights_divide_the_mean_of_labels_alone() -> None:
+    """As in torch: a mean over labels divides by the sum of their weights, one over probabilities by their number."""
+    soft = SoftTargets.from_labels(LABELS, K)
+    each = CLASS_WEIGHT[LABELS] * F.cross_entropy(LOGITS, LABELS, reduction="none")
+    by_weight, by_number = each.sum() / CLASS_WEIGHT[LABELS].sum(), each.mean()
+    cross_entropy, nll = SoftTargetCrossEntropy(class_weight=CLASS_WEIGHT), NLL(class_weight=CLASS_WEIGHT)
+    torch.testing.assert_close(cross_entropy(LOGITS, LABELS), by_weight, **EXACT)
+    torch.testing.assert_close(cross_entropy(LOGITS, soft), by_number, **EXACT)
+    for targets in (LABELS, soft):  # NLL takes nothing but labels
+        torch.testing.assert_close(nll(LOGITS, targets), by_weight, **EXACT)
+    parts = [{"batch": soft, "own": own} for own in torch.arange(N).split(5)]
+    for loss, targets, expected in (
+        (cross_entropy, LABELS, by_weight),
+        (cross_entropy, soft, by_number),
+        (nll, LABELS, by_weight),
+        (nll, soft, by_weight),
+    ):
+        total = sum(loss(LOGITS[part["own"]], targets[part["own"]], **part) for part in parts)
+        torch.testing.assert_close(total, expected, **EXACT)
 
 
 @pytest.mark.parametrize("loss", [SoftTargetInfoNCE(), InfoNCE(), ExpectedInfoNCE(), SoftTargetCrossEntropy(), NLL()])
@@ -171,6 +196,16 @@ def test_learnable_temperature_gets_a_gradient() -> None:
     assert loss.temperature.grad.item() == pytest.approx(slope.item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", [SoftTargetInfoNCE, ExpectedInfoNCE, SoftTargetCrossEntropy])
+def test_a_temperature_of_shape_1_is_one_number(kind: type[nn.Module]) -> None:
+    flat, long = (kind(temperature=nn.Parameter(torch.full(shape, 0.7).double())) for shape in ((), (1,)))
+    values = [loss(LOGITS, PROBS) for loss in (flat, long)]
+    assert torch.equal(*values)
+    for value in values:
+        value.backward()
+    assert torch.equal(flat.temperature.grad[None], long.temperature.grad)
+
+
 def test_probabilities_and_ranking_leave_the_noise_out() -> None:
     loss = SoftTargetInfoNCE(noise.from_counts(torch.arange(1, K + 1)), temperature=0.5)
     torch.testing.assert_close(loss.probabilities(LOGITS), (LOGITS / 0.5).softmax(1), **EXACT)
@@ -239,6 +274,23 @@ def test_running_noise_follows_the_stream() -> None:
     restored = SoftTargetInfoNCE(noise.RunningNoise(K, decay=0.9))
     restored.load_state_dict(loss.state_dict())
     assert torch.equal(restored.running_noise.probs(), before)
+
+
+@pytest.mark.parametrize("kind", [ExpectedInfoNCE, SoftDistributionInfoNCE])
+def test_running_noise_is_not_smoothed_again(kind: type[nn.Module]) -> None:
+    """It takes in smoothed targets, so its estimate is the η of smoothed targets already."""
+    labels = torch.tensor([0] * 9 + [1] * 3)
+    loss = kind(noise.RunningNoise(K, decay=1.0, prior=1e-9), label_smoothing=0.2)
+    for seed in range(4):
+        loss(LOGITS, labels, generator=torch.Generator().manual_seed(seed))
+    estimate = loss.running_noise.probs().double()
+    if kind is ExpectedInfoNCE:  # which draws nothing
+        expected = 0.8 * noise.from_labels(labels, K, floor=1e-30).double() + 0.2 / K
+        torch.testing.assert_close(estimate, expected, rtol=1e-6, atol=0)
+    smoothed = SoftTargets.from_labels(labels, K, smoothing=0.2)
+    ours = loss.eval()(LOGITS, labels, generator=torch.Generator().manual_seed(9))
+    direct = kind(estimate)(LOGITS, smoothed, generator=torch.Generator().manual_seed(9))
+    torch.testing.assert_close(ours, direct, rtol=0, atol=1e-6)
 
 
 def test_mixup_of_timm_and_torchvision_pass_unchanged() -> None:

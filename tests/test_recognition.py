@@ -7,7 +7,7 @@ import reference
 import torch
 from torch import Tensor
 
-from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets
+from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets, functional
 from softnce._scores import geometric
 from softnce.targets import Form
 from softnce.targets._equality import distinct
@@ -125,6 +125,21 @@ def test_counted_candidates_equal_the_reference(monkeypatch: pytest.MonkeyPatch,
     gradients = [torch.autograd.grad(loss[counts].sum(), logits)[0] for loss in (ours, theirs)]
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-12)
     assert bool(ours.isfinite().all())
+
+
+def test_ignored_candidates_that_are_counted_add_nothing_to_half_precision_scores() -> None:
+    """Scores of float16 reach 65,504, and differ by twice that."""
+    generator = torch.Generator().manual_seed(0)
+    n, classes = 300, 5
+    labels = torch.randint(classes - 1, (n,), generator=generator)
+    labels[: n // 2] = classes - 1  # these are ignored …
+    targets = SoftTargets.from_labels(labels, classes).mix(SoftTargets.from_labels(labels, classes), 0.5)
+    targets.mask = torch.arange(n) >= n // 2
+    logits = torch.zeros(n, classes, dtype=torch.float16)
+    logits[:, -1] = 60_000  # … and would win by far
+    assert distinct(targets) is not None
+    half, exact = (functional.soft_target_info_nce(x, targets) for x in (logits, logits.double()))
+    torch.testing.assert_close(half.double(), exact, rtol=1e-6, atol=0)
 
 
 def test_distinct_rows_are_not_counted() -> None:

@@ -1,6 +1,7 @@
 """Two ranks with different numbers of batches: every step is that of one process, and nobody waits in vain."""
 
 import gc
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
@@ -16,6 +17,7 @@ import softnce
 from softnce import (
     BatchCandidates,
     ClassifierLoss,
+    ContrastiveLoss,
     ExpectedInfoNCE,
     QueueCandidates,
     RunningNoise,
@@ -25,19 +27,49 @@ from softnce import (
     SoftTargets,
 )
 from softnce._uneven import _Groups
+from softnce.heads import LabelEmbeddingHead
 
 K, DIM, N, RATE = 5, 4, 6, 0.5
 BATCHES = (3, 1)
 TIMEOUT = 120
+
+
+def learned(temperature: float) -> nn.Parameter:
+    return nn.Parameter(torch.tensor(temperature, dtype=torch.float64))
+
+
 LOSSES: dict[str, Callable[[], ClassifierLoss]] = {
     "soft target": lambda: SoftTargetInfoNCE(),
     "expected": lambda: ExpectedInfoNCE(),
     "cross-entropy": lambda: SoftTargetCrossEntropy(),
     "queue": lambda: SoftTargetInfoNCE(candidates=BatchCandidates() + QueueCandidates(20)),
     "running noise": lambda: ExpectedInfoNCE(RunningNoise(K)),
-    "temperature": lambda: SoftTargetInfoNCE(temperature=nn.Parameter(torch.tensor(0.7).double())),
+    "temperature": lambda: SoftTargetInfoNCE(temperature=learned(0.7)),
     "drawn": lambda: SoftDistributionInfoNCE(candidates=BatchCandidates() + QueueCandidates(20)),
+    "frozen temperature": lambda: SoftTargetInfoNCE(temperature=learned(0.7).requires_grad_(False)),
 }
+UNREDUCED: dict[str, Callable[[], ClassifierLoss]] = {
+    "soft target": lambda: SoftTargetInfoNCE(reduction="none"),
+    "soft target, temperature": lambda: SoftTargetInfoNCE(reduction="none", temperature=learned(0.7)),
+    "expected, temperature": lambda: ExpectedInfoNCE(reduction="none", temperature=learned(0.7)),
+    "cross-entropy, temperature": lambda: SoftTargetCrossEntropy(reduction="none", temperature=learned(0.7)),
+}
+BACKGROUND = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05])
+"""ξ of smoothed targets, which a rank without batches does not know."""
+FROM_TABLE: dict[str, Callable[[], ContrastiveLoss]] = {
+    "soft target": lambda: SoftTargetInfoNCE(),
+    "expected": lambda: ExpectedInfoNCE(),
+    "expected, temperature": lambda: ExpectedInfoNCE(temperature=learned(0.7)),
+    "expected, in the mean": lambda: ExpectedInfoNCE(others="mean", label_smoothing=0.1),
+}
+
+
+class Head(LabelEmbeddingHead):
+    """Whose step needs no logits."""
+
+    def __init__(self) -> None:
+        super().__init__(DIM, K, sparse=False, bias=True)
+        nn.init.normal_(self.weight, generator=torch.Generator().manual_seed(0))
 
 
 class Net(nn.Sequential):
@@ -63,7 +95,13 @@ def batch(rank: int, step: int) -> tuple[Tensor, SoftTargets]:
     return torch.randn(N, DIM, generator=generator, dtype=torch.float64), targets
 
 
-def train(net: nn.Module, loss: ClassifierLoss, steps: list[tuple[Tensor, SoftTargets]], parts: int) -> list[float]:
+def smoothed(steps: list[tuple[Tensor, SoftTargets]]) -> list[tuple[Tensor, SoftTargets]]:
+    return [(x, targets.smooth(0.2, BACKGROUND)) for x, targets in steps]
+
+
+def train(
+    net: nn.Module, loss: ClassifierLoss, steps: list[tuple[Tensor, SoftTargets]], parts: int = 1, scale: float = 1.0
+) -> list[float]:
     optimiser = torch.optim.SGD([*net.parameters(), *loss.parameters()], lr=RATE)
     shown = []
     for x, targets in steps:
@@ -74,13 +112,25 @@ def train(net: nn.Module, loss: ClassifierLoss, steps: list[tuple[Tensor, SoftTa
             part = {"batch": targets, "own": own, "generator": generator} if parts > 1 else {}
             is_last = int(own[-1]) + 1 == len(x)
             with net.no_sync() if isinstance(net, DistributedDataParallel) and not is_last else nullcontext():
-                term = loss(net(x[own]), targets[own], **part)
+                term = loss(net(x[own]), targets[own], **part).sum() * scale
                 term.backward()
             value += term.item()
         if parts > 1:
             loss.remember(targets, generator=torch.Generator().manual_seed(3))
         optimiser.step()
         shown.append(value)
+    return shown
+
+
+def train_head(head: nn.Module, loss: ContrastiveLoss, steps: list[tuple[Tensor, SoftTargets]]) -> list[float]:
+    optimiser = torch.optim.SGD([*head.parameters(), *loss.parameters()], lr=RATE)
+    shown = []
+    for x, targets in steps:
+        optimiser.zero_grad()
+        value = head(x, targets, loss, generator=torch.Generator().manual_seed(3))  # all ranks draw the same labels
+        value.backward()
+        optimiser.step()
+        shown.append(value.item())
     return shown
 
 
@@ -104,6 +154,24 @@ def every_loss(rank: int) -> dict:
             with softnce.join(ddp, loss, divide_by_initial_world_size=counts_all):
                 shown = train(ddp, loss, steps, parts=1)
             found[name, counts_all] = shown, state(net, loss)
+    for name, make in UNREDUCED.items():
+        net, loss = Net().double(), make()
+        ddp = DistributedDataParallel(net)
+        with softnce.join(ddp, loss):
+            train(ddp, loss, [batch(rank, step) for step in range(BATCHES[rank])])
+        found["unreduced", name] = state(net, loss)
+    for name in ("queue", "running noise"):
+        net, loss = Net().double(), LOSSES[name]()
+        ddp = DistributedDataParallel(net)
+        with softnce.join(ddp, loss):
+            shown = train(ddp, loss, smoothed([batch(rank, step) for step in range(BATCHES[rank])]))
+        found["background", name] = shown, state(net, loss)
+    for name, make in FROM_TABLE.items():
+        head, loss = Head().double(), make()
+        ddp = DistributedDataParallel(head)
+        with softnce.join(ddp, loss):
+            shown = train_head(ddp, loss, [batch(rank, step) for step in range(BATCHES[rank])])
+        found["table", name] = shown, state(head, loss)
     # A rank without any batch; parts of batches, and the queue told of them.
     for name, mine, parts in (("none", range(1 - rank), 1), ("parts", range(BATCHES[rank]), 2)):
         net, loss = Net().double(), LOSSES["queue"]()
@@ -123,14 +191,18 @@ def every_loss(rank: int) -> dict:
     return found
 
 
-def one_process(make: Callable[[], ClassifierLoss], counts: tuple[int, ...], parts: int = 1) -> tuple:
+def together(counts: tuple[int, ...]) -> list[tuple[Tensor, SoftTargets]]:
     """All batches of a step in one."""
-    net, loss = Net().double(), make()
     steps = []
     for step in range(max(counts)):
         present = [batch(rank, step) for rank, count in enumerate(counts) if step < count]
         steps.append((torch.cat([x for x, _ in present]), SoftTargets.cat([t for _, t in present])))
-    return train(net, loss, steps, parts), state(net, loss)
+    return steps
+
+
+def one_process(make: Callable[[], ClassifierLoss], counts: tuple[int, ...], scale: float = 1.0) -> tuple:
+    net, loss = Net().double(), make()
+    return train(net, loss, together(counts), scale=scale), state(net, loss)
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +210,15 @@ def processes() -> list[dict]:
     return on_ranks(every_loss, 2, seconds=TIMEOUT)
 
 
+def close(found: list[float], expected: list[float]) -> None:
+    found, expected = (torch.tensor(x, dtype=torch.float64) for x in (found, expected))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
 def same(found: tuple, expected: tuple) -> None:
-    shown, end = (torch.tensor(x, dtype=torch.float64) for x in found)
-    expected_shown, expected_end = (torch.tensor(x, dtype=torch.float64) for x in expected)
-    torch.testing.assert_close(shown, expected_shown[: len(shown)], rtol=0, atol=1e-12)
-    torch.testing.assert_close(end, expected_end, rtol=0, atol=1e-12)
+    (shown, end), (expected_shown, expected_end) = found, expected
+    close(shown, expected_shown[: len(shown)])
+    close(end, expected_end)
 
 
 @pytest.mark.slow
@@ -161,6 +237,34 @@ def test_draws_end_in_the_same_state_on_both_ranks(processes: list[dict]) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", UNREDUCED)
+def test_losses_that_are_not_reduced(processes: list[dict], name: str) -> None:
+    """Their sum on each rank, whose gradients DDP averages: half the sum over the rows of both."""
+    _, expected = one_process(UNREDUCED[name], BATCHES, scale=0.5)
+    for found in processes:
+        close(found["unreduced", name], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["queue", "running noise"])
+def test_a_rank_without_batches_learns_what_the_others_smooth_towards(processes: list[dict], name: str) -> None:
+    net, loss = Net().double(), LOSSES[name]()
+    expected = train(net, loss, smoothed(together(BATCHES))), state(net, loss)
+    for found in processes:
+        same(found["background", name], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FROM_TABLE)
+def test_uneven_ranks_train_a_table(processes: list[dict], name: str) -> None:
+    """A rank that has run out exchanges what the others do, which from a table differs from logits."""
+    head, loss = Head().double(), FROM_TABLE[name]()
+    expected = train_head(head, loss, together(BATCHES)), state(head, loss)
+    for found in processes:
+        same(found["table", name], expected)
+
+
+@pytest.mark.slow
 def test_a_rank_without_any_batch(processes: list[dict]) -> None:
     expected = one_process(LOSSES["queue"], (1, 0))
     for found in processes:
@@ -169,10 +273,39 @@ def test_a_rank_without_any_batch(processes: list[dict]) -> None:
 
 @pytest.mark.slow
 def test_parts_of_batches(processes: list[dict]) -> None:
-    expected = one_process(LOSSES["queue"], BATCHES)
+    _, expected = one_process(LOSSES["queue"], BATCHES)
     for found in processes:
-        end = torch.tensor(found["parts"][1], dtype=torch.float64)
-        torch.testing.assert_close(end, torch.tensor(expected[1], dtype=torch.float64), rtol=0, atol=1e-12)
+        close(found["parts"][1], expected)
+
+
+class FailsAlone(BatchCandidates):
+    """Candidates with a defect that a rank meets once it has run out of batches."""
+
+    def forward(self, batch, own, generator=None):
+        if len(own) == 0:
+            raise ZeroDivisionError("no rows")
+        return super().forward(batch, own, generator)
+
+
+def failing(rank: int) -> str:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=10 * TIMEOUT))
+    net, loss = Net().double(), SoftTargetInfoNCE(candidates=FailsAlone(), temperature=learned(0.7))
+    steps = [batch(rank, step) for step in range(BATCHES[rank])]
+    error = None
+    try:
+        with softnce.join(loss):
+            train(net, loss, steps)
+    except (RuntimeError, ZeroDivisionError) as caught:
+        error = caught
+    dist.barrier()
+    dist.destroy_process_group()
+    return f"{type(error).__name__}: {error}"
+
+
+def test_an_error_of_a_rank_that_has_run_out_ends_the_wait_of_the_others() -> None:
+    others, own = on_ranks(failing, 2, seconds=TIMEOUT)
+    assert re.search("Connection (closed|reset) by peer", others)
+    assert own == "ZeroDivisionError: no rows"
 
 
 def test_one_process_needs_no_join() -> None:

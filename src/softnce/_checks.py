@@ -41,7 +41,8 @@ class set_validation:
 
     On an accelerator reading a value makes the host wait, so there the values of the first eight tensors of a dtype and
     width are checked, and later ones are not; ``set_validation(True)`` counts anew. What remains when checks are off is
-    free: shapes, dtypes, lengths and Python numbers.
+    free: shapes, dtypes, lengths and Python numbers. Values that would have been refused then give wrong losses without
+    an error: a zero in ``noise_probs``, for example, gives NaN.
     """
 
     def __init__(self, enabled: bool, *, sums: bool = True) -> None:

@@ -31,9 +31,9 @@ from softnce._rows import (
     times,
     total_weight,
 )
-from softnce._scores.kernel import Reduced
+from softnce._scores.kernel import Reduced, reduced
 from softnce._scores.logits import Logits
-from softnce._scores.others import drawn, in_the_mean
+from softnce._scores.others import Others, drawn, in_the_mean
 from softnce._scores.table import Table
 from softnce.candidates import Candidates, ClassCandidates
 from softnce.draws import Draw
@@ -66,14 +66,15 @@ def compute(
     own: Tensor | None = None,
     generator: torch.Generator | None = None,
     exchange: _ranks.Exchange | None = None,
-    gather: bool = False,
+    noise_is_running: bool = False,
 ) -> tuple[Tensor, SoftTargets]:
     """The loss, and the targets of the whole batch as they were contrasted: smoothed and drawn.
 
     Args:
         hard_labels_of: name of a loss that takes hard labels only; None: soft targets are welcome.
         exchange: the ranks that exchange targets, where candidates need them, and means; None: nothing is exchanged.
-        gather: return the targets of all ranks in any case; only with ``exchange``.
+        noise_is_running: η is estimated from the targets returned. So they are those of all ranks, given an
+            ``exchange``, and η is not smoothed: it is that of smoothed targets already.
 
     The other arguments are those of :mod:`softnce.functional`.
     """
@@ -86,95 +87,85 @@ def compute(
     label_smoothing = check_label_smoothing(label_smoothing)
     if hard_labels_of is not None:
         check_hard(targets, hard_labels_of)
+    if contrast == "geometric" and isinstance(candidates, Candidates) and candidates.noise_count:
+        raise ValueError(
+            "NoiseCandidates are candidates in expectation, which only ExpectedInfoNCE can count; for this loss draw "
+            f"them: SampledCandidates({candidates.noise_count:g}, noise_probs)"
+        )
+    if batch is None and own is not None and not isinstance(candidates, SoftTargets):
+        raise ValueError("own gives positions in batch or in candidates, but neither is given as SoftTargets")
+    if draw is not None and batch is not None and generator is None:
+        raise ValueError("draw with batch needs a generator, in the same state for every micro-batch of the batch")
     check_class_weight(class_weight, source.num_classes)
     check_chunk_size(chunk_size)
     temperature = check_temperature(temperature)
+    if isinstance(temperature, Tensor):
+        temperature = temperature.reshape(())  # (1,) is allowed
     if log_noise is not None and len(log_noise) != source.num_classes:
         raise ValueError(f"noise_probs has {len(log_noise)} entries, but there are {source.num_classes} classes")
     if exchange is not None and isinstance(temperature, Tensor) and temperature.requires_grad:
         temperature = _ranks.share_gradient(temperature, exchange)
 
-    # Rows.
+    # Rows: the targets α of this call, and those of the whole batch.
     alpha = source.accept(targets, label_smoothing, ignore_index)
     if contrast != "classes":
         alpha = alpha.detach()  # a target carries no gradient
-    whole = alpha
-    if batch is not None:
-        check_group(batch, source.num_classes, alpha.device, "batch")
-        if own is None:
-            raise ValueError("batch needs own, the positions of the rows in it")
-        whole = batch.smooth(label_smoothing).detach()
-        check_own(whole, own, alpha, "batch")
-    elif own is not None and not isinstance(candidates, SoftTargets):
-        raise ValueError("own gives positions in batch or in candidates, but neither is given as SoftTargets")
+    whole = alpha if batch is None else _whole_batch(batch, own, alpha, label_smoothing)
+    own_in_batch, own_in_candidates = (None, own) if batch is None else (own, None)
+    are_labels = hard_labels_of is not None or (isinstance(targets, Tensor) and not targets.is_floating_point())
 
     # Draw.
-    score_temperature, score_noise, drawn_noise = temperature, log_noise, None
+    drawn_noise = None
     if draw is not None:
-        if batch is not None and generator is None:
-            raise ValueError("draw with batch needs a generator, in the same state for every micro-batch of the batch")
         whole = draw.alpha(whole, generator)
-        alpha = whole if batch is None or own is None else whole[own]
+        alpha = whole if own_in_batch is None else whole[own_in_batch]
         if candidates is None:
             drawn_noise = draw.noise(len(whole), log_noise, source.num_classes, alpha.device, generator)
-        score_temperature = temperature / draw.scale
-        score_noise = None if log_noise is None else log_noise * draw.scale
-    weight, total = _weights(
-        source, alpha, whole, None if batch is None else own, sample_weight, class_weight, contrast
-    )
+    weight, total = _weights(source, whole, own_in_batch, sample_weight, class_weight, contrast, are_labels)
 
     # Candidates.
-    place: Place | None = None
-    if contrast != "classes" and not isinstance(candidates, SoftTargets):
-        place = range(len(alpha)) if batch is None else own
     uses_batch = candidates is None and drawn_noise is None
     if isinstance(candidates, Candidates):
         uses_batch = candidates.uses_batch
     form = others or ("mean" if isinstance(source, Logits) else "drawn")
-    everyone: Tensor | None = None
-    if exchange is not None and _counts_suffice(contrast, source, candidates, form) and not gather:
-        everyone = exchange.class_counts(whole)
-    elif exchange is not None and contrast != "classes" and (uses_batch or gather):
-        whole, start = exchange.gather(whole)
-        if place is not None:
-            place = range(start, start + len(place)) if isinstance(place, range) else place + start
+    place: Place = range(len(alpha)) if own_in_batch is None else own_in_batch
+    counts: Tensor | None = None
+    if exchange is not None and contrast != "classes" and (uses_batch or noise_is_running):
+        counts_suffice = contrast == "arithmetic" and form == "mean" and isinstance(source, Logits)
+        if counts_suffice and candidates is None and not noise_is_running:
+            counts = exchange.class_counts(whole)
+        else:
+            whole, place = _gathered(whole, place, exchange)
+    if not noise_is_running and (contrast == "arithmetic" or (draw is not None and uses_batch)):
+        log_noise = _smoothed_noise(log_noise, label_smoothing)  # the candidates are labels of smoothed targets
 
     # Contrast.
+    score_temperature, score_noise = temperature, log_noise
+    if draw is not None:
+        score_temperature = temperature / draw.scale
+        score_noise = None if log_noise is None else log_noise * draw.scale
+    # A plain mean is taken where the losses are made, which saves operations and a pass over the gradient.
+    is_plain = weight is None and total is None and exchange is None
+    inner: Reduced = "mean" if reduction == "mean" and is_plain else "none"
     if contrast == "classes":
-        losses = source.cross_entropy(score_temperature, None, alpha, class_weight)
+        losses = reduced(source.cross_entropy(score_temperature, None, alpha, class_weight), inner)
     elif contrast == "geometric" and isinstance(candidates, ClassCandidates) and candidates.are_plain_vertices:
-        losses = source.cross_entropy(score_temperature, score_noise, alpha)
+        losses = reduced(source.cross_entropy(score_temperature, score_noise, alpha), inner)
     else:
-        # A plain mean is taken where the losses are made, which saves operations and a pass over the gradient.
-        is_plain = weight is None and total is None and exchange is None
-        inner: Reduced = "mean" if reduction == "mean" and is_plain else "none"
-        groups, place = _groups(candidates, drawn_noise, whole, place, alpha, own, label_smoothing, batch, generator)
-        count = candidates.noise_count if isinstance(candidates, Candidates) else 0.0
-        if contrast == "arithmetic":
-            if candidates is None and form == "mean":
-                count = float(source.num_classes)
-            eta = _smoothed_noise(score_noise, label_smoothing)
-            rest = in_the_mean(groups, place, alpha, count, eta)
-            if everyone is not None:
-                rest = replace(rest, groups=[], noise_mass=everyone + rest.noise_mass)
-            if form == "drawn":
-                if batch is not None and generator is None and not all(group.is_hard for group in groups):
-                    raise ValueError(
-                        "others='drawn' with batch needs a generator, in the same state for every micro-batch"
-                    )
-                rest = drawn(groups, place, alpha, count, eta, generator)
-            losses = source.expected(score_temperature, eta, alpha, rest, chunk_size, inner)
-        elif count:
-            raise ValueError(
-                "NoiseCandidates are candidates in expectation, which only ExpectedInfoNCE can count; for this loss "
-                f"draw them: SampledCandidates({count:g}, noise_probs)"
+        groups, held = _groups(
+            candidates, drawn_noise, whole, place, alpha, own_in_candidates, label_smoothing, generator
+        )
+        if contrast == "geometric":
+            losses = source.geometric(
+                score_temperature, score_noise, alpha, groups, held, remove_accidental_hits, chunk_size, inner
             )
         else:
-            losses = source.geometric(
-                score_temperature, score_noise, alpha, groups, place, remove_accidental_hits, chunk_size, inner
-            )
-        if inner == "mean":
-            return losses, whole
+            if form == "drawn" and batch is not None and generator is None and not all(g.is_hard for g in groups):
+                raise ValueError("others='drawn' with batch needs a generator, in the same state for every micro-batch")
+            rest = _others(form, candidates, groups, held, counts, alpha, score_noise, generator)
+            losses = source.expected(score_temperature, score_noise, alpha, rest, chunk_size, inner)
+    if inner == "mean":
+        return losses, whole
 
     # Reduce.
     if exchange is not None and reduction != "none":
@@ -182,39 +173,44 @@ def compute(
     return _reduce(losses, weight, total, reduction, source.shape), whole
 
 
-def _counts_suffice(
-    contrast: Contrast, source: Logits | Table, candidates: Candidates | SoftTargets | None, form: OthersForm
-) -> bool:
-    """Whether of the other ranks' targets only the class counts matter: in the expected contrast with their mean."""
-    return contrast == "arithmetic" and isinstance(source, Logits) and candidates is None and form == "mean"
+def _whole_batch(batch: SoftTargets, own: Tensor | None, alpha: SoftTargets, label_smoothing: float) -> SoftTargets:
+    """The batch that ``alpha`` is the part ``own`` of, smoothed alike."""
+    check_group(batch, alpha.num_classes, alpha.device, "batch")
+    if own is None:
+        raise ValueError("batch needs own, the positions of the rows in it")
+    whole = batch.smooth(label_smoothing).detach()
+    check_own(whole, own, alpha, "batch")
+    return whole
 
 
-def _groups(
-    candidates: Candidates | SoftTargets | None,
-    drawn_noise: SoftTargets | None,
+def _weights(
+    source: Logits | Table,
     whole: SoftTargets,
-    place: Place | None,
-    alpha: SoftTargets,
     own: Tensor | None,
-    label_smoothing: float,
-    batch: SoftTargets | None,
-    generator: torch.Generator | None,
-) -> tuple[list[SoftTargets], Place | None]:
-    """What the rows are contrasted with, and where their own targets are among it, if they are."""
-    if drawn_noise is not None:
-        return [drawn_noise], None
-    if candidates is None:
-        return [whole], place
-    if isinstance(candidates, Candidates):
-        assert place is not None
-        groups, held = candidates(whole, as_positions(place, alpha.device), generator)
-        return groups, held
-    check_group(candidates, alpha.num_classes, alpha.device, "candidates")
-    if own is None or batch is not None:
-        return [candidates], None
-    held = candidates.smooth(label_smoothing).detach()  # they hold the rows' targets, so they are smoothed alike
-    check_own(held, own, alpha, "candidates")
-    return [held], own
+    sample_weight: Tensor | None,
+    class_weight: Tensor | None,
+    contrast: Contrast,
+    are_labels: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The weight of each row's loss, (N,) or None for 1, and what the mean divides by, None for the number of rows.
+
+    The rows are those at ``own`` in the whole batch; None: all.
+    """
+    shape = source.shape if own is None else torch.Size([len(whole)])
+    weight = divisor = row_weight(whole, shape, sample_weight)
+    if class_weight is not None and contrast != "classes":
+        weight = divisor = times(weight, whole.expectation(class_weight))
+    elif class_weight is not None and are_labels and whole.form == LABELS:
+        divisor = times(weight, class_weight[whole.labels])  # cross-entropy weighs the losses themselves
+    if own is None:
+        return weight, None if divisor is None else total_weight(len(whole), divisor, source.rows)
+    return None if weight is None else weight[own], total_weight(len(whole), divisor, source.rows)
+
+
+def _gathered(whole: SoftTargets, place: Place, exchange: _ranks.Exchange) -> tuple[SoftTargets, Place]:
+    """The whole batch of all ranks, and where the rows of this call are in it."""
+    whole, start = exchange.gather(whole)
+    return whole, range(start, start + len(place)) if isinstance(place, range) else place + start
 
 
 def _smoothed_noise(log_noise: Tensor | None, label_smoothing: float) -> Tensor | None:
@@ -224,45 +220,53 @@ def _smoothed_noise(log_noise: Tensor | None, label_smoothing: float) -> Tensor 
     return ((1 - label_smoothing) * log_noise.exp() + label_smoothing / len(log_noise)).log()
 
 
-def _weights(
-    source: Logits | Table,
-    alpha: SoftTargets,
+def _groups(
+    candidates: Candidates | SoftTargets | None,
+    drawn_noise: SoftTargets | None,
     whole: SoftTargets,
+    place: Place,
+    alpha: SoftTargets,
     own: Tensor | None,
-    sample_weight: Tensor | None,
-    class_weight: Tensor | None,
-    contrast: Contrast,
-) -> tuple[Tensor | None, Tensor | None]:
-    """The weight of each row's loss, (N,) or None for 1, and what the mean divides by, None for the number of rows."""
+    label_smoothing: float,
+    generator: torch.Generator | None,
+) -> tuple[list[SoftTargets], Place | None]:
+    """What the rows are contrasted with, and where their own targets are among it, if they are.
+
+    Those are at ``place`` in the whole batch and at ``own`` in ``candidates`` given as SoftTargets.
+    """
+    if drawn_noise is not None:
+        return [drawn_noise], None
+    if candidates is None:
+        return [whole], place
+    if isinstance(candidates, Candidates):
+        groups, held = candidates(whole, as_positions(place, alpha.device), generator)
+        return groups, held
+    check_group(candidates, alpha.num_classes, alpha.device, "candidates")
     if own is None:
-        weight = _batch_weight(alpha, source.shape, sample_weight, class_weight, contrast)
-        divisor = _mean_weight(alpha, weight, class_weight, contrast)
-        return weight, None if divisor is None else total_weight(len(alpha), divisor, source.rows)
-    weight = _batch_weight(whole, torch.Size([len(whole)]), sample_weight, class_weight, contrast)
-    divisor = _mean_weight(whole, weight, class_weight, contrast)
-    return None if weight is None else weight[own], total_weight(len(whole), divisor, source.rows)
+        return [candidates], None
+    holder = candidates.smooth(label_smoothing).detach()  # they hold the rows' targets, so they are smoothed alike
+    check_own(holder, own, alpha, "candidates")
+    return [holder], own
 
 
-def _batch_weight(
-    targets: SoftTargets,
-    shape: torch.Size,
-    sample_weight: Tensor | None,
-    class_weight: Tensor | None,
-    contrast: Contrast,
-) -> Tensor | None:
-    weight = row_weight(targets, shape, sample_weight)
-    if class_weight is None or contrast == "classes":  # cross-entropy weighs the classes itself
-        return weight
-    return times(weight, targets.expectation(class_weight))
-
-
-def _mean_weight(
-    targets: SoftTargets, weight: Tensor | None, class_weight: Tensor | None, contrast: Contrast
-) -> Tensor | None:
-    """What the mean sums in its denominator: in a cross-entropy of labels the weights of their classes too."""
-    if contrast == "classes" and class_weight is not None and targets.form == LABELS:
-        return times(weight, class_weight[targets.labels])
-    return weight
+def _others(
+    form: OthersForm,
+    candidates: Candidates | SoftTargets | None,
+    groups: list[SoftTargets],
+    held: Place | None,
+    counts: Tensor | None,
+    alpha: SoftTargets,
+    log_noise: Tensor | None,
+    generator: torch.Generator | None,
+) -> Others:
+    """The candidates of the expected contrast. ``counts`` (K,) are those of all ranks, in place of ``groups``."""
+    noise_count = candidates.noise_count if isinstance(candidates, Candidates) else 0.0
+    if form == "drawn":
+        return drawn(groups, held, alpha, noise_count, log_noise, generator)
+    if candidates is None:
+        noise_count = float(alpha.num_classes)
+    rest = in_the_mean(groups, held, alpha, noise_count, log_noise)
+    return rest if counts is None else replace(rest, groups=[], noise_mass=counts + rest.noise_mass)
 
 
 def _reduce(

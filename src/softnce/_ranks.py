@@ -2,11 +2,12 @@
 
 A candidate is only a target: it carries no gradient, so gathering targets is exact, and it is small, so what travels
 are (class, weight) pairs, or class counts where these suffice and are smaller. Two collectives per step: a header of 64
-bytes per rank, then a block of 4-byte words.
+bytes per rank, then a block of 4-byte words; one more for ξ where only some ranks have it.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -55,20 +56,15 @@ class Exchange(NamedTuple):
 
     def gather(self, targets: SoftTargets) -> tuple[SoftTargets, int]:
         """:func:`gather_targets` over these ranks."""
-        gathered, start = self._gather(targets, False)
-        assert isinstance(gathered, SoftTargets)
-        return gathered, start
+        gathered, start = gather_targets(self._sent(targets), self.group)
+        return gathered.to(targets.device), start
 
     def class_counts(self, targets: SoftTargets) -> Tensor:
-        """The class counts of all ranks' targets, (K,), in float64; what travels are counts or targets."""
-        found, _ = self._gather(targets, True)
-        return found if isinstance(found, Tensor) else found.class_mass(torch.float64)
+        """:func:`gather_class_counts` over these ranks."""
+        return gather_class_counts(self._sent(targets), self.group).to(targets.device)
 
-    def _gather(self, targets: SoftTargets, counts_suffice: bool) -> tuple[SoftTargets | Tensor, int]:
-        if not self.on_host:
-            return gather_targets(targets, self.group, counts_suffice)
-        gathered, start = gather_targets(targets.cpu(), self.group, counts_suffice)
-        return gathered.to(targets.device), start
+    def _sent(self, targets: SoftTargets) -> SoftTargets:
+        return targets.cpu() if self.on_host else targets
 
 
 def is_active(group: ProcessGroup | None = None) -> bool:
@@ -94,34 +90,70 @@ def share_gradient(parameter: Tensor, exchange: Exchange) -> Tensor:
     return _SharedGradient.apply(parameter, exchange)
 
 
-def gather_targets(
-    targets: SoftTargets, group: ProcessGroup | None = None, counts_suffice: bool = False
-) -> tuple[SoftTargets | Tensor, int]:
+def gather_targets(targets: SoftTargets, group: ProcessGroup | None = None) -> tuple[SoftTargets, int]:
     """The targets of all ranks in rank order, and where this rank's begin.
 
     Batches may be uneven, or empty on some ranks. Sends S int32 and S float32 per row (labels: one int32; dense rows: K
-    float32); float64 weights travel as float64. ξ is taken to be the same on all ranks. Where ``counts_suffice``, the
-    class counts (K,) in float64 travel instead, and are returned, if they are fewer bytes.
+    float32); float64 weights travel as float64. ξ is taken to be the same on all ranks whose targets are smoothed.
     """
+    layout = _agree(targets, group)
+    return _gather_rows(targets, layout, group), sum(layout.sizes[: dist.get_rank(group)])
+
+
+def gather_class_counts(targets: SoftTargets, group: ProcessGroup | None = None) -> Tensor:
+    """The class counts of all ranks' targets, (K,), in float64. Counts travel, or targets if they are fewer bytes."""
+    layout = _agree(targets, group)
+    if 2 * layout.num_classes < max(layout.sizes) * sum(layout.widths):  # words per rank
+        total = targets.class_mass(torch.float64)
+        dist.all_reduce(total, group=group)
+        return total
+    return _gather_rows(targets, layout, group).class_mass(torch.float64)
+
+
+class _Layout(NamedTuple):
+    """The rows of all ranks in the same columns of 4-byte words: classes, weights, ε and mask."""
+
+    sizes: list[int]
+    """Rows of each rank."""
+    num_classes: int
+    form: int
+    pairs: int
+    dtype: torch.dtype
+    widths: list[int]
+    """Of the four columns; 0 for those that do not travel."""
+    smoothing: float
+    """ε, if it has no column."""
+    backgrounds: list[int]
+    """Of each rank, see :class:`_Header`."""
+
+
+def _agree(targets: SoftTargets, group: ProcessGroup | None) -> _Layout:
     headers = _exchange(_header(targets), targets.device, group)
-    sizes = [header.rows for header in headers]
     filled = [header for header in headers if header.rows] or headers
-    num_classes = filled[0].num_classes
-    if any(header.num_classes != num_classes for header in filled):
+    first = filled[0]
+    if any(header.num_classes != first.num_classes for header in filled):
         raise ValueError(f"ranks have targets of different numbers of classes: {[h.num_classes for h in filled]}")
     form = max(header.form for header in filled)
     dtype = torch.float64 if any(header.is_double for header in filled) else torch.float32
-    shared = all(h.is_shared and h.smoothing == filled[0].smoothing for h in filled)
+    shared = all(header.smoothing == first.smoothing for header in filled)
     masked = any(header.is_masked for header in filled)
-
-    # Every rank lays out its rows in the same columns of 4-byte words, filled up to the longest batch.
     size = torch.finfo(dtype).bits // 32
-    pairs = num_classes if form == DENSE else max(header.pairs for header in filled)
-    widths = [pairs * (form != DENSE), pairs * size * (form != LABELS), size * (not shared), 1 * masked]
-    if counts_suffice and 2 * num_classes < max(sizes) * sum(widths):  # words per rank
-        total = targets.class_mass(torch.float64)
-        dist.all_reduce(total, group=group)
-        return total, sum(sizes[: dist.get_rank(group)])
+    pairs = first.num_classes if form == DENSE else max(header.pairs for header in filled)
+    return _Layout(
+        sizes=[header.rows for header in headers],
+        num_classes=first.num_classes,
+        form=form,
+        pairs=pairs,
+        dtype=dtype,
+        widths=[pairs * (form != DENSE), pairs * size * (form != LABELS), size * (not shared), 1 * masked],
+        smoothing=first.smoothing,
+        backgrounds=[header.background for header in headers],
+    )
+
+
+def _gather_rows(targets: SoftTargets, layout: _Layout, group: ProcessGroup | None) -> SoftTargets:
+    sizes, num_classes, form, pairs, dtype, widths, smoothing, _ = layout
+    _, _, has_mass, is_masked = widths
     block = torch.zeros(len(targets), 0, dtype=torch.int32, device=targets.device)
     if len(targets):
         columns = [block]
@@ -130,27 +162,40 @@ def gather_targets(
         if form != LABELS:
             weight = targets.foreground(dtype) if form == DENSE else targets.pair_weight(dtype)
             columns.append(_words(pad(weight, (0, pairs - weight.shape[1]))))
-        if not shared:
+        if has_mass:
             columns.append(_words(targets.background_mass(dtype)[:, None]))
-        if masked:
+        if is_masked:
             columns.append(block.new_ones(len(targets), 1) if targets.mask is None else targets.mask[:, None].int())
         block = torch.cat(columns, 1)
-    longest = max(sizes)
+    longest = max(sizes)  # every rank fills its rows up to the longest batch
     sent = pad(block, (0, sum(widths) - block.shape[1], 0, longest - len(block))).contiguous()
     received = sent.new_empty(len(sizes) * longest, sum(widths))
     all_gather_single(received, sent, group=group)
     rows = torch.cat([received[r * longest : r * longest + n] for r, n in enumerate(sizes)])
 
     index, weight, mass, counts = (part.contiguous() for part in rows.split(widths, 1))
-    gathered = SoftTargets(
+    return SoftTargets(
         num_classes,
         None if form == DENSE else index.long(),
         None if form == LABELS else weight.view(dtype),
-        filled[0].smoothing if shared else mass.view(dtype)[:, 0],
-        targets.smoothing_dist,
-        counts[:, 0].bool() if masked else None,
+        mass.view(dtype)[:, 0] if has_mass else smoothing,
+        _shared_background(targets, layout, group),
+        counts[:, 0].bool() if is_masked else None,
     )
-    return gathered, sum(sizes[: dist.get_rank(group)])
+
+
+def _shared_background(targets: SoftTargets, layout: _Layout, group: ProcessGroup | None) -> Tensor | None:
+    """ξ, which ranks without rows or smoothing get from one that has it."""
+    words = max(layout.backgrounds)
+    if words in (0, min(layout.backgrounds)):
+        return targets.smoothing_dist
+    dtype = torch.float64 if words == 2 else torch.float32
+    background = torch.zeros(layout.num_classes, dtype=dtype, device=targets.device)
+    if targets.smoothing_dist is not None:
+        background = targets.smoothing_dist.to(dtype, copy=True)
+    source = layout.backgrounds.index(words)
+    dist.broadcast(background, dist.get_process_group_ranks(group)[source], group=group)
+    return background
 
 
 class _Header(NamedTuple):
@@ -160,8 +205,10 @@ class _Header(NamedTuple):
     pairs: int
     is_double: bool
     is_masked: bool
-    is_shared: bool
+    background: int
+    """4-byte words per number of ξ; 0 where ξ is uniform or nothing is smoothed."""
     smoothing: float
+    """ε; nan where it differs from row to row."""
 
 
 def _header(targets: SoftTargets) -> _Header:
@@ -172,8 +219,8 @@ def _header(targets: SoftTargets) -> _Header:
         0 if targets.form == DENSE else targets.classes.shape[1],
         targets.weight is not None and targets.weight.dtype == torch.float64,
         targets.mask is not None,
-        isinstance(targets.smoothing, float),
-        targets.smoothing if isinstance(targets.smoothing, float) else 0.0,
+        0 if targets.smoothing_dist is None else max(1, targets.smoothing_dist.element_size() // 4),
+        targets.smoothing if isinstance(targets.smoothing, float) else math.nan,
     )
 
 
@@ -183,7 +230,7 @@ def _exchange(header: _Header, device: torch.device, group: ProcessGroup | None)
     everyone = mine.new_empty(dist.get_world_size(group) * len(mine))
     all_gather_single(everyone, mine, group=group)
     return [
-        _Header(*row[:4], *map(bool, row[4:7]), *struct.unpack("<d", struct.pack("<q", row[7])))
+        _Header(*row[:-1], *struct.unpack("<d", struct.pack("<q", row[-1])))
         for row in everyone.view(-1, len(mine)).tolist()
     ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterable
 from enum import IntEnum
@@ -38,11 +39,13 @@ class Event(IntEnum):
     """``remember``."""
 
 
-class _Round(NamedTuple):
+class Call(NamedTuple):
+    """A call of a loss, as far as it decides what ranks exchange. Ranks that still have batches make the same one."""
+
     event: Event
     num_classes: int
-    active: int
-    """Ranks that still have batches."""
+    from_table: bool = False
+    """From a table of label embeddings; else from logits."""
 
 
 class _Groups:
@@ -80,28 +83,34 @@ class Uneven:
         self.group = _Groups.take(self._ranks)
         self._counts_all = counts_all
         self._rounds = 0
-        self._latest = _Round(Event.NOTHING, 0, 0)
+        self._latest = Call(Event.NOTHING, 0)
+        self._active = 0  # ranks that still have batches
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
-    def begin(self, event: Event, num_classes: int, scaling: Scaling) -> Exchange:
-        """How ranks exchange in a call of the loss; every rank that still has batches begins the same event."""
+    def begin(self, call: Call, scaling: Scaling) -> Exchange:
+        """How ranks exchange in a call of the loss; every rank that still has batches begins the same call."""
         if self._thread is None:  # else the thread has announced it
-            self._announce(event, num_classes)
-        world = dist.get_world_size(self.group) if self._counts_all else self._latest.active
+            self._announce(call)
+        world = dist.get_world_size(self.group) if self._counts_all else self._active
         return Exchange(self.group, scaling, on_host=True, divisor=world)
 
-    def leave(self, play: Callable[[Event, int], None], parameters: Iterable[Tensor]) -> None:
-        """This rank has run out of batches: take part in the others' events until nobody has any, in a thread."""
+    def leave(self, play: Callable[[Call], None], parameters: Iterable[Tensor]) -> None:
+        """This rank has run out of batches: take part in the others' calls until nobody has any, in a thread.
+
+        If that fails, the other ranks get an error instead of waiting for this one, which raises its own in
+        :meth:`close`.
+        """
         rounds = self._rounds
 
         def follow() -> None:
             try:
-                while self._announce(Event.NOTHING, 0).active:
-                    play(self._latest.event, self._latest.num_classes)
+                while self._announce(Call(Event.NOTHING, 0)):
+                    play(self._latest)
                 self._copy_from_last(rounds, parameters)
             except Exception as error:
                 self._error = error
+                self._disconnect()
 
         self._thread = threading.Thread(target=follow, name="softnce-join", daemon=True)
         self._thread.start()
@@ -114,14 +123,24 @@ class Uneven:
             raise self._error
         _Groups.give_back(self._ranks, self.group)
 
-    def _announce(self, event: Event, num_classes: int) -> _Round:
-        mine = torch.tensor([event, num_classes])
-        everyone = mine.new_empty(2 * dist.get_world_size(self.group))
+    def _announce(self, call: Call) -> int:
+        """Learn what the ranks that still have batches call, and how many they are, which is returned."""
+        mine = torch.tensor(call)
+        everyone = mine.new_empty(len(mine) * dist.get_world_size(self.group))
         all_gather_single(everyone, mine, group=self.group)
-        events = everyone.view(-1, 2)
-        self._latest = _Round(Event(int(events[:, 0].max())), int(events[:, 1].max()), int((events[:, 0] > 0).sum()))
-        self._rounds += self._latest.active > 0
-        return self._latest
+        calls = everyone.view(-1, len(mine))
+        event, num_classes, from_table = calls.amax(0).tolist()
+        self._latest = Call(Event(event), num_classes, bool(from_table))
+        self._active = int((calls[:, 0] > 0).sum())
+        self._rounds += self._active > 0
+        return self._active
+
+    def _disconnect(self) -> None:
+        """Close the connections of the group, which end once nothing refers to it, not even the error's frames."""
+        assert self._error is not None
+        traceback.clear_frames(self._error.__traceback__)
+        dist.destroy_process_group(self.group)
+        del self.group
 
     def _copy_from_last(self, rounds: int, parameters: Iterable[Tensor]) -> None:
         """The loss's parameters from a rank that had the most batches: the others made fewer steps."""

@@ -145,9 +145,7 @@ def expected_calibration_error(
     >>> round(expected_calibration_error(probs, torch.tensor([0, 1]), bins=10).item(), 4)
     0.35
     """
-    return reliability_curve(
-        *top_label(probs, targets, ignore_index=ignore_index), bins=bins, binning=binning
-    ).expected_error
+    return _top_label_curve(probs, targets, bins, binning, ignore_index).expected_error
 
 
 def maximum_calibration_error(
@@ -159,9 +157,7 @@ def maximum_calibration_error(
     ignore_index: int = -100,
 ) -> Tensor:
     """The largest |accuracy − confidence| of a bin; arguments as :func:`expected_calibration_error`."""
-    return reliability_curve(
-        *top_label(probs, targets, ignore_index=ignore_index), bins=bins, binning=binning
-    ).maximum_error
+    return _top_label_curve(probs, targets, bins, binning, ignore_index).maximum_error
 
 
 def classwise_calibration_error(
@@ -217,7 +213,8 @@ def fit_temperature(
     Fit it on held-out data. The likelihood is convex in β = 1/T with slope E[Σ_k (softmax(βz)_k − y_k) z_k];
     Newton steps find its zero, bisection steps in where they leave the bracket. If the slope keeps its sign
     within ``limits`` the nearer limit is returned: the lowest temperature means that every sample is
-    predicted rightly, so that no confidence is too high. Time O(N·K) a step, about ten steps.
+    predicted rightly, so that no confidence is too high. If every temperature is equally good, as for constant logits,
+    T is 1, or the limit nearest to it. Time O(N·K) per step, about ten steps.
     """
     if not isinstance(limits, (tuple, list)) or len(limits) != 2:
         raise ValueError(f"limits must be the lowest and the highest temperature, got {limits!r}")
@@ -237,10 +234,11 @@ def fit_temperature(
         return (mean.mean() - observed).item(), curvature.mean().item()
 
     low, high = 1 / highest, 1 / lowest
-    if slope_and_curvature(high)[0] <= 0:
-        return lowest
-    if slope_and_curvature(low)[0] >= 0:
-        return highest
+    falls, rises = slope_and_curvature(high)[0] <= 0, slope_and_curvature(low)[0] >= 0  # from one limit to the other
+    if falls and rises:
+        return min(max(1.0, lowest), highest)
+    if falls or rises:
+        return lowest if falls else highest
     beta = min(max(1.0, low), high)
     for _ in range(200):
         slope, curvature = slope_and_curvature(beta)
@@ -257,7 +255,7 @@ def fit_temperature(
 class CalibrationMeter:
     """All of the above over an evaluation set, batch by batch.
 
-    Keeps two numbers a sample and a (K, B) table instead of the probabilities: 8·N + 24·K·B bytes.
+    Keeps two numbers per sample and a (K, B) table instead of the probabilities: 8·N + 24·K·B bytes.
 
     >>> meter = CalibrationMeter()
     >>> meter.update(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
@@ -333,6 +331,13 @@ def top_label(probs: ArrayLike, targets: Targets, *, ignore_index: int = -100) -
     probs, frequency = _probs_and_frequency(probs, targets, ignore_index)
     confidence, predicted = probs.max(1)
     return confidence.clamp(max=1), frequency.gather(1, predicted[:, None])[:, 0].clamp(max=1)
+
+
+def _top_label_curve(
+    probs: ArrayLike, targets: Targets, bins: int, binning: Binning, ignore_index: int
+) -> ReliabilityCurve:
+    confidence, outcome = top_label(probs, targets, ignore_index=ignore_index)
+    return reliability_curve(confidence, outcome, bins=bins, binning=binning)
 
 
 def _curve(edges: Tensor, totals: Tensor) -> ReliabilityCurve:

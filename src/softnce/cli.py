@@ -21,6 +21,10 @@ COMMANDS = {
 }
 
 
+SIMILAR = 0.5
+"""Likeness, from 0 to 1, from which on a name is taken for a mistyped one."""
+
+
 class Refused(SystemExit):
     """Input that a command cannot take; exit code 2."""
 
@@ -46,11 +50,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """The known name most like a mistyped one."""
+def did_you_mean(name: str, known: list[str]) -> str:
+    """A question after a mistyped name, " did you mean 'train'?"; nothing if no known name is like it."""
     import difflib
 
-    return max(known, key=lambda candidate: difflib.SequenceMatcher(None, name.lower(), candidate).ratio())
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=SIMILAR)
+    return f" did you mean {near[0]!r}?" if near else ""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -66,8 +71,8 @@ def main(argv: list[str] | None = None) -> None:
         print(__version__)
         return
     if argv[0] not in COMMANDS:
-        near = nearest(argv[0], list(COMMANDS))
-        refuse(f"softnce: unknown command {argv[0]!r}; did you mean {near!r}? `softnce --help` lists the commands")
+        near = did_you_mean(argv[0], list(COMMANDS))
+        refuse(f"softnce: unknown command {argv[0]!r};{near} `softnce --help` lists the commands")
     try:
         _run(*argv)
     except KeyboardInterrupt:  # before the command itself knows what to keep

@@ -27,7 +27,8 @@ Arguments they share:
 - ``class_weight`` (K,): in cross-entropy as in :func:`torch.nn.functional.cross_entropy`; in the contrastive losses it
   weighs a sample by Σ_k α_k·class_weight_k, which is the same for a label.
 - ``label_smoothing`` ε in [0, 1]: moves the targets towards uniform, and with them ``batch`` and the ``candidates``
-  that ``own`` points into.
+  that ``own`` points into. Where candidates are labels that the batch's targets draw or could draw (soft distribution
+  and expected InfoNCE) it smooths η too: ``noise_probs`` are the label frequencies before ``label_smoothing``.
 - ``ignore_index``: samples with this label are neither positives nor candidates. If every sample is ignored, the loss
   is 0.
 
@@ -333,7 +334,10 @@ def soft_distribution_info_nce(
     own: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """InfoNCE with one label drawn from each soft target, against the batch's drawn labels. O(N·K)."""
+    """InfoNCE with one label drawn from each soft target, against the batch's drawn labels. O(N·K).
+
+    ``noise_probs`` are the label frequencies before ``label_smoothing``, which smooths them together with the targets.
+    """
     return soft_target_info_nce(
         logits, targets, noise_probs,
         temperature=temperature, candidates=candidates, draw=Categorical(),
@@ -358,8 +362,8 @@ def soft_target_cross_entropy(
 ) -> Tensor:
     """−Σ_k α_k·log softmax(logits/τ)_k. O(N·K).
 
-    As :func:`torch.nn.functional.cross_entropy`, class weights and their part in the mean included; SoftTargets are
-    treated as probabilities are there. Targets may carry a gradient.
+    As :func:`torch.nn.functional.cross_entropy`: with ``class_weight``, the mean of integer labels divides by the sum
+    of their weights, that of probabilities and of SoftTargets by the number of samples. Targets may carry a gradient.
     """
     return compute(
         Logits(logits), targets, contrast="classes", temperature=temperature, reduction=reduction,
@@ -380,7 +384,10 @@ def nll(
     batch: SoftTargets | None = None,
     own: Tensor | None = None,
 ) -> Tensor:
-    """−log softmax(logits/τ)_y of hard labels y. O(N·K)."""
+    """−log softmax(logits/τ)_y of hard labels y. O(N·K).
+
+    With ``class_weight`` the mean divides by the sum of the labels' weights, also for SoftTargets.
+    """
     return compute(
         Logits(logits), targets, contrast="classes", hard_labels_of="nll", temperature=temperature,
         reduction=reduction, sample_weight=sample_weight, class_weight=class_weight, ignore_index=ignore_index,

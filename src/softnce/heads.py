@@ -24,7 +24,7 @@ class MLPHead(nn.Sequential):
 
     BatchNorm and ReLU follow the first two. The authors' code also normalises the output scores by a BatchNorm without
     affine parameters, which the paper does not mention; ``output_norm=True`` does that. It fixes the scale of the
-    scores over the batch (unit variance a class), so it acts like a temperature, and at evaluation its running
+    scores over the batch (unit variance per class), so it acts like a temperature, and at evaluation its running
     statistics take over.
 
     Args:
@@ -260,7 +260,7 @@ class LabelIndex:
         table = self._with(head.bias, F.normalize(weight, dim=1) if head.cosine else weight)
         num_classes, dim = table.shape
         if cells is None:
-            cells = max(1, min(num_classes // 39, int(4 * math.sqrt(num_classes))))  # faiss wants 39 points a cell
+            cells = max(1, min(num_classes // 39, int(4 * math.sqrt(num_classes))))  # faiss wants 39 points per cell
         cells = as_whole(cells, "cells")
         if cells > num_classes:
             raise ValueError(f"cells must be at most the {num_classes} classes, got {cells}")

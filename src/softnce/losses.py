@@ -50,7 +50,7 @@ from softnce._rows import (
 )
 from softnce._scores.logits import Logits
 from softnce._scores.table import Table
-from softnce._uneven import Event, Uneven, check_no_other_join
+from softnce._uneven import Call, Event, Uneven, check_no_other_join
 from softnce.candidates import Candidates
 from softnce.draws import Categorical, Draw
 from softnce.noise import RunningNoise, log_noise
@@ -148,28 +148,34 @@ class ClassifierLoss(KeepsPrecision):
     def _exchanges(self) -> bool:
         return bool(self.distributed) and self._trains() and _ranks.is_active(self.process_group)
 
-    def _exchange(self, event: Event, num_classes: int) -> _ranks.Exchange | None:
+    def _exchange(self, call: Call) -> _ranks.Exchange | None:
         """How ranks exchange in this call, or None."""
         if not self._exchanges():
             return None
         scaling: _ranks.Scaling = "sum" if self.distributed == "sum" else "mean"
         if self._uneven is not None:
-            return self._uneven.begin(event, num_classes, scaling)
+            return self._uneven.begin(call, scaling)
         check_no_other_join()
         return _ranks.Exchange(self.process_group, scaling)
 
-    def _play(self, event: Event, num_classes: int) -> None:
+    def _play(self, call: Call) -> None:
         """Take part in a call of other ranks without a batch of one's own."""
         device = next((x.device for x in (*self.parameters(), *self.buffers())), torch.device("cpu"))
-        none = SoftTargets.from_labels(torch.zeros(0, dtype=torch.long, device=device), num_classes)
+        none = SoftTargets.from_labels(torch.zeros(0, dtype=torch.long, device=device), call.num_classes)
         generator = torch.Generator(device)
-        if event == Event.MEMORY:
+        if call.event == Event.MEMORY:
             self._remember(none, generator)
             return
-        batch, own = (none, none.labels) if event == Event.PART else (None, None)
-        logits = torch.zeros(0, num_classes, device=device, requires_grad=True)
-        value = self._loss(Logits(logits, True), none, None, batch, own, generator)
-        torch.autograd.grad(value, [logits, *self.parameters()])  # a learned temperature's gradient is exchanged too
+        batch, own = (none, none.labels) if call.event == Event.PART else (None, None)
+        source: Logits | Table
+        if call.from_table:
+            table = torch.zeros(call.num_classes, 1, device=device)
+            source = Table(torch.zeros(0, 1, device=device), table, allow_empty=True)
+        else:
+            source = Logits(torch.zeros(0, call.num_classes, device=device), allow_empty=True)
+        value = self._loss(source, none, None, batch, own, generator)
+        if isinstance(self.temperature, Tensor) and self.temperature.requires_grad:  # its gradient is exchanged too
+            torch.autograd.grad(value.sum(), self.temperature)
 
     def _remember(self, batch: SoftTargets, generator: torch.Generator | None) -> None:
         """See :meth:`ContrastiveLoss.remember`."""
@@ -188,7 +194,7 @@ class ClassifierLoss(KeepsPrecision):
             hard_labels_of=type(self).__name__ if self.hard_labels_only else None,
             temperature=self.temperature, reduction=self.reduction, sample_weight=sample_weight,
             class_weight=self.class_weight, label_smoothing=self.label_smoothing, ignore_index=self.ignore_index,
-            batch=batch, own=own, generator=generator, exchange=self._exchange(_event(batch), source.num_classes),
+            batch=batch, own=own, generator=generator, exchange=self._exchange(_call(source, batch)),
         )[0]  # fmt: skip
 
 
@@ -312,7 +318,7 @@ class ContrastiveLoss(ClassifierLoss):
         whole = batch.smooth(self.label_smoothing).detach()
         if self.draw is not None:
             whole = self.draw.alpha(whole, generator)
-        if self._remembers and (exchange := self._exchange(Event.MEMORY, batch.num_classes)) is not None:
+        if self._remembers and (exchange := self._exchange(Call(Event.MEMORY, batch.num_classes))) is not None:
             whole, _ = exchange.gather(whole)
         self._take_in(whole)
 
@@ -345,8 +351,8 @@ class ContrastiveLoss(ClassifierLoss):
             others=self.others, remove_accidental_hits=self.remove_accidental_hits, chunk_size=self.chunk_size,
             reduction=self.reduction, sample_weight=sample_weight, class_weight=self.class_weight,
             label_smoothing=self.label_smoothing, ignore_index=self.ignore_index, batch=batch, own=own,
-            generator=generator, exchange=self._exchange(_event(batch), source.num_classes),
-            gather=self.running_noise is not None,
+            generator=generator, exchange=self._exchange(_call(source, batch)),
+            noise_is_running=self.running_noise is not None,
         )  # fmt: skip
         if batch is None and self._trains():
             self._take_in(whole)
@@ -415,7 +421,8 @@ class SoftDistributionInfoNCE(ContrastiveLoss):
     """InfoNCE with one label drawn from each soft target, against the batch's drawn labels.
 
     Arguments as :class:`SoftTargetInfoNCE`'s, whose ``draw`` is ``draws.Categorical()`` here; pass ``generator`` to the
-    call to draw reproducibly.
+    call to draw reproducibly. ``noise_probs`` are the label frequencies before ``label_smoothing``, which smooths them
+    together with the targets; a :class:`~softnce.RunningNoise` has seen smoothed targets and is used as it is.
     """
 
     def __init__(
@@ -459,7 +466,7 @@ class ExpectedInfoNCE(ContrastiveLoss):
 
     Args:
         noise_probs: η, the marginal of the targets (K,), None for uniform, or a :class:`~softnce.RunningNoise`.
-            ``label_smoothing`` smooths it with the targets.
+            ``label_smoothing`` smooths it with the targets, except for a running noise, which has seen smoothed ones.
         temperature: τ, a positive number or an ``nn.Parameter`` to be learned.
         candidates: what to contrast with, see :mod:`softnce.candidates`; None: the batch, and from logits K further
             draws from η in expectation, ``BatchCandidates() + NoiseCandidates(K)``.
@@ -561,8 +568,8 @@ def join(*joinables: Joinable | ClassifierLoss, divide_by_initial_world_size: bo
             loss._uneven = None
 
 
-def _event(batch: SoftTargets | None) -> Event:
-    return Event.BATCH if batch is None else Event.PART
+def _call(source: Logits | Table, batch: SoftTargets | None) -> Call:
+    return Call(Event.BATCH if batch is None else Event.PART, source.num_classes, isinstance(source, Table))
 
 
 def _check_distributed(distributed: object) -> Distributed:

@@ -87,17 +87,17 @@ def cutmix(
         raise ValueError(f"inputs must be images (N, ..., H, W), got shape {tuple(inputs.shape)}")
     share = _shares(alpha, lam, per_row, len(inputs), generator)
     partner = _partners(inputs, generator)
-    inside, kept = torch.ones((), dtype=torch.bool), torch.ones_like(share)
+    inside, pasted = torch.ones((), dtype=torch.bool), torch.ones_like(share)
     boxes = len(inputs) if share.dim() else 1
     for size, place in ((inputs.shape[-2], (-1, 1)), (inputs.shape[-1], (1, -1))):
         half = ((1 - share).sqrt() * size / 2).floor()
         centre = torch.randint(size, (boxes,), device=_device(generator), generator=generator)
         low, high = (centre - half).clamp(min=0), (centre + half).clamp(max=size)
-        kept = kept * (high - low) / size
+        pasted = pasted * (high - low) / size
         pixel = torch.arange(size, device=low.device)
         side = (pixel >= low[:, None]) & (pixel < high[:, None])  # (boxes, size)
         inside = inside.to(side.device) & side.view(boxes, *[1] * (inputs.dim() - 3), *place)
-    share = (1 - kept) if share.dim() else (1 - kept)[0]
+    share = (1 - pasted) if share.dim() else (1 - pasted)[0]
     return torch.where(inside.to(inputs.device), inputs[partner], inputs), _mixed(soft, partner, share)
 
 

@@ -85,7 +85,8 @@ class RunningNoise(KeepsPrecision):
     """η estimated during training, for streams whose class marginal is unknown or drifts.
 
     Keeps a decaying sum of the targets seen in training, plus ``prior`` counts spread uniformly, which keep every class
-    above zero. Pass it to a loss as ``noise_probs``.
+    above zero. Pass it to a loss as ``noise_probs``. The loss passes on its targets as they are contrasted, smoothed by
+    ``label_smoothing`` and drawn, so the estimate is that of smoothed targets.
 
     Args:
         num_classes: K.

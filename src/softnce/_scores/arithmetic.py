@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from softnce._checks import values_are_readable
 from softnce._precision import at_least_float32, full_precision
 from softnce._scores.classes import class_scores
-from softnce._scores.kernel import Kernel, Reduced, blank, blocks, evaluate, joined, reduced
+from softnce._scores.kernel import Kernel, Reduced, blank, blocks, evaluate, finite, joined, lowest_logit, reduced
 from softnce.targets._background import is_zero
 from softnce.targets.soft_targets import DENSE, SoftTargets
 
@@ -53,7 +53,7 @@ def expected(
             zeros = class_scores(logits, temperature)[:, :0].sum(1)  # connected to the graph of autograd all the same
             return reduced(zeros, reduction)
         if isinstance(temperature, Tensor):  # it may be learned
-            logits, temperature = class_scores(blank(logits, targets.mask), temperature), 1.0
+            logits, temperature = class_scores(finite(blank(logits, targets.mask)), temperature), 1.0
         kernel = _kernel(at_least_float32(logits.dtype), 1 / temperature, log_noise, targets, counts, held)
         kernel.chunk_size = chunk_size
         return evaluate(logits, kernel, targets.mask, reduction)
@@ -202,18 +202,27 @@ def _pair_losses(logits: Tensor, kernel: Expected, log_rest: Tensor, shares: Ten
         factor = kernel.scale * kernel.share
         pull = pull if factor == 1 else pull * factor
         shares.mul_(pull.sum(1, keepdim=True)).scatter_add_(1, kernel.own_index, -pull)
-    return (kernel.own_weight * F.softplus(gap, threshold=50)).sum(1)
+    return _own_losses(kernel.own_weight, gap)
+
+
+def _own_losses(weight: Tensor, gap: Tensor) -> Tensor:
+    """Σ_k α_k log(1 + e^gap) of every row, (n,), over its pairs."""
+    losses = weight * F.softplus(gap, threshold=50)
+    if weight.shape[1] > 1:  # a pair of weight 0 may be of a masked class, whose gap is ∞
+        losses = losses.masked_fill(weight == 0, 0)
+    return losses.sum(1)
 
 
 def _pair_rows(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
     """ℓ of a block of rows whose targets are pairs on a background; its gradient is written to ``out``."""
     assert kernel.own_index is not None
     index, weight = kernel.own_index[rows], kernel.own_weight[rows]
+    x = x if kernel.spread is None else finite(x)  # ξ may be 0 at masked classes
     log_rest = _shares(x, kernel, rows, out, scratch)
     gap = log_rest[:, None] - _scores_at(x, index, kernel)
     pull = weight * gap.sigmoid()
     more, push = _background(x, out, log_rest, kernel, rows, scratch)
-    value = torch.add((weight * F.softplus(gap, threshold=50)).sum(1), more, alpha=kernel.mass)
+    value = torch.add(_own_losses(weight, gap), more, alpha=kernel.mass)
     total = torch.add(pull.sum(1), _spread_mean(push, kernel), alpha=kernel.mass)
     push = push if kernel.spread is None else push.mul_(kernel.spread)
     factor = kernel.scale * kernel.share
@@ -227,13 +236,17 @@ def _background(
     x: Tensor, share: Tensor, log_rest: Tensor, kernel: Expected, rows: slice, scratch: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Σ_k ξ_k log(1 + R/e^{s_k}) of a block of rows, (n,), and π of all classes, (n, K)."""
-    if kernel.inverse is None:  # some class may have no count
+    at_held = None
+    if kernel.held_index is not None and kernel.inverse is not None:  # there the counts are the row's own
+        index = kernel.held_index[rows]
+        at_held = _scores_at(x, index, kernel) - log_rest[:, None]
+    # Some class may have no count, or a row so little beside what it held that e^{s}/R is infinite.
+    if kernel.inverse is None or not (at_held is None or bool((at_held < 60).all())):
         gap = log_rest[:, None] - _scores(x, kernel)
         return _spread_mean(F.softplus(gap, threshold=50), kernel), gap.sigmoid_()
     odds = torch.mul(share, kernel.inverse, out=scratch[0])  # the share of a class is its count times e^{s}/R
-    if kernel.held_index is not None:  # there the counts are the row's own
-        index = kernel.held_index[rows]
-        odds.scatter_(1, index, (_scores_at(x, index, kernel) - log_rest[:, None]).exp())
+    if at_held is not None:
+        odds.scatter_(1, index, at_held.exp())
     mean_score = kernel.scale * _spread_mean(x, kernel)
     if kernel.shift is not None:
         mean_score = mean_score + _spread_mean(kernel.shift[None], kernel)
@@ -253,7 +266,7 @@ def _dense_rows(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: 
     own, (a, b, c, *_) = kernel.own_weight[rows], scratch
     scores = _scores(x, kernel, a)
     highest = scores.amax(1, keepdim=True)
-    below = torch.sub(scores, highest, out=a)
+    below = torch.sub(scores, highest, out=a).clamp_(min=lowest_logit(x.dtype))
     odds = torch.exp(below, out=out)
     counts = kernel.counts if kernel.held is None else torch.sub(kernel.counts, kernel.held[rows], out=b)
     counted = torch.mul(odds, counts, out=c)
@@ -289,13 +302,13 @@ def _plain(logits: Tensor, kernel: Expected) -> Tensor:
     x, rows = logits.to(at_least_float32(logits.dtype)), slice(None)
     if kernel.own_index is None:
         assert kernel.counts is not None
-        scores, own = _scores(x, kernel), kernel.own_weight[rows]
+        scores, own = _scores(finite(x), kernel), kernel.own_weight[rows]
         counts = kernel.counts if kernel.held is None else kernel.counts - kernel.held[rows]
         log_rest = (scores + log_counts(counts, x.dtype)).logsumexp(1)
         return (own * F.softplus(log_rest[:, None] - scores, threshold=50)).sum(1)
+    x = x if kernel.spread is None else finite(x)
     log_rest = _counted_scores(x, kernel, rows).logsumexp(1)
-    index, weight = kernel.own_index[rows], kernel.own_weight[rows]
-    value = (weight * F.softplus(log_rest[:, None] - _scores_at(x, index, kernel), threshold=50)).sum(1)
+    value = _own_losses(kernel.own_weight, log_rest[:, None] - _scores_at(x, kernel.own_index, kernel))
     if kernel.mass > 0:
         every = F.softplus(log_rest[:, None] - _scores(x, kernel), threshold=50)
         value = value + kernel.mass * _spread_mean(every, kernel)

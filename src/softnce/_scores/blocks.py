@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from softnce._precision import at_least_float32
-from softnce._scores.kernel import Kernel, blocks, joined
+from softnce._scores.kernel import Kernel, blocks, finite, joined, lowest_logit
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Bags:
 
     def of_candidates(self, x: Tensor) -> Tensor:
         """Σ_k c_k x_ik, (n, M), of ``x`` (n, K)."""
-        return _bag_sums(x, self._classes, self._starts, self._weight)
+        return _bag_sums(finite(x), self._classes, self._starts, self._weight)
 
     def of_classes(self, weights: Tensor) -> Tensor:
         """Σ_c w_ic c_k, (n, K), of ``weights`` (n, M)."""
@@ -122,7 +122,7 @@ class LogSumExp(Kernel):
         width = self.candidates() if bags is None else max(self.candidates(), logits.shape[1])
         parts = blocks(len(logits), width, logits.device, self.chunk_size)
         buffers = self._buffers(logits, parts) if bags is None else (None, None)
-        values = [self._block(logits[rows].to(dtype), rows, kept, bags, buffers) for rows in parts]
+        values = [self._block(self._logits(logits[rows]), rows, kept, bags, buffers) for rows in parts]
         if not self._own_is_few:
             return joined(values), kept
         if kept is not None and kept.shape == logits.shape:
@@ -189,8 +189,13 @@ class LogSumExp(Kernel):
         return Bags(self.index, weight, logits.shape[1], with_gradient)
 
     def plain(self, logits: Tensor) -> Tensor:
-        x = logits.to(at_least_float32(logits.dtype))
+        x = self._logits(logits)
         return self._exponents(x, slice(None)).logsumexp(1) - self._own(x, slice(None))
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """Logits as the sums take them."""
+        adds_up_all_classes = self.directions or (self.index is None and not self.are_classes)
+        return finite(x) if adds_up_all_classes else x.to(at_least_float32(x.dtype))
 
     def _exponents(
         self,
@@ -221,9 +226,11 @@ class LogSumExp(Kernel):
             if self.weight is None:
                 exponents = torch.add(zero, column, alpha=self.scale, out=out)
             else:
-                exponents = torch.addcmul(zero, column, self.weight[:, 0], out=out)
+                lowest = lowest_logit(x.dtype)
+                exponents = torch.addcmul(zero, column.clamp_(min=lowest), self.weight[:, 0], out=out)
                 for j, index in enumerate(more, 1):
-                    exponents.addcmul_(torch.index_select(x, 1, index, out=picked), self.weight[:, j])
+                    column = torch.index_select(x, 1, index, out=picked).clamp_(min=lowest)
+                    exponents.addcmul_(column, self.weight[:, j])
         for direction in self.directions:
             if direction.mass is not None:
                 exponents.addcmul_(direction.score(x)[:, None], direction.mass)
@@ -237,8 +244,11 @@ class LogSumExp(Kernel):
 
     def _own(self, x: Tensor, rows: slice) -> Tensor:
         """The same of each row's own target, (n,)."""
-        picked = x if self.own_index is None else x.gather(1, self.own_index[rows]).to(at_least_float32(x.dtype))
-        score = (picked * (self.scale if self.own_weight is None else self.own_weight[rows])).sum(1)
+        picked = x if self.own_index is None else x.gather(1, self.own_index[rows])
+        if self.own_weight is None:
+            score = (self.scale * picked.to(at_least_float32(x.dtype))).sum(1)
+        else:
+            score = (self.own_weight[rows] * finite(picked)).sum(1)
         for direction in self.directions:
             if direction.own_mass is not None:
                 score = score + direction.score(x) * direction.own_mass[rows]

@@ -20,7 +20,7 @@ from softnce._precision import at_least_float32, full_precision
 from softnce._rows import Place, as_positions
 from softnce._scores.blocks import Direction, LogSumExp, excluded
 from softnce._scores.classes import class_scores
-from softnce._scores.kernel import Reduced, blank, evaluate, reduced
+from softnce._scores.kernel import Reduced, blank, evaluate, finite, reduced
 from softnce._scores.product import Product
 from softnce.targets._background import is_zero
 from softnce.targets._equality import Distinct, distinct, numbered
@@ -67,13 +67,14 @@ def contrast(
             zeros = class_scores(logits, temperature)[:, :0].sum(1)  # connected to the graph of autograd all the same
             return reduced(zeros, reduction)
         if isinstance(temperature, Tensor):  # it may be learned
-            logits, temperature = class_scores(blank(logits, targets.mask), temperature), 1.0
+            logits, temperature = class_scores(finite(blank(logits, targets.mask)), temperature), 1.0
         if len(groups) == 1 and own is not None and not remove_accidental_hits:
             (group,) = groups
             if _are_counted(targets, group):
                 return _label_losses(logits, temperature, log_noise, targets, group, chunk_size, reduction)
             if chunk_size is None and _is_small(logits, targets, group):
                 return _product_losses(logits, temperature, log_noise, group, own, reduction)
+        dtype = at_least_float32(logits.dtype)
         own = None if own is None else as_positions(own, logits.device)
         numbers = numbered(targets, groups) if remove_accidental_hits else None
         kernels, start = [], 0
@@ -86,7 +87,7 @@ def contrast(
                 kernel.mask = group.mask
             else:
                 kernel = _kernel(logits, temperature, log_noise, targets, once.targets)
-                log_counts = once.counts.log().clamp(min=excluded(logits.dtype)).to(at_least_float32(logits.dtype))
+                log_counts = once.counts.log().clamp(min=excluded(dtype)).to(dtype)
                 kernel.offset = log_counts if kernel.offset is None else kernel.offset + log_counts
             if own is not None:
                 place = own if len(groups) == 1 else own - start
@@ -181,10 +182,17 @@ def _product_losses(
     own: Place,
     reduction: Reduced,
 ) -> Tensor:
-    """ℓ against a group that holds the rows' own targets, by one product."""
-    rows = group.foreground(at_least_float32(logits.dtype))
-    offset = None if log_noise is None else -(rows @ log_noise.to(rows.dtype))
-    kernel = Product(rows if temperature == 1 else rows / temperature, offset, as_positions(own, logits.device))
+    """ℓ against a group that holds the rows' own targets, all scored at once."""
+    dtype, places = at_least_float32(logits.dtype), as_positions(own, logits.device)
+    if group.form == LABELS:
+        assert isinstance(group.smoothing, float)
+        sharpness = 1 - group.smoothing
+        offset = None if log_noise is None else -sharpness * log_noise.to(dtype)[group.labels]
+        kernel = Product(None, group.labels, sharpness / temperature, offset, places)
+    else:
+        rows = group.foreground(dtype)
+        offset = None if log_noise is None else -(rows @ log_noise.to(dtype))
+        kernel = Product(rows if temperature == 1 else rows / temperature, None, 1.0, offset, places)
     return evaluate(logits, kernel, None, reduction)
 
 

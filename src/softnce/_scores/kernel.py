@@ -120,6 +120,18 @@ def blank(rows: Tensor, counted: Tensor | None) -> Tensor:
     return rows if counted is None else rows.masked_fill(counted.logical_not()[:, None], 0)
 
 
+def lowest_logit(dtype: torch.dtype) -> float:
+    """What stands for −∞, the logit of a masked class, where it is multiplied by weights that may be 0: 0·(−∞) is no
+    number. A sum of K such logits over τ is still finite where K/τ is below 2²⁸. For float32 or better."""
+    return torch.finfo(dtype).min / (1 << 28)
+
+
+def finite(logits: Tensor) -> Tensor:
+    """Logits in float32 or better, those of masked classes as numbers."""
+    dtype = at_least_float32(logits.dtype)
+    return logits.to(dtype).clamp(min=lowest_logit(dtype))
+
+
 class _Evaluate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, logits: Tensor, kernel: Kernel, is_mean: bool) -> Tensor:

@@ -8,13 +8,17 @@ from softnce._rows import Place, rows_of_logits, rows_of_targets
 from softnce._scores.arithmetic import expected
 from softnce._scores.classes import class_scores, cross_entropy
 from softnce._scores.geometric import contrast
-from softnce._scores.kernel import Reduced, blank
+from softnce._scores.kernel import Reduced, blank, finite
 from softnce._scores.others import Others
 from softnce.targets import SoftTargets
 
 
 class Logits:
     """Logits (N, K) or (N, K, d₁, …), as rows.
+
+    A logit of −∞ masks its class. Where the row's target has no weight on masked classes, the contrastive losses, and
+    the cross-entropy of labels and pairs, are those of the other classes. The cross-entropy of dense rows is NaN then,
+    as torch's is, and has the right gradient. A target with weight on a masked class has an infinite or a huge loss.
 
     Attributes:
         rows: (N·d₁·…, K).
@@ -68,5 +72,7 @@ class Logits:
         class_weight: Tensor | None = None,
     ) -> Tensor:
         """The cross-entropy of every row, (N,). O(N·K)."""
-        scores = class_scores(blank(self.rows, targets.mask), temperature, log_noise)
+        rows = blank(self.rows, targets.mask)
+        rows = finite(rows) if isinstance(temperature, Tensor) else rows
+        scores = class_scores(rows, temperature, log_noise)
         return cross_entropy(scores, targets, class_weight)

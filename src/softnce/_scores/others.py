@@ -1,4 +1,4 @@
-"""The candidates of the expected contrast: what they are in number matters, class by class."""
+"""Candidates of the expected contrast; only their class counts matter."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,8 @@ class Others:
     Attributes:
         groups: soft targets, in the mean; or labels, drawn.
         place: (N,) the position of each row's own target among all candidates; None: it is not among them.
-        held: what each row has among them, N rows: its target, or the label drawn from it; None likewise.
+        held: what each row has among them, N rows: its target, or the label drawn from it; None: the row's own
+            target is not among them.
         noise_mass: (K,) or a number per class, further candidates in expectation; 0 for none.
         num_classes: K.
         device: of the scores.

@@ -6,7 +6,7 @@ then take one (N, d) × (d, M) product. No step depends on K, and the table's gr
 have in common cancels, so a shared label smoothing needs no sum over the classes either.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from softnce._checks import check_flag
 from softnce._precision import at_least_float32, full_precision
 from softnce._rows import Place, as_positions, check_table, rows_of_targets
 from softnce._scores.arithmetic import expected, log_counts
+from softnce._scores.blocks import excluded
 from softnce._scores.classes import class_scores, cross_entropy
 from softnce._scores.kernel import Reduced, blank, reduced
 from softnce._scores.others import Others
@@ -74,23 +75,18 @@ class Table:
         backward, O(chunk_size·M). Dense targets, and backgrounds that are not shared, cost O(K·d) more.
         """
         with full_precision(self.rows.device):
-            dtype = at_least_float32(self.rows.dtype)
-            z = F.normalize(self.rows.to(dtype), dim=1) if self.cosine else self.rows.to(dtype)
             groups = [group for group in candidates if len(group)]
-            if not groups or len(z) == 0:  # zero, but keeps the autograd graph connected
-                mine = _mixed_embeddings(self.table, [targets], dtype, self.sparse, self.cosine)
-                zeros = (z / temperature * mine)[:, :0].sum(1)
-                zeros = zeros if self.bias is None else zeros + self.bias[:0].sum()
-                return reduced(zeros, reduction)
-            own = None if own is None else as_positions(own, z.device)
+            if not groups or len(self.rows) == 0:
+                return reduced(self._zeros(temperature, targets), reduction)
+            own = None if own is None else as_positions(own, self.rows.device)
             shared = all(targets.shares_background(group) for group in groups)
             if self.sparse and not shared:
                 raise ValueError("sparse=True needs targets and candidates that share their label smoothing")
             members = groups if own is not None else [*groups, targets]
-            embeddings = _mixed_embeddings(self.table, members, dtype, self.sparse, self.cosine)
-            offsets = _offsets(self.bias, log_noise, temperature, members, self.table, dtype, shared)
+            embeddings = self._mixed_embeddings(members)
+            offsets = self._offsets(members, temperature, log_noise, shared)
             if not shared:
-                embeddings = embeddings + _background_embeddings(self.table, members, dtype, self.cosine)
+                embeddings = embeddings + self._background_embeddings(members)
             count = sum(map(len, groups))
             if own is None:
                 mine, my_offset = embeddings[count:], offsets[count:]
@@ -99,29 +95,10 @@ class Table:
                 mine, my_offset = embeddings[own], offsets[own]
             mask = SoftTargets.joint_mask(groups)
             numbers = numbered(targets, groups) if remove_accidental_hits else (None, None)
-            z = z / temperature
+            z = self._vectors(self.rows) / temperature
             own_score = (z * mine).sum(1) + my_offset
-
-            def rest(rows: slice) -> tuple[Tensor | None, ...]:
-                return (
-                    z[rows],
-                    embeddings,
-                    offsets,
-                    own_score[rows],
-                    mask,
-                    None if own is None else own[rows],
-                    None if numbers[0] is None else numbers[0][rows],
-                    numbers[1],
-                )
-
-            if chunk_size is None:
-                total = _rest(*rest(slice(None)))  # type: ignore[arg-type]
-            else:
-                parts = [
-                    checkpoint(_rest, *rest(slice(start, start + chunk_size)), use_reentrant=False)
-                    for start in range(0, len(z), chunk_size)
-                ]
-                total = torch.cat(parts)
+            per_row, per_call = (z, own_score, own, numbers[0]), (embeddings, offsets, mask, numbers[1])
+            total = _in_chunks(_rest, per_row, per_call, len(z), chunk_size)
             losses = torch.logaddexp(total, total.new_zeros(()))
             return reduced(losses, reduction)
 
@@ -141,67 +118,39 @@ class Table:
         """
         groups = [group for group in others.groups if len(group)]
         members = [targets, *groups]
-        if isinstance(others.noise_mass, Tensor) or others.noise_mass > 0 or any(map(_touches_all, members)):
-            if self.sparse:
-                raise ValueError(
-                    "sparse=True needs targets and candidates without smoothing, dense rows or noise in expectation: "
-                    "they touch every class; use pairs, no label_smoothing and others='drawn', or sparse=False"
-                )
-            with full_precision(self.rows.device):
+        touches_all = isinstance(others.noise_mass, Tensor) or others.noise_mass > 0 or any(map(_touches_all, members))
+        if touches_all and self.sparse:
+            raise ValueError(
+                "sparse=True needs targets and candidates without smoothing, dense rows or noise in expectation: they "
+                "touch every class; use pairs, no label_smoothing and others='drawn', or sparse=False"
+            )
+        with full_precision(self.rows.device):
+            if touches_all:
                 return expected(
                     self._logits(), temperature, log_noise, targets, others.counts(), others.held, chunk_size, reduction
                 )
-        with full_precision(self.rows.device):
-            dtype = at_least_float32(self.rows.dtype)
-            z = F.normalize(self.rows.to(dtype), dim=1) if self.cosine else self.rows.to(dtype)
-            if not groups or len(z) == 0:  # zero, but keeps the autograd graph connected
-                mine = _mixed_embeddings(self.table, [targets], dtype, self.sparse, self.cosine)
-                zeros = (z / temperature * mine)[:, :0].sum(1)
-                zeros = zeros if self.bias is None else zeros + self.bias[:0].sum()
-                return reduced(zeros, reduction)
-            z = z / temperature
-            rows = F.embedding(torch.cat([m.classes.flatten() for m in members]), self.table, sparse=self.sparse)
-            rows = F.normalize(rows.to(dtype), dim=1) if self.cosine else rows.to(dtype)
+            if not groups or len(self.rows) == 0:
+                return reduced(self._zeros(temperature, targets), reduction)
+            z = self._vectors(self.rows) / temperature
+            classes = torch.cat([member.classes.flatten() for member in members])
+            rows = self._vectors(F.embedding(classes, self.table, sparse=self.sparse))
             split = targets.classes.numel()
             own_rows = rows[:split].view(*targets.classes.shape, -1)
-            own = torch.einsum("nd,nsd->ns", z, own_rows) + self._shift(targets.classes, temperature, log_noise, dtype)
-            logs = [log_counts(group.pair_weight(dtype), dtype) for group in groups]
-            shifts = [self._shift(group.classes, temperature, log_noise, dtype) for group in groups]
+            own = torch.einsum("nd,nsd->ns", z, own_rows) + self._shift(targets.classes, temperature, log_noise)
+            logs = [log_counts(group.pair_weight(z.dtype), z.dtype) for group in groups]
+            shifts = [self._shift(group.classes, temperature, log_noise) for group in groups]
             offset = torch.cat([(log + shift).flatten() for log, shift in zip(logs, shifts, strict=True)])
             place = None if others.place is None else as_positions(others.place, z.device)
-            columns = _own_columns(place, groups)
             mask = SoftTargets.joint_mask(groups)
             if mask is not None:
                 mask = mask.repeat_interleave(
                     torch.cat([torch.full_like(g.classes[:, 0], g.classes.shape[1]) for g in groups])
                 )
-            if chunk_size is None:
-                rest = _counted_rest(z, rows[split:], offset, mask, columns)
-            else:
-                parts = [slice(start, start + chunk_size) for start in range(0, len(z), chunk_size)]
-                rest = torch.cat([
-                    checkpoint(
-                        _counted_rest, z[part], rows[split:], offset, mask, None if columns is None else columns[part],
-                        use_reentrant=False,
-                    )
-                    for part in parts
-                ])  # fmt: skip
+            per_row, per_call = (z, _own_columns(place, groups)), (rows[split:], offset, mask)
+            rest = _in_chunks(_counted_rest, per_row, per_call, len(z), chunk_size)
             gap = rest[:, None] - own
-            losses = (targets.pair_weight(dtype) * F.softplus(gap, threshold=50)).sum(1)
+            losses = (targets.pair_weight(z.dtype) * F.softplus(gap, threshold=50)).sum(1)
             return reduced(losses, reduction)
-
-    def _shift(
-        self, classes: Tensor, temperature: float | Tensor, log_noise: Tensor | None, dtype: torch.dtype
-    ) -> Tensor | float:
-        """b/τ − log η at ``classes``."""
-        shift: Tensor | float = 0.0 if self.bias is None else self.bias[classes].to(dtype) / temperature
-        return shift if log_noise is None else shift - log_noise.to(dtype)[classes]
-
-    def _logits(self) -> Tensor:
-        """All logits, (N, K)."""
-        dtype = at_least_float32(self.rows.dtype)
-        z, y = (F.normalize(v.to(dtype), dim=1) if self.cosine else v.to(dtype) for v in (self.rows, self.table))
-        return F.linear(z, y, None if self.bias is None else self.bias.to(dtype))
 
     def cross_entropy(
         self,
@@ -215,6 +164,74 @@ class Table:
             raise ValueError("sparse=True cannot be combined with class vertices as candidates: they touch every class")
         with full_precision(self.rows.device):
             return cross_entropy(class_scores(self._logits(), temperature, log_noise), targets, class_weight)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return at_least_float32(self.rows.dtype)
+
+    def _vectors(self, rows: Tensor) -> Tensor:
+        """Features or label embeddings, of unit length where ``cosine``."""
+        rows = rows.to(self._dtype)
+        return F.normalize(rows, dim=1) if self.cosine else rows
+
+    def _logits(self) -> Tensor:
+        """All logits, (N, K)."""
+        bias = None if self.bias is None else self.bias.to(self._dtype)
+        return F.linear(self._vectors(self.rows), self._vectors(self.table), bias)
+
+    def _zeros(self, temperature: float | Tensor, targets: SoftTargets) -> Tensor:
+        """The losses of rows without candidates, (N,): zero, but they keep the autograd graph connected."""
+        scores = self._vectors(self.rows) / temperature * self._mixed_embeddings([targets])
+        zeros = scores[:, :0].sum(1)
+        return zeros if self.bias is None else zeros + self.bias[:0].sum()
+
+    def _shift(self, classes: Tensor, temperature: float | Tensor, log_noise: Tensor | None) -> Tensor | float:
+        """b/τ − log η at ``classes``."""
+        shift: Tensor | float = 0.0 if self.bias is None else self.bias[classes].to(self._dtype) / temperature
+        return shift if log_noise is None else shift - log_noise.to(self._dtype)[classes]
+
+    def _offsets(
+        self, members: Sequence[SoftTargets], temperature: float | Tensor, log_noise: Tensor | None, shared: bool
+    ) -> Tensor:
+        """Σ_k c_k (b_k/τ − log η_k) of every target, (M,), without what all targets share."""
+        if self.bias is None and log_noise is None:
+            return torch.zeros(sum(map(len, members)), dtype=self._dtype, device=self.table.device)
+
+        def expectation(values: Tensor) -> Tensor:
+            return torch.cat([member.expectation(values.to(self._dtype), background=not shared) for member in members])
+
+        if self.bias is None:
+            assert log_noise is not None
+            return -expectation(log_noise)
+        offset = expectation(self.bias) / temperature
+        return offset if log_noise is None else offset - expectation(log_noise)
+
+    def _mixed_embeddings(self, members: Sequence[SoftTargets]) -> Tensor:
+        """Σ_j w_cj·y_{index_cj} of every target, (M, d), by one look-up in the table."""
+        if DENSE in {member.form for member in members}:
+            if self.sparse:
+                raise ValueError("sparse=True needs targets as pairs; dense rows touch every class (see SoftTargets)")
+            whole = self._vectors(self.table)
+            return torch.cat([member.foreground(self._dtype) @ whole for member in members])
+        indices = [member.classes for member in members]
+        classes = torch.cat([index.flatten() for index in indices])
+        rows = self._vectors(F.embedding(classes, self.table, sparse=self.sparse))
+        pieces = rows.split([index.numel() for index in indices])
+        return torch.cat([
+            torch.einsum("cs,csd->cd", member.pair_weight(self._dtype), piece.view(*index.shape, self.table.shape[1]))
+            for member, index, piece in zip(members, indices, pieces, strict=True)
+        ])  # fmt: skip
+
+    def _background_embeddings(self, members: Sequence[SoftTargets]) -> Tensor:
+        """ε_c·Σ_k ξ_k y_k of every target, (M, d). O(K·d)."""
+        whole = self._vectors(self.table)
+        parts = []
+        for member in members:
+            if is_zero(member.smoothing):
+                parts.append(whole.new_zeros(len(member), whole.shape[1]))
+            else:
+                parts.append(member.background_mass(self._dtype)[:, None] * member.background_mean(whole.t()))
+        return torch.cat(parts)
 
 
 def _touches_all(targets: SoftTargets) -> bool:
@@ -242,93 +259,53 @@ def _own_columns(place: Tensor | None, groups: Sequence[SoftTargets]) -> Tensor 
     return columns
 
 
-def _counted_rest(z: Tensor, rows: Tensor, offset: Tensor, mask: Tensor | None, columns: Tensor | None) -> Tensor:
+def _in_chunks(
+    rest: Callable[..., Tensor],
+    per_row: Sequence[Tensor | None],
+    per_call: Sequence[Tensor | None],
+    rows: int,
+    chunk_size: int | None,
+) -> Tensor:
+    """``rest`` of all rows; with ``chunk_size``, of that many at a time, recomputed in backward."""
+    if chunk_size is None:
+        return rest(*per_row, *per_call)
+    parts = []
+    for start in range(0, rows, chunk_size):
+        chunk = [None if x is None else x[start : start + chunk_size] for x in per_row]
+        parts.append(checkpoint(rest, *chunk, *per_call, use_reentrant=False))
+    return torch.cat(parts)
+
+
+def _counted_rest(z: Tensor, columns: Tensor | None, rows: Tensor, offset: Tensor, mask: Tensor | None) -> Tensor:
     """log R of every row, (N,): the columns' scores without those of the row's own target and of masked ones."""
     exponents = torch.addmm(offset, z, rows.t())
-    # Half the lowest number, so that it can be added once more without becoming −∞, whose differences are no numbers.
-    excluded = torch.finfo(exponents.dtype).min / 2
+    lowest = excluded(exponents.dtype)
     if mask is not None:
-        exponents = exponents.masked_fill(mask.logical_not(), excluded)
+        exponents = exponents.masked_fill(mask.logical_not(), lowest)
     if columns is not None:
         inside = (columns >= 0).to(exponents.dtype)
-        exponents = exponents.scatter_add(1, columns.clamp(min=0), inside * excluded)
+        exponents = exponents.scatter_add(1, columns.clamp(min=0), inside * lowest)
     return exponents.logsumexp(1)
 
 
 def _rest(
     z: Tensor,
-    embeddings: Tensor,
-    offsets: Tensor,
     own_score: Tensor,
-    mask: Tensor | None,
     position: Tensor | None,
     number: Tensor | None,
+    embeddings: Tensor,
+    offsets: Tensor,
+    mask: Tensor | None,
     numbers: Tensor | None,
 ) -> Tensor:
     """log Σ_c exp(σ(c) − σ(own)) over the candidates without the own target, (N,)."""
     exponents = torch.addmm(offsets - own_score[:, None], z, embeddings.t())
-    # Half the lowest number, so that it can be added once more without becoming −∞, whose differences are no numbers.
-    excluded = torch.finfo(exponents.dtype).min / 2
+    lowest = excluded(exponents.dtype)
     if mask is not None:
-        exponents = exponents.masked_fill(mask.logical_not(), excluded)
+        exponents = exponents.masked_fill(mask.logical_not(), lowest)
     if number is not None and numbers is not None:
-        exponents = exponents.masked_fill(number[:, None].eq(numbers), excluded)
+        exponents = exponents.masked_fill(number[:, None].eq(numbers), lowest)
     if position is not None:
         place = position[:, None]
-        exponents = exponents.scatter_add(1, place, torch.full_like(place, excluded, dtype=exponents.dtype))
+        exponents = exponents.scatter_add(1, place, torch.full_like(place, lowest, dtype=exponents.dtype))
     return exponents.logsumexp(1)
-
-
-def _mixed_embeddings(
-    table: Tensor, members: Sequence[SoftTargets], dtype: torch.dtype, sparse: bool, cosine: bool
-) -> Tensor:
-    """Σ_j w_cj·y_{index_cj} of every target, (M, d), by one look-up in the table."""
-    if DENSE in {member.form for member in members}:
-        if sparse:
-            raise ValueError("sparse=True needs targets as pairs; dense rows touch every class (see SoftTargets)")
-        whole = F.normalize(table.to(dtype), dim=1) if cosine else table.to(dtype)
-        return torch.cat([member.foreground(dtype) @ whole for member in members])
-    indices = [member.classes for member in members]
-    rows = F.embedding(torch.cat([index.flatten() for index in indices]), table, sparse=sparse).to(dtype)
-    if cosine:
-        rows = F.normalize(rows, dim=1)
-    pieces = rows.split([index.numel() for index in indices])
-    return torch.cat([
-        torch.einsum("cs,csd->cd", member.pair_weight(dtype), piece.view(*index.shape, table.shape[1]))
-        for member, index, piece in zip(members, indices, pieces, strict=True)
-    ])  # fmt: skip
-
-
-def _offsets(
-    bias: Tensor | None,
-    log_noise: Tensor | None,
-    temperature: float | Tensor,
-    members: Sequence[SoftTargets],
-    table: Tensor,
-    dtype: torch.dtype,
-    shared: bool,
-) -> Tensor:
-    """Σ_k c_k (b_k/τ − log η_k) of every target, (M,)."""
-    if bias is None and log_noise is None:
-        return torch.zeros(sum(map(len, members)), dtype=dtype, device=table.device)
-
-    def expectation(values: Tensor) -> Tensor:
-        return torch.cat([member.expectation(values.to(dtype), background=not shared) for member in members])
-
-    if bias is None:
-        assert log_noise is not None
-        return -expectation(log_noise)
-    offset = expectation(bias) / temperature
-    return offset if log_noise is None else offset - expectation(log_noise)
-
-
-def _background_embeddings(table: Tensor, members: Sequence[SoftTargets], dtype: torch.dtype, cosine: bool) -> Tensor:
-    """ε_c·Σ_k ξ_k y_k of every target, (M, d). O(K·d)."""
-    whole = F.normalize(table.to(dtype), dim=1) if cosine else table.to(dtype)
-    parts = []
-    for member in members:
-        if is_zero(member.smoothing):
-            parts.append(whole.new_zeros(len(member), whole.shape[1]))
-        else:
-            parts.append(member.background_mass(dtype)[:, None] * member.background_mean(whole.t()))
-    return torch.cat(parts)

@@ -11,10 +11,11 @@ from softnce.targets.soft_targets import DENSE, SoftTargets
 
 
 def numbered(targets: SoftTargets, groups: Sequence[SoftTargets]) -> tuple[Tensor, Tensor]:
-    """A number for each row and each candidate, equal where the targets are, to within 1e-5 of a weight.
+    """A number for each row and each candidate, equal where the targets are, with weights rounded to 5 decimals.
 
-    Mixing a target with itself leaves a rounding error, which must not make it another target. O((N + M)·S²), or
-    O((N + M)·K) where some are dense.
+    Mixing a target with itself leaves a rounding error, which must not make it another target. Targets are still told
+    apart where that error carries a weight across the edge between two rounded ones, however small it is.
+    O((N + M)·S²), or O((N + M)·K) where some are dense.
     """
     members = [targets, *groups]
     if DENSE in {member.form for member in members} or not all(targets.shares_dist(group) for group in groups):

@@ -222,10 +222,11 @@ class SoftTargets(Constructors):
         dtype, weight = values.dtype, self.pair_weight(values.dtype)
         if self.form == DENSE:
             total = (weight * values).sum(-1)
-        elif values.dim() == 1:
-            total = (weight * values[self.classes]).sum(-1)
         else:
-            total = (weight * values.gather(1, self.classes)).sum(-1)
+            picked = values[self.classes] if values.dim() == 1 else values.gather(1, self.classes)
+            if self.form == PAIRS:  # one of weight 0 may be of a masked class
+                picked = picked.masked_fill((weight == 0) & (picked == -torch.inf), 0)
+            total = (weight * picked).sum(-1)
         if not background or is_zero(self.smoothing):
             return total
         return total + self.background_mass(dtype) * self.background_mean(values)
@@ -445,7 +446,11 @@ class SoftTargets(Constructors):
     def _over(self, classes: Tensor) -> SoftTargets:
         """These rows over some of the classes, sorted, which hold all that occur."""
         if self.form == DENSE:
-            return SoftTargets(len(classes), None, self.pair_weight()[:, classes], mask=self.mask)
+            rows = self.pair_weight()[:, classes]
+            if self.mask is not None:  # an ignored row, of whose classes none may be there, is a row too
+                first = torch.arange(len(classes), device=self.device) == 0
+                rows = torch.where(self.mask[:, None], rows, first.to(rows.dtype))
+            return SoftTargets(len(classes), None, rows, mask=self.mask)
         # A pair without weight, or of an ignored row, may name a class that is not there.
         place = torch.searchsorted(classes, self.classes.contiguous()).clamp(max=len(classes) - 1)
         return SoftTargets(len(classes), place, self.weight, mask=self.mask)

@@ -1,0 +1,139 @@
+"""A logit of −∞ masks a class: the loss is that of the other classes, where the row's target has no weight on it."""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from softnce import BatchCandidates, SoftTargets, functional
+from softnce._scores import geometric
+
+KINDS = ("labels", "pairs", "padded", "dense", "spread")
+SIZES = [(4, 6), (4, 20), (6, 300), (64, 100)]
+FAR = -1e6
+"""As good as −∞ in float64, and 0·FAR is 0."""
+Loss = Callable[..., Tensor]
+CONTRASTS: dict[str, Loss] = {
+    "geometric": functional.soft_target_info_nce,
+    "hits removed": partial(functional.soft_target_info_nce, remove_accidental_hits=True),
+    "in chunks": partial(functional.soft_target_info_nce, chunk_size=3),
+    "expected": functional.expected_info_nce,
+    "expected, batch alone": partial(functional.expected_info_nce, candidates=BatchCandidates()),
+}
+CASES = [(name, kind) for name in CONTRASTS for kind in KINDS]
+CASES += [("cross-entropy", "labels"), ("cross-entropy", "pairs"), ("cross-entropy", "padded")]
+LOSSES = {**CONTRASTS, "cross-entropy": functional.soft_target_cross_entropy}
+
+
+def targets(kind: str, n: int, k: int) -> SoftTargets:
+    """Targets without weight on class 0, which pairs of weight 0 name."""
+    generator = torch.Generator().manual_seed(0)
+    labels = SoftTargets.from_labels(torch.randint(1, k, (n,), generator=generator), k)
+    mixed = labels.mix(labels.flip(0), torch.rand(n, dtype=torch.float64, generator=generator))
+    match kind:
+        case "labels":
+            return labels
+        case "pairs":
+            return mixed
+        case "padded":
+            return SoftTargets.cat([mixed[: n // 2], labels[n // 2 :]])
+        case "dense":
+            return mixed.to_dense()
+        case "spread":  # over all classes but 0
+            dist = torch.ones(k, dtype=torch.float64).index_fill(0, torch.tensor(0), 0)
+            return SoftTargets.from_labels(labels.labels, k, 0.1, dist / dist.sum())
+    raise ValueError(kind)
+
+
+def masked(soft: SoftTargets, by_row: bool) -> Tensor:
+    """Classes (N, K) to mask: class 0, or random ones that the row's target has no weight on."""
+    mask = torch.zeros(soft.shape, dtype=torch.bool)
+    mask[:, 0] = True
+    if by_row:
+        mask |= torch.rand(soft.shape, generator=torch.Generator().manual_seed(1)) < 0.4
+    return mask & (soft.dense() == 0)
+
+
+def value_and_gradient(loss: Loss, logits: Tensor, soft: SoftTargets) -> tuple[Tensor, Tensor]:
+    logits = logits.clone().requires_grad_()
+    noise = torch.arange(1, logits.shape[1] + 1).double()
+    arguments = {} if loss is functional.soft_target_cross_entropy else {"noise_probs": noise / noise.sum()}
+    value = loss(logits, soft, temperature=0.7, reduction="none", **arguments)
+    return value.detach(), torch.autograd.grad(value.sum(), logits)[0]
+
+
+@pytest.mark.parametrize("by_row", [False, True], ids=["for all rows", "by row"])
+@pytest.mark.parametrize(("name", "kind"), CASES)
+@pytest.mark.parametrize("largest_product", [geometric.SMALL_PRODUCT, 0], ids=["product", "kernel"])
+def test_masked_classes_add_nothing(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: str, by_row: bool, largest_product: int
+) -> None:
+    monkeypatch.setattr(geometric, "SMALL_PRODUCT", largest_product)
+    for size in SIZES:
+        soft = targets(kind, *size)
+        mask = masked(soft, by_row)
+        logits = torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+        expected = value_and_gradient(LOSSES[name], logits.masked_fill(mask, FAR), soft)
+        ours = value_and_gradient(LOSSES[name], logits.masked_fill(mask, -torch.inf), soft)
+        for found, wanted in zip(ours, expected, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_they_add_nothing_in_low_precision(name: str, kind: str, dtype: torch.dtype) -> None:
+    for size, temperature in itertools.product(SIZES, (0.7, torch.tensor(0.7))):
+        soft = targets(kind, *size)
+        logits = torch.randn(size).to(dtype).masked_fill(masked(soft, True), -torch.inf).requires_grad_()
+        exact = logits.detach().double().requires_grad_()
+        values = [LOSSES[name](x, soft, temperature=temperature) for x in (logits, exact)]
+        torch.testing.assert_close(values[0].double(), values[1], rtol=1e-5, atol=1e-6)
+        gradients = [torch.autograd.grad(*pair)[0] for pair in zip(values, (logits, exact), strict=True)]
+        torch.testing.assert_close(gradients[0], gradients[1].to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_cross_entropy_of_dense_rows_is_torchs() -> None:
+    """It is NaN, because 0·(−∞) is, and its gradient is right."""
+    soft = targets("dense", 4, 6)
+    logits = torch.randn(4, 6, dtype=torch.float64).masked_fill(masked(soft, False), -torch.inf).requires_grad_()
+    ours = functional.soft_target_cross_entropy(logits, soft)
+    theirs = torch.nn.functional.cross_entropy(logits, soft.dense())
+    assert ours.isnan()
+    assert theirs.isnan()
+    torch.testing.assert_close(torch.autograd.grad(ours, logits), torch.autograd.grad(theirs, logits))
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_also_by_operations_that_autograd_knows(name: str, kind: str) -> None:
+    soft = targets(kind, 6, 30)
+    logits = torch.randn(6, 30, dtype=torch.float64).masked_fill(masked(soft, True), -torch.inf)
+    loss = partial(LOSSES[name], targets=soft, temperature=0.7)
+    plain = torch.func.grad(loss)(logits)
+    (ours,) = torch.autograd.grad(loss(logits.requires_grad_()), logits)
+    torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_a_learned_temperature_has_a_finite_gradient(name: str, kind: str) -> None:
+    soft = targets(kind, 6, 30)
+    mask = masked(soft, False)
+
+    def gradient(fill: float) -> Tensor:
+        temperature = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+        logits = torch.randn(6, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+        value = LOSSES[name](logits.masked_fill(mask, fill), soft, temperature=temperature)
+        return torch.autograd.grad(value, temperature)[0]
+
+    torch.testing.assert_close(gradient(-torch.inf), gradient(FAR), rtol=0, atol=1e-9)
+
+
+def test_a_label_on_a_masked_class_has_infinite_loss() -> None:
+    labels = torch.tensor([1, 2, 3])
+    for classes in (5, 50):
+        logits = torch.randn(3, classes).index_fill(1, torch.tensor(2), -torch.inf)
+        for loss in (functional.info_nce, functional.expected_info_nce, functional.nll):
+            value = loss(logits, labels, reduction="none")
+            assert value.isinf().tolist() == [False, True, False]
