@@ -42,8 +42,9 @@ LAYERS = {
     "stored": "",
     "cores": "",
     "malloc": "",
+    "diverged": "",
 }
-GROUND = "configuration targets scores seeds atomic stored cores malloc"
+GROUND = "configuration targets scores seeds atomic stored cores malloc diverged"
 
 
 @cache

@@ -44,9 +44,14 @@ class Candidates(nn.Module):
         """Called once for every training batch, after its candidates were used."""
 
     def __add__(self, other: Candidates) -> Candidates:
+        if isinstance(other, SoftTargets):
+            raise TypeError("SoftTargets cannot be added to other candidates: pass candidates=targets alone")
         if not isinstance(other, Candidates):
             return NotImplemented
         return CandidateSum(*_terms(self), *_terms(other))
+
+    def __radd__(self, other: object) -> Candidates:
+        return self + other  # type: ignore[operator]  # the sentence above also for targets + candidates
 
 
 class BatchCandidates(Candidates):
@@ -90,8 +95,10 @@ class NoiseCandidates(Candidates):
 class ClassCandidates(Candidates):
     """The K classes, each as a label smoothed by ``smoothing`` (None: as the batch's targets are).
 
-    Plain vertices alone are soft target cross-entropy (for uniform noise): the one case in which the row's own target
-    is not among the candidates.
+    Plain vertices alone make :class:`~softnce.SoftTargetInfoNCE` soft target cross-entropy (for uniform noise): the one
+    case in which the row's own target is not among the candidates. :class:`~softnce.ExpectedInfoNCE` contrasts the
+    label that a soft target draws with all classes, so that this label counts twice:
+    Σ_k α_k log(1 + Σ_j exp(s_j − s_k)).
     """
 
     def __init__(self, smoothing: float | None = 0.0) -> None:

@@ -32,7 +32,7 @@ from typing import Any, Literal, TypeVar, Union
 
 from jsonargparse import ArgumentParser, Namespace
 
-from softnce.cli import refuse
+from softnce.cli import SIMILAR, refuse
 
 Config = TypeVar("Config")
 
@@ -256,7 +256,8 @@ def _checked(
     for key in given:
         # An entry of a dictionary field, --field.entry, is known by its field.
         if key not in known and not any(key.startswith(f"{field}.") for field in known):
-            raise ValueError(f"unknown option {dashes}{key}; did you mean {dashes}{_nearest(key, known)}?")
+            near = _nearest(key, known)
+            raise ValueError(f"unknown option {dashes}{key}" + (f"; did you mean {dashes}{near}?" if near else ""))
     try:
         values = parse()
     except (argparse.ArgumentError, TypeError, ValueError) as error:
@@ -320,13 +321,16 @@ def _flatten(mapping: Mapping[str, Any], leaves: Mapping[str, _Leaf], prefix: st
     return flat
 
 
-def _nearest(key: str, known: Sequence[str]) -> str:
+def _nearest(key: str, known: Sequence[str]) -> str | None:
+    """The option most like ``key``; None if none is like it."""
+
     def likeness(candidate: str) -> float:
         # The last part alone often tells more than the whole: "lr" means "optimiser.lr".
         pairs = ((key, candidate), (key.split(".")[-1], candidate.split(".")[-1]))
         return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
-    return max((candidate for candidate in known if candidate != "help"), key=likeness)
+    near = max((candidate for candidate in known if candidate != "help"), key=likeness)
+    return near if likeness(near) >= SIMILAR else None
 
 
 def _one_line(message: str, leaves: Mapping[str, _Leaf], given: Mapping[str, Any], dashes: str) -> str:
@@ -352,8 +356,10 @@ def _type_name(wanted: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join("null" if part is NoneType else _type_name(part) for part in arguments)
     if origin in (list, tuple, set):
-        item = _type_name(arguments[0]) if arguments else "value"
-        return f"a list of {item}, written [a, b, …]"
+        item = arguments[0] if arguments else str
+        if typing.get_origin(item) in (list, tuple, set):
+            return f"a list of lists of {_type_name(typing.get_args(item)[0])}, written [[a, b], …]"
+        return f"a list of {_type_name(item)}, written [a, b, …]"
     if origin is dict:
         return "a mapping to " + _type_name(arguments[1])
     names = {int: "int", float: "float", bool: "true or false", str: "text", Path: "a path"}

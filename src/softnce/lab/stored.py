@@ -1,16 +1,18 @@
 """Values in files of ``torch.save``: read without running code, refused if a bit of them has changed."""
 
 import argparse
+import pickle
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
 PLAIN_OBJECTS = (argparse.Namespace,)
 """Classes whose instances only hold values; published checkpoints keep their options in them."""
+
+FOREIGN = "it is truncated, damaged or no file of torch.save"
 
 
 class Unreadable(ValueError):
@@ -30,14 +32,20 @@ def load(path: Path) -> Any:
                     raise Unreadable(f"the checksum of {Path(changed).name} is wrong")
         with torch.serialization.safe_globals(list(PLAIN_OBJECTS)):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:  # torch's own words would suggest to load it unsafely
-        raise Unreadable(_refused(path)) from error
+    except pickle.UnpicklingError as error:  # torch's own words would suggest to load it unsafely
+        raise Unreadable(_refused(path) if _is_torch(path) else FOREIGN) from error
     except OSError as error:
         raise Unreadable(error.strerror or "it cannot be read") from error
     except Unreadable:
         raise
     except Exception as error:  # what is raised for bytes that torch did not write depends on the bytes
-        raise Unreadable("it is truncated, damaged or no file of torch.save") from error
+        raise Unreadable(FOREIGN) from error
+
+
+def _is_torch(path: Path) -> bool:
+    """Whether a file starts as those of ``torch.save`` do: a zip archive, or formerly a pickle."""
+    with path.open("rb") as file:
+        return zipfile.is_zipfile(path) or file.read(1) == pickle.PROTO
 
 
 def _refused(path: Path) -> str:

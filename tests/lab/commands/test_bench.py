@@ -36,6 +36,7 @@ def test_one_command_one_table(tmp_path, capsys: pytest.CaptureFixture[str]) -> 
     ("argv", "message"),
     [
         (["--size", "[[1,2]]"], "--sizes"),
+        (["--sizes", "32"], "--sizes: got '32', need a list of lists of int, written [[a, b], …]\n"),
         (["--rounds", "0"], "rounds: got 0, need at least 1"),
         (["--sizes", "[[0,2]]"], "sizes: got [0, 2], need pairs [N, K] of at least 1"),
         (["--clock", "sun"], "--clock: got 'sun', need one of wall, cpu"),

@@ -1,12 +1,15 @@
 """The runner: results saved as they come, resumed, shared; and the command's answers to bad input."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from softnce.lab import studies
 from softnce.lab.commands.study import main
+from softnce.lab.diverged import Diverged
+from softnce.lab.experiment.study import timed
 
 
 @pytest.fixture
@@ -61,6 +64,19 @@ def test_an_interrupted_study_goes_on_where_it_stopped(tmp_path, toy, capsys):
     assert lines(tmp_path)[:2] == kept
 
 
+def test_a_diverged_run_is_named_in_one_line(tmp_path, toy, monkeypatch):
+    def diverge(run):
+        raise Diverged("the loss is nan at step 3")
+
+    monkeypatch.setattr(toy, "execute", lambda todo, progress: map(partial(timed, diverge), todo))
+    with pytest.raises(SystemExit) as exit:
+        main(["toy", "--out", str(tmp_path)])
+    assert exit.value.code == (
+        "softnce study toy: a run diverged, the loss is nan at step 3: Run(power=2, seed=0); finished runs are saved; "
+        "try smaller learning rates"
+    )
+
+
 def test_a_damaged_line_is_named_and_only_its_run_done_again(tmp_path, toy, capsys):
     main(["toy", "--out", str(tmp_path)])
     good = lines(tmp_path)
@@ -76,7 +92,8 @@ def test_a_damaged_line_is_named_and_only_its_run_done_again(tmp_path, toy, caps
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["squares"], "softnce study: unknown study 'squares'; did you mean "),
+        (["toys"], "softnce study: unknown study 'toys'; did you mean 'toy'?"),
+        (["xyz"], "softnce study: unknown study 'xyz'; `softnce study list` lists the studies"),
         (["toy", "--seeds", "0"], "softnce study toy: seeds: got 0, need at least 1"),
         (["toy", "--power", "-1"], "softnce study toy: power: got -1, need at least 0"),
         (["toy", "--powr", "3"], "softnce study toy: unknown option --powr; did you mean --power?"),

@@ -109,6 +109,12 @@ def test_several_values_are_several_trainings(tmp_path):
     assert [(t.recipe.seed, t.recipe.optimiser.base_lr) for t in command.trainings][-1] == (1, 4e-3)
 
 
+def test_several_trainings_have_a_folder_of_their_own_by_default():
+    """Not that of a single run of the recipe."""
+    words = ["laptop/digits", "--seeds", "2"]
+    assert {str(training.out.parent) for training in train.parse(words).trainings} == {"runs/laptop-digits-sweep"}
+
+
 def test_equal_values_are_no_sweep():
     with pytest.raises(ValueError, match=r"--optimiser.base_lr 1e-3,0.001: two of these trainings are the same"):
         train.parse(["laptop/digits", "--optimiser.base_lr", "1e-3,0.001"])
@@ -135,6 +141,8 @@ def test_steps_that_end_within_an_epoch_claim_no_score(tmp_path, capsys):
     capsys.readouterr()
     train.main(["laptop/digits", *options, "--schedule.max_steps", "1", "--out", str(tmp_path / "one")])
     assert "no epoch was completed" in capsys.readouterr().out
+    train.main(["laptop/digits", *options, "--schedule.max_steps", "0", "--out", str(tmp_path / "none")])
+    assert capsys.readouterr().out == "no epoch was completed, so nothing was measured\n"
     evaluate.main(
         [str(tmp_path / "one" / "last.ckpt"), "--out", str(tmp_path), "--data.workers", "0", "--progress", "false"]
     )

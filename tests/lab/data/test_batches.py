@@ -1,4 +1,7 @@
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -155,3 +158,24 @@ def test_workers_live_through_all_epochs():
     assert first == second
     assert len(first) == 2
     assert os.getpid() not in first
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="needs sigwaitinfo, which Linux has")
+def test_workers_outlive_sigterm_to_the_group_with_several_threads_of_torch():
+    """A process of its own: torch's threads are set for good."""
+    program = """
+import os, subprocess, torch
+from softnce.lab.data.batches import EvaluationBatches, Loader
+from softnce.lab.data.image_loader import FeatureRows
+
+torch.set_num_threads(2)
+loader = Loader(FeatureRows(torch.zeros(64, 2), torch.zeros(64, dtype=torch.long)), EvaluationBatches(64, 2), 1)
+batches = iter(loader)
+taken = [next(batches)]
+workers = [str(process.pid) for process in loader._iterator._workers]
+subprocess.run(["kill", "-TERM", *workers], check=True)
+taken += batches
+print(len(taken), end="")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "32", done.stderr

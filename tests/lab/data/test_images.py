@@ -125,7 +125,7 @@ def test_holdout_is_a_fixed_part_of_every_class():
     assert not set(train.indices.tolist()) & set(held.indices.tolist())
     assert torch.equal(held.indices, open_images(data, "evaluation").indices)
     assert held.image(3).tobytes() == whole.image(int(held.indices[3])).tobytes()
-    with pytest.raises(ValueError, match="leaves one part"):
+    with pytest.raises(ValueError, match=r"data\.holdout 0\.01 leaves one part of the 3 training samples empty"):
         stratified(torch.zeros(3, dtype=torch.long), 0.01)
 
 

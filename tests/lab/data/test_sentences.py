@@ -67,7 +67,9 @@ def test_requests_and_what_is_held_out(tmp_path):
             "must be text,category, got 'question,intent'",
         ),
         ("banking77_train.csv", "", "the first line must be text,category, got ''"),
-        ("banking77_train.csv", "text,category\na,b,c\n", "row 1 has 3 columns, need text and category"),
+        ("banking77_train.csv", "text,category\na,b,c\n", "line 2 has 3 columns, need text and category"),
+        ("banking77_train.csv", "text,category\na,b\n  ,b\n", r"_train\.csv: line 3 has no sentence, got '  '"),
+        ("banking77_test.csv", "text,category\n,fee\n", r"_test\.csv: line 2 has no sentence, got ''"),
         ("banking77_train.csv", 'text,category\n"a,b\n', "is not a CSV file in UTF-8"),
         ("banking77_train.csv", b"text,category\n\xff,b\n", "is not a CSV file in UTF-8"),
         ("banking77_test.csv", "text,category\na,other\n", "has classes that training has not: other"),
@@ -76,6 +78,7 @@ def test_requests_and_what_is_held_out(tmp_path):
         ("clinc150_full.json", "{", "is not a JSON file"),
         ("clinc150_full.json", "[]", "train must be a list of"),
         ("clinc150_full.json", json.dumps({**CLINC, "val": [["a"]]}), "val must be a list of"),
+        ("clinc150_full.json", json.dumps({**CLINC, "val": [[" ", "distance"]]}), r"val\[0\] has no sentence, got ' '"),
         ("clinc150_full.json", json.dumps({**CLINC, "test": [["a", "oos"]]}), "training has not: oos"),
     ],
 )

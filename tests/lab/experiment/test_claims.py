@@ -32,6 +32,16 @@ def test_on_par_is_within_half_a_point(gaps, verdict):
     assert claims.on_par(estimate(gaps)) == verdict
 
 
+def test_an_undecided_gap_says_what_would_take_how_many():
+    behind = estimate([-0.9, -0.6, -0.8, -0.5])  # clearly below 0, perhaps within half a point
+    assert claims.ahead_would_take(behind) == ""
+    assert re.fullmatch(
+        r" \(about \d+ seeds would decide whether it is within half a point\)", claims.on_par_would_take(behind)
+    )
+    assert re.fullmatch(r" \(about \d+ folds would decide\)", claims.ahead_would_take(estimate([-0.2, 0.9]), "folds"))
+    assert claims.on_par_would_take(estimate([0.4])) == "", "one value says nothing of the deviation"
+
+
 @pytest.mark.parametrize(
     ("gaps", "verdict"),
     [([0.1, 0.2], "undecided"), ([0.1, 0.11], "reproduced"), ([-0.1, -0.11], "not reproduced"), ([3.0], "undecided")],

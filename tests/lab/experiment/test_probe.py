@@ -8,6 +8,7 @@ import torch
 
 from softnce.lab.data import features as data
 from softnce.lab.data.features import load
+from softnce.lab.diverged import Diverged
 from softnce.lab.experiment.probe import HARD, MIXED, BestEpoch, Probe, fit, reliability, scores, targets_for, train
 from softnce.lab.heads import Head, build_head
 from softnce.lab.losses import LOSSES, Loss, build_loss
@@ -39,6 +40,11 @@ def test_the_best_held_out_epoch_is_reported():
     result = watch.measurements(digits)
     assert result["epoch"] == 1
     assert result["test"]["top1"] == truth[1] > truth[2]
+
+
+def test_a_training_that_diverges_says_when():
+    with pytest.raises(Diverged, match="the class scores are NaN after epoch 1"):
+        train(replace(SMALL, loss=Loss("nll"), targets=HARD, lr=1e30))
 
 
 def test_temperature_is_fitted_on_held_out_rows_and_keeps_accuracy():

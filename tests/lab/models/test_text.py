@@ -30,6 +30,12 @@ def test_tokens_are_padded_and_cut():
     assert (tokens >= 0).equal(tokens != text.PADDING)
 
 
+@pytest.mark.parametrize("blank", ["", "  \t", "\N{ZERO WIDTH SPACE}"])
+def test_a_sentence_without_words_is_refused(blank):
+    with pytest.raises(ValueError, match=r"a sentence has no words: got '[^\n]*'$"):
+        text.tokenise(TextModel(), ["hello", blank], 8)
+
+
 def test_an_embedding_is_the_mean_of_its_own_tokens(network):
     """Whatever is in the batch or the padding: compared with the encoder on one sentence alone."""
     tokens = text.tokenise(TextModel(), SENTENCES * 2, 48)

@@ -110,6 +110,8 @@ def test_commands_can_be_copied(opened):
     opened.run("until(() => ['copied', 'selected'].includes(document.querySelector('button.copy').textContent))")
     command = opened.run("document.querySelector('.command code').textContent")
     assert command == "softnce study noise-samples --preset paper"
+    shown = opened.run("document.querySelector('.command').textContent")
+    assert shown.startswith("With the paper preset: ")  # the results may be of another one
     assert opened.errors == []
 
 

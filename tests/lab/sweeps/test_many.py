@@ -57,6 +57,12 @@ def test_results_of_another_recipe_are_not_taken_for_these(trainings, tmp_path):
     assert list(many.train_all(faster, tmp_path, nothing)) == []
 
 
+def test_the_folder_of_a_run_does_not_take_several(trainings, tmp_path):
+    (tmp_path / "recipe.yaml").write_text(recipes.to_yaml(trainings[0].recipe))
+    with pytest.raises(ValueError, match=r"holds a run, so it cannot hold several: choose another --out$"):
+        list(many.train_all(trainings, tmp_path, nothing))
+
+
 def test_more_epochs_extend_finished_trainings(trainings, tmp_path):
     assert len(list(many.train_all(trainings, tmp_path, lambda runs: map(made_up, runs)))) == 2
     schedule = replace(trainings[0].recipe.schedule, epochs=2)

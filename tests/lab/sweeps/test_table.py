@@ -7,22 +7,27 @@ import pytest
 
 from softnce.lab import recipes
 from softnce.lab.commands import report
-from softnce.lab.sweeps.table import as_csv, read_runs, table
+from softnce.lab.sweeps.table import as_csv, left_out, read_runs, table
+
+RECIPE = recipes.load("laptop/digits")
+
+
+def write(out, recipe, top1):
+    """The folder of a run; of one that is not finished without ``top1``."""
+    out.mkdir(parents=True)
+    (out / "recipe.yaml").write_text(recipes.to_yaml(recipe))
+    if top1 is not None:
+        (out / "results.json").write_text(json.dumps({"best": {"epoch": 3, "top1": top1}, "last": {"epoch": 9}}))
+        facts = {"seconds": 10.0 * recipe.seed, "rows_per_second": 100.0, "starts": []}
+        (out / "facts.json").write_text(json.dumps(facts))
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Two learning rates with two seeds each, and a run that is not finished."""
-    recipe = recipes.load("laptop/digits")
     for rate, seed, top1 in ((1e-3, 0, 0.5), (1e-3, 1, 0.7), (4e-3, 0, 0.8), (4e-3, 1, 0.9), (4e-3, 2, None)):
-        out = tmp_path / "sweep" / f"{rate},{seed}"
-        out.mkdir(parents=True)
-        run = replace(recipe, seed=seed, optimiser=replace(recipe.optimiser, base_lr=rate))
-        (out / "recipe.yaml").write_text(recipes.to_yaml(run))
-        if top1 is None:
-            continue
-        (out / "results.json").write_text(json.dumps({"best": {"epoch": 3, "top1": top1}, "last": {"epoch": 9}}))
-        (out / "facts.json").write_text(json.dumps({"seconds": 10.0 * seed, "rows_per_second": 100.0, "starts": []}))
+        run = replace(RECIPE, seed=seed, optimiser=replace(RECIPE.optimiser, base_lr=rate))
+        write(tmp_path / "sweep" / f"{rate},{seed}", run, top1)
     return tmp_path
 
 
@@ -35,6 +40,33 @@ def test_seeds_are_averaged(folder):
         ["0.004", "2", "0.8500 ± 0.6353", "5.0 ± 63.5", "100 ± 0"],
     ]
     assert shown.title.startswith("4 runs, best epoch")
+
+
+def test_a_repeated_seed_counts_once_and_is_named(tmp_path):
+    """As after a run and a sweep in one folder; the number of loader processes does not make another run."""
+    other = replace(RECIPE, data=replace(RECIPE.data, workers=0), compute=replace(RECIPE.compute, progress=False))
+    write(tmp_path / "a", RECIPE, 0.5)
+    write(tmp_path / "b" / "seed=0", other, 0.6)
+    write(tmp_path / "b" / "seed=1", replace(other, seed=1), 0.7)
+    runs = read_runs(tmp_path)
+    assert table(runs).title.startswith("2 runs")
+    assert table(runs).rows[0][:2] == ["2", "0.6000 ± 1.2706"]  # of 0.5 and 0.7
+    named = f"{tmp_path}/b/seed=0 (as {tmp_path}/a)"
+    assert left_out(tmp_path, runs) == [f"not counted, same setting, seed and fold as another run: {named}"]
+    assert len(as_csv(runs).splitlines()) == 4
+
+
+def test_runs_on_different_data_are_not_pooled(tmp_path):
+    for name, top1 in (("mine", 0.5), ("theirs", 0.7)):
+        data = replace(RECIPE.data, kind="arrays", dir=tmp_path / name)
+        write(tmp_path / "runs" / name, replace(RECIPE, data=data), top1)
+    shown = table(read_runs(tmp_path / "runs"))
+    assert list(shown.header[:2]) == ["dir", "runs"]
+    assert [row[:2] for row in shown.rows] == [[str(tmp_path / name), "1"] for name in ("mine", "theirs")]
+
+
+def test_unfinished_runs_are_counted(folder):
+    assert left_out(folder, read_runs(folder)) == ["left out, not finished: 1 run"]
 
 
 def test_the_test_split_counts_where_it_was_kept_apart(folder):
@@ -55,8 +87,20 @@ def test_the_command_prints_and_writes_the_table(folder, capsys):
     report.main([str(folder)])
     printed = capsys.readouterr().out
     assert "0.6000" in printed
+    assert "left out, not finished: 1 run" in printed
     assert "| 0.004 | 2 | 0.8500 ± 0.6353 |" in (folder / "runs.md").read_text()
     assert len((folder / "runs.csv").read_text().splitlines()) == 5
+
+
+def test_a_closed_pipe_is_no_failed_write(folder, monkeypatch):
+    """As after ``| head``; :func:`softnce.cli.main` ends quietly then."""
+
+    def closed(text):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("builtins.print", closed)
+    with pytest.raises(BrokenPipeError):
+        report.main([str(folder)])
 
 
 def test_runs_that_are_not_finished_make_no_table(folder, capsys):

@@ -140,6 +140,12 @@ def test_a_folder_that_cannot_be_written_is_refused(words, tmp_path, capsys):
     assert f"softnce {words[0]}: out: cannot write in {tmp_path}/file/out: Not a directory" in capsys.readouterr().err
 
 
+def test_the_folder_of_a_run_is_not_searched_in(search, tmp_path):
+    (tmp_path / "recipe.yaml").touch()
+    with pytest.raises(ValueError, match=r"holds a run: choose another --out$"):
+        search()
+
+
 def test_a_damaged_journal_is_named(search, tmp_path):
     (tmp_path / "optuna.log").write_text("no journal\n")
     with pytest.raises(ValueError, match=r"optuna.log is damaged .*: choose another --out"):

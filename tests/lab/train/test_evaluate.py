@@ -17,6 +17,16 @@ def test_loading_executes_nothing(tmp_path):
         load_trained(tmp_path / "evil.ckpt")
 
 
+def test_a_file_that_torch_did_not_write_is_called_that(run):
+    with pytest.raises(ValueError, match=r"results\.json is not a checkpoint .*: it is truncated, damaged or no"):
+        load_trained(run[0] / "out" / "results.json")
+
+
+def test_of_a_folder_of_several_runs_one_must_be_named(run):
+    with pytest.raises(ValueError, match=rf"{run[0]} holds several runs: name one of them, such as {run[0] / 'out'}$"):
+        load_trained(run[0])
+
+
 def test_other_classes_are_refused(run, tmp_path):
     root, _ = run
     for name in ("train", "test"):

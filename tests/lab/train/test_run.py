@@ -1,6 +1,7 @@
 """Training stays alive, and the machine it runs on does not change what it learns."""
 
 import errno
+import gc
 import json
 import os
 import random
@@ -8,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+import weakref
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -18,13 +20,14 @@ from lab.training import same, softnce_train
 from ranks import environment, free_port
 
 from softnce.lab import recipes
+from softnce.lab.diverged import Diverged
 from softnce.lab.models.images import build_backbone
 from softnce.lab.recipes.recipe import Compute, Data, Head, Loss, Model, Optimiser, Recipe, Schedule, Targets
 from softnce.lab.stored import Unreadable
 from softnce.lab.train import fit
 from softnce.lab.train import run as train
 from softnce.lab.train.checkpoints import WEIGHTS, AtomicCheckpointIO, Checkpoints, Interrupted, NotSaved
-from softnce.lab.train.classifier import Classifier, Diverged
+from softnce.lab.train.classifier import Classifier
 from softnce.lab.train.evaluate import evaluate, load_trained
 
 HARD = Targets()
@@ -215,8 +218,8 @@ def test_a_run_moves_between_numbers_of_processes_and_micro_batches(images, tmp_
     train.train(recipe, tmp_path / "whole")
     out = tmp_path / "moved"
     with stopping_at(5), pytest.raises(Interrupted):
-        train.train(recipe, out)
-    done = by_torchrun("--resume", str(out), "--schedule.max_steps", "10")
+        train.train(replace(recipe, schedule=replace(recipe.schedule, max_steps=10)), out)
+    done = by_torchrun("--resume", str(out))
     assert done.returncode == 0, done.stderr
     assert load(out / "last.ckpt")["global_step"] == 10
     with stopping_at(15), pytest.raises(Interrupted):  # the end of an epoch, whose last batch has 18 rows
@@ -264,19 +267,45 @@ def test_accumulation_learns_what_one_pass_does(images, tmp_path, loss):
     assert difference(weights(tmp_path / "one"), weights(tmp_path / "six")) <= 1e-5
 
 
+def spoil(monkeypatch, at):
+    """The loss of step ``at`` is NaN."""
+    step_loss = Classifier.step_loss
+
+    def spoiled(self, batch, step, *rest):
+        value, soft = step_loss(self, batch, step, *rest)
+        return (value * float("nan") if step == at else value), soft
+
+    monkeypatch.setattr(Classifier, "step_loss", spoiled)
+
+
+@pytest.mark.parametrize("diverges", [False, True])
+def test_a_finished_training_leaves_nothing_behind(images, tmp_path, monkeypatch, diverges):
+    """No handler of a signal, and thereby no network: studies train many in one process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    made = []
+    built = fit.fit
+
+    def watched(classifier, *args, **options):
+        made.append(weakref.ref(classifier))
+        return built(classifier, *args, **options)
+
+    monkeypatch.setattr(train, "fit", watched)
+    if diverges:
+        spoil(monkeypatch, at=1)
+    with pytest.raises(Diverged) if diverges else nullcontext():
+        train.train(small(images, schedule=Schedule(epochs=1, warmup_epochs=0.5)), tmp_path / "run")
+    assert {number: signal.getsignal(number) for number in before} == before
+    gc.collect()
+    assert [ref() for ref in made] == [None]
+
+
 def test_divergence_names_step_rate_and_checkpoint(images, tmp_path, monkeypatch):
     recipe = plain(
         images,
         schedule=Schedule(epochs=7, warmup_epochs=0.0),
         compute=Compute("cpu", progress=False, checkpoint_steps=2),
     )
-    step_loss = Classifier.step_loss
-
-    def spoil(self, batch, step, *rest):
-        value, soft = step_loss(self, batch, step, *rest)
-        return (value * float("nan") if step == 4 else value), soft
-
-    monkeypatch.setattr(Classifier, "step_loss", spoil)
+    spoil(monkeypatch, at=4)
     with pytest.raises(Diverged, match=r"the loss is nan at step 4 \(epoch 1, learning rate 0\.00\d+\).*of step 4$"):
         train.train(recipe, tmp_path / "run")
     kept = load(tmp_path / "run" / "last.ckpt")
@@ -306,6 +335,20 @@ def test_a_run_is_not_overwritten(uninterrupted, images):
     with pytest.raises(ValueError, match=r"optimiser.base_lr was 0.01, is 0.5; seed was 3, is 9"):
         train.train(other, out, resume=True)
     assert train.train(recipe, out, resume=True) == results  # a finished run has nothing left to do
+
+
+def test_a_folder_of_several_runs_is_not_the_folder_of_one(uninterrupted):
+    recipe, out, _ = uninterrupted
+    with pytest.raises(ValueError, match=rf"{out.parent} holds several runs, such as \S+: choose another --out$"):
+        train.train(recipe, out.parent)
+
+
+def test_missing_test_images_are_said_before_training(images, tmp_path):
+    (tmp_path / "train.npz").symlink_to(images / "train.npz")
+    data = Data("arrays", tmp_path, holdout=0.25, image_size=32, workers=0)
+    with pytest.raises(ValueError, match=r"has no test\.npz or val\.npz"):
+        train.prepare(small(images, data=data), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_one_process_trains_in_a_folder(uninterrupted):

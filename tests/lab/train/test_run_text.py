@@ -47,6 +47,9 @@ def test_train_evaluate_and_predict(small, tmp_path, capsys):
     assert [lines[0], lines[6]] == ["please cancel a taxi", "can you book a flight"]
     assert lines[1].endswith("%  cancel taxi")
     assert lines[7].endswith("%  book flight")
+    for blank in ("", "   "):
+        with pytest.raises(SystemExit, match=rf"^softnce predict: a sentence has no words: got '{blank}'$"):
+            predict.main([str(out), "book a flight", blank])
 
 
 @pytest.mark.slow
@@ -66,6 +69,26 @@ def test_right_says_which_test_sentences_are_right(small):
     bits = np.unpackbits(np.frombuffer(b64decode(found["right"]), dtype=np.uint8))[:72]
     assert bits.mean() == pytest.approx(found["test"]["top1"])
     assert 0 < bits.sum() < 72
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "has no banking77_test.csv or test.csv"),
+        ("question\n", "the first line must be text,category"),
+        ("text,category\nis it open,other\n", "has classes that training has not: other"),
+    ],
+)
+def test_what_is_wrong_with_the_test_file_is_said_before_training(small, tmp_path, holdout, content, message):
+    rows = [f"{verb} the {thing},{verb}" for verb in ("book", "cancel") for thing in range(20)]
+    (tmp_path / "banking77_train.csv").write_text("\n".join(["text,category", *rows]))
+    if content is not None:
+        (tmp_path / "banking77_test.csv").write_text(content)
+    data = TextData("banking77", tmp_path, holdout=holdout)
+    with pytest.raises(ValueError, match=message):
+        run.prepare(replace(small, data=data), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 class Averaging(nn.Module):

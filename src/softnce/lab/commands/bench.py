@@ -19,7 +19,7 @@ classes K, the bytes that ranks exchange, and (--preset paper) the limits that t
 says so if other programs kept the processor busy.
 
   softnce bench                               a minute; small sizes, a first look
-  softnce bench --preset paper                the README's numbers: twenty minutes, 16 GB of memory, an idle machine
+  softnce bench --preset paper                tables of docs/speed.md: twenty minutes, 16 GB of memory, an idle machine
   softnce bench --sizes [[256,50000]]         your own N and K
   softnce bench --threads 1 --clock cpu       one thread, processor time: for a shared machine
   softnce bench --device cuda                 on a GPU; wall time, and the peak of its allocator

@@ -15,7 +15,7 @@ from softnce.lab.experiment.results import Row, damage_on_stderr
 from softnce.lab.experiment.study import DEFAULT_OUT, Study
 from softnce.lab.experiment.text import counted
 from softnce.lab.report import charts, drawing, page
-from softnce.lab.sweeps.table import as_csv, read_runs, table
+from softnce.lab.sweeps.table import as_csv, left_out, read_runs, table
 
 HELP = f"""\
 usage: softnce report [DIRECTORY]
@@ -31,8 +31,9 @@ A study whose results cannot be shown is left out and named; the exit status is 
 
 With runs of `softnce train` in DIRECTORY, at any depth, such as runs/:
 
-Print a table of them, one row per setting, seeds and folds averaged. Write it to DIRECTORY/runs.md, and every setting,
-metric and fact of each run to DIRECTORY/runs.csv."""
+Print a table of them, one row per setting, seeds and folds averaged. A run that repeats setting, seed and fold of
+another is not counted; such runs are named below the table, with the number of unfinished ones. Write it to
+DIRECTORY/runs.md, and every setting, metric and fact of each run to DIRECTORY/runs.csv."""
 
 
 def main(argv: list[str]) -> None:
@@ -51,6 +52,8 @@ def main(argv: list[str]) -> None:
             path = build_report(directory)
     except ValueError as error:
         refuse(f"softnce report: {error}")
+    except BrokenPipeError:  # nobody reads on, which is not about a file
+        raise
     except OSError as error:
         refuse(f"softnce report: cannot write {error.filename or directory}: {why(error)}")
     print(f"{path}")
@@ -68,10 +71,11 @@ def _tabulate(directory: Path) -> None:
     if not runs:
         raise ValueError(f"no run in {directory} is finished; a run writes results.json at its end")
     shown = table(runs)
-    write_text(directory / "runs.md", f"{shown.markdown()}\n")
+    notes = "".join(f"{line}\n" for line in left_out(directory, runs))
+    write_text(directory / "runs.md", f"{shown.markdown()}\n" + (f"\n{notes}" if notes else ""))
     write_text(directory / "runs.csv", as_csv(runs))
     Console().print(shown.rich())
-    print(f"{directory / 'runs.md'}\n{directory / 'runs.csv'}")
+    print(f"{notes}{directory / 'runs.md'}\n{directory / 'runs.csv'}")
 
 
 def build_report(directory: Path) -> Path:

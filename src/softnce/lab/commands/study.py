@@ -1,7 +1,8 @@
 """``softnce study``: run one experiment, or all."""
 
-from softnce.cli import Refused, fail, nearest, refuse
+from softnce.cli import Refused, did_you_mean, fail, refuse
 from softnce.lab.configuration import from_args
+from softnce.lab.diverged import Diverged
 from softnce.lab.experiment.parallel import Killed
 from softnce.lab.experiment.results import damage_on_stderr
 from softnce.lab.experiment.study import DEFAULT_OUT, Study, StudyConfig
@@ -21,8 +22,8 @@ def main(argv: list[str]) -> None:
     elif name in names():
         print(f"to build the page: softnce report {_run_one(load(name), options)}")
     else:
-        near = nearest(name, [*names(), "all", "list"])
-        refuse(f"softnce study: unknown study {name!r}; did you mean {near!r}? `softnce study list` lists the studies")
+        near = did_you_mean(name, [*names(), "all", "list"])
+        refuse(f"softnce study: unknown study {name!r};{near} `softnce study list` lists the studies")
 
 
 def _run_one(study: Study, options: list[str]) -> str:
@@ -36,6 +37,8 @@ def _run_one(study: Study, options: list[str]) -> str:
         refuse(f"{prog}: {error}")
     except Killed as error:
         fail(f"{prog}: a run failed, {error}; finished runs are saved")
+    except Diverged as error:
+        fail(f"{prog}: a run diverged, {error}; finished runs are saved; try smaller learning rates")
     return config.out
 
 

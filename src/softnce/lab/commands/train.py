@@ -4,13 +4,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from softnce.cli import fail, refuse
 from softnce.lab import recipes
 from softnce.lab.configuration import from_args, option
+from softnce.lab.diverged import Diverged
 from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe, Recipe, TextRecipe
 from softnce.lab.sweeps import grid
 from softnce.lab.sweeps.grid import Training
@@ -41,7 +42,8 @@ The same command continues them, and on several machines with a shared folder it
 
 
 OUT = (
-    "folder of the run, or of all runs; by default runs/RECIPE, with -seedN and -foldN where they are not the recipe's"
+    "folder of the run, by default runs/RECIPE with -seedN and -foldN where they are not the recipe's; of several runs "
+    "runs/RECIPE-sweep"
 )
 
 
@@ -112,6 +114,8 @@ def parse(argv: list[str]) -> Command:
     if not varied:
         out = options.out if given else default_out(name, recipe, read[0][0])
         return Command([Training(read[0][0], out)], [], options)
+    if not given:
+        options = replace(options, out=options.out.with_name(f"{options.out.name}-sweep"))
     trainings = [Training(chosen, options.out / grid.folder_name(chosen, list(varied))) for chosen, _ in read]
     if len({training.out for training in trainings}) < len(trainings):
         equal = ", ".join(f"--{name} {','.join(values)}" for name, values in varied.items())
@@ -162,7 +166,6 @@ def main(argv: list[str]) -> None:
     # only now, so that a typo is answered at once
     from softnce.lab.data.batches import CorruptImage
     from softnce.lab.train.checkpoints import Interrupted, NotSaved
-    from softnce.lab.train.classifier import Diverged
     from softnce.lab.train.machine import is_first_process
     from softnce.lab.train.run import Occupied, prepare
 
@@ -183,7 +186,9 @@ def main(argv: list[str]) -> None:
     if results["best"]:
         _show(results, out)
     else:
-        print(f"no epoch was completed, so nothing was measured; to measure: softnce evaluate {out / 'last.ckpt'}")
+        last = out / "last.ckpt"
+        way = f"; to measure: softnce evaluate {last}" if last.is_file() else ""
+        print(f"no epoch was completed, so nothing was measured{way}")
 
 
 def _train_all(command: Command) -> None:
@@ -192,14 +197,15 @@ def _train_all(command: Command) -> None:
 
     from softnce.lab.sweeps import many
     from softnce.lab.sweeps.folds import over_specimens
-    from softnce.lab.sweeps.table import read_runs, table
+    from softnce.lab.sweeps.table import left_out, read_runs, table
 
     options, console, failures = command.options, Console(), []
     with ended_in_one_line("softnce train"):
         done = sum(map(many.is_finished, command.trainings))
-        print(f"{len(command.trainings) - done} trainings to do, {done} already in {options.out}")
         engine = many.engine(options.engine, options.address, command.trainings)
-        for number, trained in enumerate(many.train_all(command.trainings, options.out, engine), 1):
+        all_trained = many.train_all(command.trainings, options.out, engine)
+        print(f"{len(command.trainings) - done} trainings to do, {done} already in {options.out}")
+        for number, trained in enumerate(all_trained, 1):
             failures += [f"{trained.run.out.name}: {trained.error}"] if trained.error else []
             print(f"{number}: {trained.run.out.name}{' failed' if trained.error else ''}", flush=True)
         runs = read_runs(options.out)
@@ -207,6 +213,7 @@ def _train_all(command: Command) -> None:
         console.print(table(runs).rich())
         if pooled := over_specimens(options.out, runs):
             console.print(pooled.rich())
+        print("".join(f"{line}\n" for line in left_out(options.out, runs)), end="")
     if failures:
         fail(f"softnce train: {'; '.join(failures)}")
 

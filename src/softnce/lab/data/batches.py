@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -188,7 +189,9 @@ class Loader(DataLoader):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         self.taken = getattr(self.batches, "start", 0)
-        for batch in super().__iter__():
+        with _sigterm_blocked():  # every thread of a worker inherits it, also those that torch starts before ours
+            batches = super().__iter__()
+        for batch in batches:
             self.taken += 1
             yield batch
         if isinstance(self.batches, TrainingBatches):
@@ -211,10 +214,23 @@ def _as_it_is(batch: Batch) -> Batch:
     return batch
 
 
+@contextmanager
+def _sigterm_blocked() -> Iterator[None]:
+    """A signal that comes meanwhile is delivered at the end."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker(_: int) -> None:
     torch.set_num_threads(1)
     if hasattr(signal, "sigwaitinfo"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # where workers are not forked
         threading.Thread(target=_end_when_told_by, args=(os.getppid(),), daemon=True).start()
 
 

@@ -23,6 +23,8 @@ class ImageData(TrainingData):
         self.transform = training_transform(recipe.data, recipe.model)
         self.train_images = open_images(recipe.data, "train")
         self.evaluation_images = open_images(recipe.data, "evaluation")
+        if recipe.data.keeps_test_apart:
+            open_images(recipe.data, "test")  # only needed at the end, but what is wrong with it is said now
         self.labels, self.classes = self.train_images.labels, self.train_images.classes
         self.samples, self.drop_last = len(self.labels), recipe.data.drop_last
         self.frozen = recipe.model.freeze == "backbone"

@@ -102,13 +102,14 @@ class Part:
         return self.whole.name(int(self.indices[index]))
 
 
-def open_images(data: Data, split: Split) -> Images:
-    """The training or evaluation images a recipe names.
+def open_images(data: Data, split: Split | Literal["test"]) -> Images:
+    """The images a recipe names: for training, for the evaluation of every epoch, or for the test at the end.
 
-    With ``data.holdout`` evaluation is on a part of the training set that training leaves out, the same for every seed.
+    With ``data.holdout`` evaluation is on a part of the training set that training leaves out, the same for every seed;
+    else on the test images.
     """
-    if split == "evaluation" and data.holdout == 0:
-        return _open(data, split)
+    if split == "test" or (split == "evaluation" and data.holdout == 0):
+        return _open(data, "evaluation")
     whole = _open(data, "train")
     if data.share < 1:
         whole = Part(whole, stratified(whole.labels, data.share)[1])
@@ -129,7 +130,7 @@ def stratified(labels: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Ten
     mask = torch.ones(len(labels), dtype=torch.bool)
     mask[held] = False
     if len(held) == 0 or not mask.any():
-        raise ValueError(f"data.holdout {share:g} leaves one part of the {len(labels)} training images empty")
+        raise ValueError(f"data.holdout {share:g} leaves one part of the {len(labels)} training samples empty")
     return mask.nonzero()[:, 0], held
 
 

@@ -63,15 +63,17 @@ def _csv_rows(folder: Path, part: str) -> tuple[list[list[str]], Path]:
     try:
         with path.open(newline="", encoding="utf-8") as lines:
             reader = csv.reader(lines, strict=True)
-            header, rows = next(reader, []), list(reader)
+            header, rows = next(reader, []), [(reader.line_num, row) for row in reader]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from None
     if header != ["text", "category"]:
         raise ValueError(f"{path}: the first line must be text,category, got {','.join(header)!r}")
-    for number, row in enumerate(rows, 1):
+    for line, row in rows:
         if len(row) != 2:
-            raise ValueError(f"{path}: row {number} has {len(row)} columns, need text and category")
-    return rows, path
+            raise ValueError(f"{path}: line {line} has {len(row)} columns, need text and category")
+        if not row[0].strip():
+            raise ValueError(f"{path}: line {line} has no sentence, got {row[0]!r}")
+    return [row for _, row in rows], path
 
 
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
@@ -93,6 +95,9 @@ def _clinc150(folder: Path, split: Split) -> Sentences:
             isinstance(row, list) and len(row) == 2 and all(isinstance(x, str) for x in row) for row in rows
         ):
             raise ValueError(f"{path}: {name} must be a list of [text, intent]")
+        for number, (text, _) in enumerate(rows):
+            if not text.strip():
+                raise ValueError(f"{path}: {name}[{number}] has no sentence, got {text!r}")
     return _sentences(stored[SPLITS[split]], sorted({row[1] for row in stored["train"]}), path)
 
 

@@ -3,7 +3,7 @@
 from softnce.lab.data.batches import EvaluationBatches, Loader
 from softnce.lab.data.image_loader import FeatureRows
 from softnce.lab.data.module import TrainingData
-from softnce.lab.data.sentences import Split, open_sentences
+from softnce.lab.data.sentences import Sentences, open_sentences
 from softnce.lab.models.text import tokenise
 from softnce.lab.recipes.recipe import TextRecipe
 
@@ -14,6 +14,9 @@ class SentenceData(TrainingData):
     def __init__(self, recipe: TextRecipe, world: int = 1) -> None:
         super().__init__(recipe, world)
         self.train = open_sentences(recipe.data, "train")
+        self.validation = open_sentences(recipe.data, "validation")
+        if recipe.data.keeps_test_apart:
+            open_sentences(recipe.data, "test")  # only needed at the end, but what is wrong with it is said now
         self.labels, self.classes = self.train.labels, self.train.classes
         self.samples, self.drop_last = len(self.labels), recipe.data.drop_last
 
@@ -22,11 +25,10 @@ class SentenceData(TrainingData):
         return Loader(FeatureRows(tokens, self.labels), self.batches(self.rank))
 
     def val_dataloader(self) -> Loader:
-        return self.evaluation_loader("validation", self.rank)
+        return evaluation_loader(self.recipe, self.validation, self.rank, self.world)
 
-    def evaluation_loader(self, split: Split, rank: int = 0) -> Loader:
-        """Batches of the sentences that are scored (``test``) or choose the epoch (``validation``)."""
-        sentences = open_sentences(self.recipe.data, split)
-        tokens = tokenise(self.recipe.model, sentences.texts, self.recipe.data.max_tokens)
-        batches = EvaluationBatches(len(tokens), self.recipe.compute.eval_batch, rank, self.world)
-        return Loader(FeatureRows(tokens, sentences.labels), batches)
+
+def evaluation_loader(recipe: TextRecipe, sentences: Sentences, rank: int = 0, world: int = 1) -> Loader:
+    tokens = tokenise(recipe.model, sentences.texts, recipe.data.max_tokens)
+    batches = EvaluationBatches(len(tokens), recipe.compute.eval_batch, rank, world)
+    return Loader(FeatureRows(tokens, sentences.labels), batches)

@@ -119,19 +119,21 @@ def on_par(gap: Estimate) -> Verdict:
 
 def ahead_would_take(gap: Estimate, unit: str = "seeds") -> str:
     """Of an undecided lead, how many seeds would decide it; nothing where it is decided."""
-    return _would_take(gap, abs(gap.mean), unit) if ahead(gap) == "undecided" else ""
+    return _would_take(gap, unit, "", abs(gap.mean)) if ahead(gap) == "undecided" else ""
 
 
 def on_par_would_take(gap: Estimate, unit: str = "seeds") -> str:
     """Of an undecided equivalence, how many seeds would decide it; nothing where it is decided."""
-    return _would_take(gap, abs(abs(gap.mean) - MARGIN), unit) if on_par(gap) == "undecided" else ""
+    size = abs(gap.mean)
+    ends = (MARGIN - size, MARGIN + size) if size < MARGIN else (size - MARGIN,)
+    return _would_take(gap, unit, " whether it is within half a point", *ends) if on_par(gap) == "undecided" else ""
 
 
-def _would_take(gap: Estimate, distance: float, unit: str) -> str:
+def _would_take(gap: Estimate, unit: str, what: str, *distances: float) -> str:
     if gap.count < 2:
         return ""
-    count = seeds_needed(gap, distance)
-    return f" ({f'about {count:,}' if count else f'more than {MOST_SEEDS:,}'} {unit} would decide)"
+    count = seeds_needed(gap, *distances)
+    return f" ({f'about {count:,}' if count else f'more than {MOST_SEEDS:,}'} {unit} would decide{what})"
 
 
 def checked(study: str, claims: Sequence[Claim], findings: Mapping[str, Finding]) -> dict[str, Finding]:

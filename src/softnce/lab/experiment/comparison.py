@@ -47,20 +47,22 @@ def difference_of_differences(
 def for_other_samples(a: Sequence[Row], b: Sequence[Row]) -> Estimate | None:
     """Top-1 of a minus that of b in points, with an interval for other test samples as well as other seeds.
 
-    Of the seeds that both have with ``right``, the test samples that are right: one bit each, in base64; the last byte
-    may hold bits of no sample, which are 0. With one seed the interval is that of other samples alone. None without.
+    Of the seeds that both have with ``right``, the test samples that are right: one bit each, in base64. With one seed
+    the interval is that of other samples alone. None without.
     """
-    ours, theirs = (
-        {row.config["seed"]: row.result["right"] for row in rows if "right" in row.result} for rows in (a, b)
-    )
+    ours, theirs = ({row.config["seed"]: _right(row) for row in rows if "right" in row.result} for rows in (a, b))
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
         return None
-    return over_samples([_unpacked(ours[seed]) for seed in seeds], [_unpacked(theirs[seed]) for seed in seeds])
+    samples = min(len(of[seed]) for of in (ours, theirs) for seed in seeds)
+    return over_samples([ours[seed][:samples] for seed in seeds], [theirs[seed][:samples] for seed in seeds])
 
 
-def _unpacked(right: str) -> list[bool]:
-    return np.unpackbits(np.frombuffer(b64decode(right), dtype=np.uint8)).astype(bool).tolist()
+def _right(row: Row) -> list[bool]:
+    """Which test samples are right; where any is, without the bits of no sample that the last byte may hold."""
+    bits = np.unpackbits(np.frombuffer(b64decode(row.result["right"]), dtype=np.uint8)).astype(bool)
+    top1 = row.result["test"]["top1"]
+    return bits[: round(bits.sum() / top1) if top1 else None].tolist()
 
 
 def over(rows: Sequence[Row], x: Callable[[Row], float], value: Value) -> dict[float, Estimate]:

@@ -25,7 +25,7 @@ class Killed(RuntimeError):
     """The process of a run was killed each time."""
 
     def __init__(self, run: object) -> None:
-        super().__init__(f"its process was killed {ATTEMPTS} times, perhaps for want of memory: {run}")
+        super().__init__(f"its process was killed {ATTEMPTS} times, possibly out of memory: {run}")
 
 
 def one_per_core(

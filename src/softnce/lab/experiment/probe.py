@@ -13,6 +13,7 @@ from softnce import calibration
 from softnce.lab.data import features
 from softnce.lab.data.features import Features, Part, Source, load
 from softnce.lab.data.mixing import draw_mix, mix_inputs
+from softnce.lab.diverged import Diverged
 from softnce.lab.heads import Head, build_head
 from softnce.lab.losses import LOSSES, Loss, build_loss
 from softnce.lab.optimiser import decay_groups
@@ -145,7 +146,10 @@ class BestEpoch:
         self.weights: dict[str, Tensor] = {}
 
     def __call__(self, epoch: int) -> None:
-        top1 = (self.logits(self.held_out.x).argmax(1) == self.held_out.y).double().mean().item()
+        logits = self.logits(self.held_out.x)
+        if logits.isnan().any():
+            raise Diverged(f"the class scores are NaN after epoch {epoch}")
+        top1 = (logits.argmax(1) == self.held_out.y).double().mean().item()
         if not self.course or top1 > max(self.course):
             self.weights = copy.deepcopy(self.head.state_dict())
         self.course.append(top1)

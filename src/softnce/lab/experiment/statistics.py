@@ -47,11 +47,12 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half, count)
 
 
-def seeds_needed(gap: Estimate, distance: float, power: float = 0.8) -> int | None:
-    """How many values decide: a 95 % interval around the mean that excludes a number ``distance`` away from it.
+def seeds_needed(gap: Estimate, *distances: float, power: float = 0.8) -> int | None:
+    """How many values decide: a 95 % interval around the mean that excludes every number ``distances`` away from it.
 
-    With probability ``power``, if mean and standard deviation are as in ``gap``, by the noncentral t distribution. None
-    where more than :data:`MOST_SEEDS` are needed, or where one value says nothing of the deviation.
+    With probability ``power`` at least, if mean and standard deviation are as in ``gap``, by the noncentral t
+    distribution; of two distances, one is below the mean and one above. None where more than :data:`MOST_SEEDS` are
+    needed, or where one value says nothing of the deviation.
     """
     from scipy.stats import nct, t
 
@@ -59,11 +60,14 @@ def seeds_needed(gap: Estimate, distance: float, power: float = 0.8) -> int | No
         return None
     deviation = (gap.high - gap.mean) / float(t.ppf(0.975, gap.count - 1)) * math.sqrt(gap.count)
 
-    def decides(count: int) -> bool:
+    def excludes(distance: float, count: int) -> float:
         if deviation == 0:
-            return distance > 0
+            return float(distance > 0)
         apart = distance / deviation * math.sqrt(count)
-        return bool(apart > 20 or nct.sf(t.ppf(0.975, count - 1), count - 1, apart) >= power)
+        return 1.0 if apart > 20 else float(nct.sf(t.ppf(0.975, count - 1), count - 1, apart))
+
+    def decides(count: int) -> bool:
+        return 1 - sum(1 - excludes(distance, count) for distance in distances) >= power
 
     low, high = 1, 2
     while not decides(high):
@@ -76,25 +80,34 @@ def seeds_needed(gap: Estimate, distance: float, power: float = 0.8) -> int | No
     return high
 
 
-def over_samples(ours: ArrayLike, theirs: ArrayLike, draws: int = 2000) -> Estimate:
+def over_samples(ours: ArrayLike, theirs: ArrayLike) -> Estimate:
     """Mean difference in accuracy of paired seeds on the same samples, in points, for other seeds *and* other samples.
 
-    A bootstrap with fixed random numbers draws seeds and samples anew, both with replacement; the interval holds the
-    middle 95 %.
+    Seeds and samples are crossed random effects: the variance of the mean is what seeds add to it, plus what samples
+    add beyond the rest. The interval is Student's t with Satterthwaite's degrees of freedom, and at least that of
+    :func:`estimate` over the seeds. With one seed it is that of other samples alone.
 
     Args:
         ours, theirs: which samples are right, (seeds, samples) each.
-        draws: repetitions of the bootstrap.
     """
-    difference = 100 * (np.asarray(ours, dtype=np.float32) - np.asarray(theirs, dtype=np.float32))
+    from scipy.stats import t
+
+    difference = 100 * (np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
     seeds, samples = difference.shape
-    random = np.random.default_rng(0)
-    weights = random.multinomial(samples, np.full(samples, 1 / samples), size=draws).astype(np.float32) / samples
-    by_draw = weights @ difference.T  # (draws, seeds): each draw's samples, every seed
-    chosen = random.integers(seeds, size=(draws, seeds))
-    means = np.take_along_axis(by_draw, chosen, 1).mean(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Estimate(float(difference.mean()), float(low), float(high), seeds)
+    by_seed, by_sample, mean = difference.mean(1), difference.mean(0), float(difference.mean())
+    of_samples = by_sample.var(ddof=1) / samples
+    if seeds == 1:
+        half = float(t.ppf(0.975, samples - 1)) * math.sqrt(of_samples)
+        return Estimate(mean, mean - half, mean + half, 1)
+    rest = difference - by_seed[:, None] - by_sample + mean
+    of_seeds = by_seed.var(ddof=1) / seeds
+    of_samples = max(of_samples - (rest**2).sum() / ((seeds - 1) * (samples - 1)) / (seeds * samples), 0.0)
+    over_seeds = estimate(by_seed.tolist())
+    if of_samples == 0:
+        return over_seeds
+    freedom = (of_seeds + of_samples) ** 2 / (of_seeds**2 / (seeds - 1) + of_samples**2 / (samples - 1))
+    half = max(float(t.ppf(0.975, freedom)) * math.sqrt(of_seeds + of_samples), over_seeds.high - mean)
+    return Estimate(mean, mean - half, mean + half, seeds)
 
 
 def signed(e: Estimate, digits: int = 2) -> str:

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from softnce.lab.configuration import check_ranges, option, to_mapping
+from softnce.lab.diverged import Diverged
 from softnce.lab.experiment.choices import Choice
 from softnce.lab.experiment.claims import Claim, Finding, checked, read
 from softnce.lab.experiment.cluster import on_cluster
@@ -54,9 +55,12 @@ class Outcome:
 
 
 def timed(perform: Callable[[Any], Mapping[str, Any]], run: Any) -> Outcome:
-    """A run and what ``perform(run)`` measures, with its wall time."""
+    """A run and what ``perform(run)`` measures, with its wall time; an error of divergence names the run."""
     started = time.perf_counter()
-    return Outcome(run, perform(run), time.perf_counter() - started)
+    try:
+        return Outcome(run, perform(run), time.perf_counter() - started)
+    except Diverged as error:
+        raise Diverged(f"{error}: {run}") from None
 
 
 class Study:

@@ -137,8 +137,13 @@ def build_network(model: TextModel, head: Head, num_classes: int) -> SentenceCla
 
 
 def tokenise(model: TextModel, texts: list[str], max_tokens: int) -> Tensor:
-    """Tokens (N, L) of sentences, cut to ``max_tokens`` and padded with −1 to the longest."""
-    rows = tokeniser(model)(texts, truncation=True, max_length=max_tokens)["input_ids"]
+    """Tokens (N, L) of sentences, cut to ``max_tokens`` and padded with −1 to the longest; none may be blank."""
+    tokens_of = tokeniser(model)
+    special = tokens_of.num_special_tokens_to_add()
+    rows = tokens_of(texts, truncation=True, max_length=max_tokens)["input_ids"]
+    for sentence, row in zip(texts, rows, strict=True):
+        if len(row) <= special:
+            raise ValueError(f"a sentence has no words: got {sentence!r}")
     tokens = torch.full((len(rows), max(map(len, rows))), PADDING)
     for place, row in zip(tokens, rows, strict=True):
         place[: len(row)] = torch.tensor(row)

@@ -5,12 +5,12 @@ is one of text or of graphs.
 A file may ``inherit`` another (a path relative to itself) and then says only what differs.
 """
 
-import difflib
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from softnce.cli import did_you_mean
 from softnce.lab import losses
 from softnce.lab.configuration import from_mapping, to_mapping
 from softnce.lab.recipes.recipe import KINDS, AnyRecipe, Recipe
@@ -32,8 +32,7 @@ def load(name: str) -> AnyRecipe:
     if not path.is_file():
         if path == Path(name):
             raise ValueError(f"no file {name}")
-        near = difflib.get_close_matches(name, names(), n=1, cutoff=0)
-        raise ValueError(f"no recipe {name!r}; did you mean {near[0]!r}? `softnce recipes` lists them")
+        raise ValueError(f"no recipe {name!r};{did_you_mean(name, names())} `softnce recipes` lists them")
     return from_plain(read(path), source=str(name))
 
 

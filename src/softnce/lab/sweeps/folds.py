@@ -29,8 +29,8 @@ def over_specimens(folder: Path, runs: Sequence[FinishedRun]) -> Table | None:
     groups: dict[str, dict[int, FinishedRun]] = defaultdict(dict)
     for run in runs:
         if (folder / run.folder / "confusions.json").is_file():
-            rest = {name: value for name, value in run.settings.items() if name != "data.fold"}
-            groups[json.dumps(rest, sort_keys=True, default=str)][run.settings["data.fold"]] = run
+            rest = {name: value for name, value in run.setting.items() if name != "data.fold"}
+            groups[json.dumps(rest, sort_keys=True, default=str)].setdefault(run.settings["data.fold"], run)
     whole = [members for members in groups.values() if len(members) == FOLDS]
     if not whole:
         return None

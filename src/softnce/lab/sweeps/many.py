@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from softnce.lab import recipes
 from softnce.lab.atomic import write_text
+from softnce.lab.diverged import Diverged
 from softnce.lab.experiment.cluster import on_cluster
 from softnce.lab.experiment.parallel import gpu_names, one_per_core
 from softnce.lab.experiment.reservations import shared
@@ -36,7 +37,6 @@ def perform(run: Training) -> Trained:
     """Train in the folder of the run, from where an earlier process stopped."""
     from softnce.lab.data.batches import CorruptImage
     from softnce.lab.train.checkpoints import NotSaved
-    from softnce.lab.train.classifier import Diverged
     from softnce.lab.train.run import Occupied, train
 
     recipe = replace(run.recipe, compute=replace(run.recipe.compute, progress=False))
@@ -68,13 +68,20 @@ def train_all(runs: list[Training], out: Path, execute: Engine) -> Iterator[Trai
     """Do the trainings that have no results yet, and yield what became of each as it ends.
 
     Several processes can do this with one ``out``: they share the trainings. Raises ValueError where a recipe or its
-    data are refused, or where a folder holds a run of another recipe.
+    data are refused, where ``out`` is the folder of a run, or where a folder in it holds a run of another recipe.
     """
+    if (out / "recipe.yaml").is_file():
+        raise ValueError(f"{out} holds a run, so it cannot hold several: choose another --out")
     for run in runs:
         if (kept := _kept(run)) and (changed := changes(kept, run.recipe)):
             raise ValueError(f"{run.out} holds a run of another recipe: {'; '.join(changed)}; choose another --out")
         if _failure(run).is_file():
             _failure(run).unlink(missing_ok=True)  # another process may have been faster
+    return _train_all(runs, out, execute)
+
+
+def _train_all(runs: list[Training], out: Path, execute: Engine) -> Iterator[Trained]:
+    """What :func:`train_all` yields."""
     for trained in shared(runs, execute, folder=out / ".running", name=lambda run: run.out.name, finished=_ended):
         if trained.refused:
             raise ValueError(f"{trained.run.out.name}: {trained.error}")

@@ -13,11 +13,13 @@ from softnce.lab import recipes
 from softnce.lab.configuration import dotted, to_mapping
 from softnce.lab.experiment.statistics import estimate
 from softnce.lab.experiment.table import Table
+from softnce.lab.experiment.text import counted
 from softnce.lab.sweeps.grid import short_names, written
 
 AVERAGED = ("seed", "data.fold")
 """Runs that differ in these only are one row."""
-NOT_SHOWN = ("data.dir", "data.cache", "data.workers", "data.download")
+SPEED_ONLY = ("data.cache", "data.workers", "data.download")
+"""Runs that differ in these only, or in ``compute``, are the same run."""
 METRICS = {"top1": 4, "nll": 4, "ece": 4}
 """Columns, and their digits after the point."""
 
@@ -43,6 +45,12 @@ class FinishedRun:
         """On the test split, where it did not choose the epoch; else at the best epoch."""
         return self.results.get("test") or self.results["best"]
 
+    @property
+    def setting(self) -> dict[str, Any]:
+        """The values that can change the results."""
+        fast = {name for name in self.settings if name in SPEED_ONLY or name.startswith("compute.")}
+        return {name: value for name, value in self.settings.items() if name not in fast}
+
 
 def read_runs(folder: Path) -> list[FinishedRun]:
     """All finished runs in ``folder``, at any depth."""
@@ -62,22 +70,33 @@ def read_runs(folder: Path) -> list[FinishedRun]:
     return found
 
 
+def left_out(folder: Path, runs: Sequence[FinishedRun]) -> list[str]:
+    """A line that names the runs which :func:`table` does not count, and one on runs that are not finished, if any.
+
+    Args:
+        folder: the one that was searched.
+        runs: its finished runs.
+    """
+    repeated = [f"{folder / run.folder} (as {folder / first.folder})" for first, *more in _by(runs) for run in more]
+    lines = [f"not counted, same setting, seed and fold as another run: {', '.join(repeated)}"] if repeated else []
+    unfinished = sum(1 for _ in folder.rglob("recipe.yaml")) - len(runs)
+    return lines + ([f"left out, not finished: {counted(unfinished, 'run')}"] if unfinished > 0 else [])
+
+
 def table(runs: Sequence[FinishedRun]) -> Table:
-    """One row per setting: mean ± half of the 95 % interval over seeds and folds."""
-    names = list(dict.fromkeys(name for run in runs for name in run.settings))
-    shown = [name for name in names if name not in (*AVERAGED, *NOT_SHOWN) and not name.startswith("compute.")]
-    differing = [name for name in shown if len({written(run.settings.get(name)) for run in runs}) > 1]
-    groups: dict[tuple[str, ...], list[FinishedRun]] = defaultdict(list)
-    for run in runs:
-        groups[tuple(written(run.settings.get(name)) for name in differing)].append(run)
+    """One row per setting: mean ± half of the 95 % interval over seeds and folds. Each seed and fold counts once."""
+    runs = [first for first, *_ in _by(runs)]
+    names = list(dict.fromkeys(name for run in runs for name in run.setting if name not in AVERAGED))
+    differing = [name for name in names if len(_by(runs, [name])) > 1]
     metrics = [name for name in METRICS if any(name in run.measured for run in runs)]
     rows = []
-    for key, members in groups.items():
+    for members in _by(runs, differing):
+        setting = [written(members[0].setting.get(name)) for name in differing]
         cells = [_mean([run.measured[name] for run in members if name in run.measured], METRICS[name])
                  for name in metrics]  # fmt: skip
         seconds = [run.facts["seconds"] for run in members if "seconds" in run.facts]
         rate = [run.facts["rows_per_second"] for run in members if run.facts.get("rows_per_second")]
-        rows.append([*key, str(len(members)), *cells, _mean(seconds, 1), _mean(rate, 0)])
+        rows.append([*setting, str(len(members)), *cells, _mean(seconds, 1), _mean(rate, 0)])
     rows.sort(key=lambda row: row[: len(differing)])
     split = "test split" if all("test" in run.results for run in runs) else "best epoch"
     return Table(
@@ -100,6 +119,15 @@ def as_csv(runs: Sequence[FinishedRun]) -> str:
     writer.writeheader()
     writer.writerows(lines)
     return text.getvalue()
+
+
+def _by(runs: Sequence[FinishedRun], names: Sequence[str] | None = None) -> list[list[FinishedRun]]:
+    """The runs in groups of equal values of these names, or of everything that can change the results."""
+    groups: dict[str, list[FinishedRun]] = defaultdict(list)
+    for run in runs:
+        values = run.setting if names is None else {name: run.setting.get(name) for name in names}
+        groups[json.dumps(values, sort_keys=True, default=str)].append(run)
+    return list(groups.values())
 
 
 def _mean(values: Sequence[float], digits: int) -> str:

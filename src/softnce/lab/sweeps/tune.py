@@ -115,6 +115,8 @@ class Search:
             from optuna.storages.journal import JournalFileBackend
         except ModuleNotFoundError:
             raise ValueError("softnce tune needs optuna: pip install 'softnce[tune]'") from None
+        if (out / "recipe.yaml").is_file():
+            raise ValueError(f"out: {out} holds a run: choose another --out")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.reservations = Reservations(out / ".running")
         self.out, self.space, self.metric, self.build = out, space, metric, build

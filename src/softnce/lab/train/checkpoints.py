@@ -73,7 +73,6 @@ class Checkpoints(Checkpoint):
         self._updates = -1
         self._saved_at = time.monotonic()
         self._signalled = False
-        self._handlers: dict[int, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "last": self.last}
@@ -99,17 +98,12 @@ class Checkpoints(Checkpoint):
             self.saved_step = trainer.global_step
         if threading.current_thread() is threading.main_thread():
             for name in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-                self._handlers[name] = signal.signal(name, self._note)
+                signal.signal(name, self._note)  # Lightning puts back what was there before it, at the end of the fit
 
     def _note(self, number: int, frame: Any) -> None:
         if self._signalled and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._signalled = True
-
-    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
-        for name, handler in self._handlers.items():
-            signal.signal(name, handler)
-        self._handlers.clear()
 
     def _asked(self, trainer: L.Trainer) -> tuple[bool, bool]:
         """Whether to stop, and whether a state is due: the same on every rank."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from softnce.lab.data.batches import Batch
 from softnce.lab.data.mixing import draw_batch
+from softnce.lab.diverged import Diverged
 from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
 from softnce.lab.optimiser import build_optimiser, decay_groups
 from softnce.lab.recipes.recipe import GraphOptimiser, Optimiser, Schedule
@@ -23,10 +24,6 @@ from softnce.losses import ClassifierLoss, ContrastiveLoss
 from softnce.targets import SoftTargets
 
 import lightning as L  # isort: skip
-
-
-class Diverged(RuntimeError):
-    """The loss is NaN or infinite."""
 
 
 class Classifier(L.LightningModule):

@@ -83,9 +83,12 @@ class Evaluation:
 
 def load_trained(path: Path) -> Trained:
     """The network in a checkpoint of ``softnce train``, a file or a run's folder; nothing is downloaded or executed."""
+    runs = sorted(path.glob("*/recipe.yaml")) if path.is_dir() else []
     path = path / "best.ckpt" if path.is_dir() else path
     if not path.is_file():
         last = path.with_name("last.ckpt")
+        if runs and not last.is_file():
+            raise ValueError(f"{path.parent} holds several runs: name one of them, such as {runs[0].parent}")
         raise ValueError(f"no checkpoint {path}" + (f"; there is {last}" if last.is_file() else ""))
     try:
         kept = stored.load(path)
@@ -167,9 +170,7 @@ def _images(recipe: Recipe, folder: Path, split: str, workers: int) -> tuple[Par
     from softnce.lab.data.images import open_images
 
     data = replace(recipe.data, dir=folder, workers=workers)
-    if split == "test":
-        data = replace(data, holdout=0.0)
-    images = open_images(data, "evaluation")
+    images = open_images(data, "test" if split == "test" else "evaluation")
     batches = EvaluationBatches(len(images.labels), recipe.compute.eval_batch)
     loader = evaluation_loader(replace(recipe, data=data), images, batches)
     names = [images.name(row) for row in range(len(images.labels))]
@@ -177,10 +178,11 @@ def _images(recipe: Recipe, folder: Path, split: str, workers: int) -> tuple[Par
 
 
 def _sentences(recipe: TextRecipe, folder: Path, split: Literal["validation", "test"]) -> Part:
-    from softnce.lab.data.text_module import SentenceData
+    from softnce.lab.data.sentences import open_sentences
+    from softnce.lab.data.text_module import evaluation_loader
 
-    data = SentenceData(replace(recipe, data=replace(recipe.data, dir=folder)))
-    return data.evaluation_loader(split), data.classes, Scores(len(data.classes))
+    sentences = open_sentences(replace(recipe.data, dir=folder), split)
+    return evaluation_loader(recipe, sentences), sentences.classes, Scores(len(sentences.classes))
 
 
 def _graphs(recipe: GraphRecipe, folder: Path, split: str) -> Part:

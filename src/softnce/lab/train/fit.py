@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from softnce.lab.configuration import dotted
+from softnce.lab.diverged import Diverged
 from softnce.lab.recipes.recipe import Compute
 from softnce.lab.train.checkpoints import AtomicCheckpointIO, Checkpoints
-from softnce.lab.train.classifier import Classifier, Diverged
+from softnce.lab.train.classifier import Classifier
 from softnce.lab.train.facts import Facts
 from softnce.lab.train.machine import Machine, is_first_process
 
@@ -35,7 +36,7 @@ def fit(
     """Train ``classifier`` on ``data`` and return the metrics of the best and the last epoch.
 
     Raises :class:`Interrupted` when a signal stopped the run, and
-    :class:`~softnce.lab.train.classifier.Diverged` when the loss is not finite; both after the state is saved.
+    :class:`~softnce.lab.diverged.Diverged` when the loss is not finite; both after the state is saved.
     """
     machine = machine or Machine.of(compute)
     optimiser, schedule = classifier.optimiser, classifier.schedule

@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 from softnce.lab import recipes
 from softnce.lab.atomic import why, write_text
 from softnce.lab.data.module import TrainingData
+from softnce.lab.diverged import Diverged
 from softnce.lab.malloc import keep_freed_memory
 from softnce.lab.recipes.recipe import AnyRecipe, GraphRecipe
 from softnce.lab.recipes.resuming import changes
@@ -111,7 +112,10 @@ def scored(recipe: AnyRecipe) -> dict[str, Any]:
         out = Path(folder) / "run"
         prepared = prepare(recipe, out)
         with prepared.claim:
-            best = prepared.fit()["best"]
+            try:
+                best = prepared.fit()["best"]
+            except Diverged as error:  # without the checkpoint, which is removed
+                raise Diverged(str(error).partition(";")[0]) from None
             test = evaluate(out, progress=False)
     right = b64encode(np.packbits(test.right.numpy()).tobytes()).decode("ascii")
     return {"epoch": 1 + int(best["epoch"]), "held_out": best, "test": test.results, "right": right}
@@ -142,9 +146,13 @@ def _claim(out: Path, recipe: AnyRecipe, resume: bool) -> ExitStack:
 
 
 def _check_folder(out: Path, recipe: AnyRecipe, resume: bool) -> None:
-    """Raise ValueError if ``out`` holds a run that this recipe does not continue."""
+    """Raise ValueError if ``out`` holds a run that this recipe does not continue, or the folders of several."""
     kept = out / "recipe.yaml"
-    if not is_first_process() or not kept.is_file():
+    if not is_first_process():
+        return
+    if not kept.is_file():
+        if inner := next(out.glob("*/recipe.yaml"), None):
+            raise ValueError(f"{out} holds several runs, such as {inner.parent}: choose another --out")
         return
     if not resume:
         raise ValueError(

@@ -6,7 +6,6 @@ and InfoNCE see labels; the soft losses see the same labels smoothed by 0.1 and 
 MixUp or CutMix of images. The learning rate of each loss is searched for on held-out data; the test set is only
 reported.
 
-The paper preset has a linear head; --heads "[linear, mlp]" adds the three layers for text.
 Runs are ordered so that an interrupted study says as much as it can: Banking77 before CLINC150 before the three layers
 before images; in each, the search, then seed after seed over all losses. The same command continues.
 

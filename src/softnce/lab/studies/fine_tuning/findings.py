@@ -12,11 +12,11 @@ from softnce.lab.experiment.claims import (
     on_par_would_take,
     together,
 )
-from softnce.lab.experiment.comparison import Value, alike, for_other_samples, largest
+from softnce.lab.experiment.comparison import Value, alike, difference_of_differences, for_other_samples, largest
 from softnce.lab.experiment.results import Row
 from softnce.lab.experiment.settings import ECE, TOP1, Setting, chosen, tried
 from softnce.lab.experiment.statistics import Estimate, signed
-from softnce.lab.experiment.text import counted, minus
+from softnce.lab.experiment.text import counted
 from softnce.lab.losses import LOSSES
 from softnce.lab.studies.fine_tuning.run import held_out
 
@@ -30,7 +30,7 @@ DATA = {
 """Names of the data sets, in the order of the page."""
 CALLED = {loss: f"`{kind.name}`" for loss, kind in LOSSES.items()}
 """How each loss is written in code."""
-HEADS = {"linear": "linear head", "mlp": "head of three layers"}
+HEADS = {"linear": "linear head", "mlp": "three layers"}
 PUBLISHED = {"banking77": 93.66, "clinc150": 96.93}
 """Top-1 of fine-tuned BERT (Casanueva et al., 2020, Efficient Intent Detection with Dual Sentence Encoders)."""
 
@@ -41,7 +41,7 @@ class Part:
 
     Attributes:
         recipe: of the folder laptop.
-        title: data set and head.
+        head: linear or mlp.
         losses: by name, at their chosen rates.
         tried: held-out top-1 in per cent, by loss and learning rate.
         frozen: the head alone trained on features of the same images, by NLL; None where it was not.
@@ -49,11 +49,19 @@ class Part:
     """
 
     recipe: str
-    title: str
+    head: str
     losses: dict[str, Setting]
     tried: dict[str, dict[float, float]]
     frozen: Setting | None
     epochs: int
+
+    @property
+    def data(self) -> str:
+        return DATA[self.recipe]
+
+    @property
+    def title(self) -> str:
+        return f"{self.data}, {HEADS[self.head]}"
 
     @property
     def on(self) -> str:
@@ -70,10 +78,11 @@ class Part:
         return self.recipe != "requests"
 
     @property
-    def best(self) -> tuple[str, Estimate] | None:
-        """The loss of the highest mean top-1 on the test split."""
-        means = {name: setting.mean(TOP1) for name, setting in self.losses.items()}
-        return max(means.items(), key=lambda item: item[1].mean, default=None)
+    def best(self) -> tuple[list[str], float]:
+        """The losses of the highest mean top-1 on the test split, and that mean; one loss if there is no tie."""
+        means = {name: setting.mean(TOP1).mean for name, setting in self.losses.items()}
+        highest = max(means.values())
+        return [name for name, mean in means.items() if mean == highest], highest
 
     def seeds(self, loss: str) -> int:
         return len(self.losses[loss]) if loss in self.losses else 0
@@ -107,23 +116,62 @@ def parts(rows: Sequence[Row]) -> list[Part]:
             continue
         config = tuned[0].config
         frozen = chosen([row for row in group if row.config["frozen"]], score=held_out)
-        title = f"{DATA[config['recipe']]}, {HEADS[config['head']['kind']]}"
         losses = {setting.loss: setting for setting in chosen(tuned, score=held_out)}
-        found.append(
-            Part(config["recipe"], title, losses, tried(tuned), frozen[0] if frozen else None, config["epochs"])
-        )
+        still = frozen[0] if frozen else None
+        found.append(Part(config["recipe"], config["head"]["kind"], losses, tried(tuned), still, config["epochs"]))
     order = list(DATA)
     return sorted(found, key=lambda part: order.index(part.recipe))
 
 
+@dataclass(frozen=True)
+class Layers:
+    """One data set with a linear head and with three layers, trained alike."""
+
+    linear: Part
+    deep: Part
+
+    @property
+    def data(self) -> str:
+        return self.deep.data
+
+    def gains(self, value: Value = TOP1) -> dict[str, Estimate]:
+        """What three layers add to a linear head, by loss, paired by seed."""
+        return {
+            loss: setting.minus(self.linear.losses[loss], value)
+            for loss, setting in self.deep.losses.items()
+            if loss in self.linear.losses
+        }
+
+    @property
+    def extra(self) -> Estimate | None:
+        """What they add to soft target InfoNCE's top-1 minus what they add to soft target cross-entropy's."""
+        if not all(part.seeds(loss) for part in (self.deep, self.linear) for loss in (OURS, CE)):
+            return None
+        a, b, c, d = (part.losses[loss].rows for loss in (OURS, CE) for part in (self.deep, self.linear))
+        return difference_of_differences(a, b, c, d, TOP1)
+
+
+def layers(found: Sequence[Part]) -> list[Layers]:
+    """The data sets that were trained with both heads for equally many epochs."""
+    return [
+        Layers(linear, deep)
+        for linear in found
+        for deep in found
+        if (linear.head, deep.head) == ("linear", "mlp")
+        and (linear.recipe, linear.epochs) == (deep.recipe, deep.epochs)
+    ]
+
+
 def claims(rows: Sequence[Row]) -> dict[str, Finding]:
     """What all data sets say."""
+    found = [part for part in parts(rows) if part.decides]
     answers: dict[str, list[Finding]] = {}
-    for part in parts(rows):
-        if part.decides:
-            for key, finding in _claims(part).items():
-                answers.setdefault(key, []).append(finding)
-    return {key: together(found) for key, found in answers.items()}
+    for part in found:
+        for key, finding in _claims(part).items():
+            answers.setdefault(key, []).append(finding)
+    answers["fine-tuning-head"] = [_head(of, extra) for of in layers(found) if (extra := of.extra)]
+    answers["fine-tuning-expected"] = _expected(found)
+    return {key: together(of) for key, of in answers.items() if of}
 
 
 def _claims(part: Part) -> dict[str, Finding]:
@@ -136,13 +184,32 @@ def _claims(part: Part) -> dict[str, Finding]:
     if gap := part.minus(OURS, CE, ECE):
         text = f"ECE {signed(gap)} points{ahead_would_take(-gap)}"
         found["fine-tuning-calibration"] = Finding(text, part.on, ahead(-gap))
-    leads = {other: gap for other in (CE, DRAWN, OURS) if (gap := part.minus(EXPECTED, other))}
-    if len(leads) == 3:
-        drawn, ours = (minus(f"{leads[other].mean:+.2f}") for other in (DRAWN, OURS))
-        text = f"""{signed(leads[CE])} points against soft target cross-entropy, {drawn} against labels drawn from
-            soft targets, {ours} against soft target InfoNCE"""
-        found["fine-tuning-expected"] = Finding(text, part.on, "beyond")
     return found
+
+
+def _head(of: Layers, extra: Estimate) -> Finding:
+    gains = of.gains()
+    text = f"""{gains[OURS].mean:+.2f} against {gains[CE].mean:+.2f} points, difference
+        {signed(extra)}{ahead_would_take(extra)}"""
+    return Finding(text, of.deep.on.replace(HEADS["mlp"], "both heads"), ahead(extra))
+
+
+def _expected(found: Sequence[Part]) -> list[Finding]:
+    """Expected InfoNCE beside the other soft losses, where all have several seeds: none or one finding."""
+    trained = [part for part in found if all(part.seeds(loss) > 1 for loss in (EXPECTED, CE, DRAWN, OURS))]
+    if not trained:
+        return []
+    leads = {other: [gap for part in trained if (gap := part.minus(EXPECTED, other))] for other in (CE, DRAWN, OURS)}
+    ce, drawn, ours = (_range([gap.mean for gap in gaps]) for gaps in leads.values())
+    low, high = min(gap.low for gap in leads[CE]), max(gap.high for gap in leads[CE])
+    text = f"""means {ce} points against soft target cross-entropy, their intervals within [{low:+.2f}, {high:+.2f}];
+        {drawn} against labels drawn from soft targets, {ours} against soft target InfoNCE"""
+    return [Finding(text, "; ".join(part.on for part in trained), "beyond")]
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:+.2f}" if low == high else f"from {low:+.2f} to {high:+.2f}"
 
 
 def choices(rows: Sequence[Row]) -> list[Choice]:
@@ -152,21 +219,18 @@ def choices(rows: Sequence[Row]) -> list[Choice]:
     if not found:
         return []
     setting = "a pre-trained network, fine-tuned for a few epochs"
+    gaps = [part.from_cross_entropy() for part in found]
     hard = [
-        f"{part.on}: top-1 `NLL` {part.losses['nll'].mean(TOP1).spread(2)}, minus {CALLED[CE]} on smoothed and mixed "
-        f"labels {signed(part.losses['nll'].minus(part.losses[CE], TOP1))}"
-        for part in found
+        f"{part.on}: {part.losses['nll'].mean(TOP1).spread(2)}, {signed(of['nll'])}"
+        for part, of in zip(found, gaps, strict=True)
     ]
-    mixed = [f"{part.on}: top-1 {CALLED[CE]} {part.losses[CE].mean(TOP1).spread(2)}, {_gaps(part)}" for part in found]
+    mixed = [f"{part.on}: {signed(of[EXPECTED])}, {signed(of[OURS])}" for part, of in zip(found, gaps, strict=True)]
+    labels = f"top-1 of `NLL`, and minus that of {CALLED[CE]} on smoothed and mixed labels, {'; '.join(hard)}"
+    soft_targets = f"top-1 of {CALLED[EXPECTED]} and {CALLED[OURS]} minus that of {CALLED[CE]}, {'; '.join(mixed)}"
     return [
-        Choice("labels", setting, _not_behind(found, ("nll", CE)), "; ".join(hard)),
-        Choice("smoothed labels, MixUp, CutMix", setting, _not_behind(found, soft), "; ".join(mixed)),
+        Choice("labels", setting, _not_behind(found, ("nll", CE)), labels),
+        Choice("smoothed labels, MixUp, CutMix", setting, _not_behind(found, soft), soft_targets),
     ]
-
-
-def _gaps(part: Part) -> str:
-    gaps = part.from_cross_entropy()
-    return "from it " + ", ".join(f"{CALLED[loss]} {signed(gaps[loss])}" for loss in (EXPECTED, OURS))
 
 
 def _not_behind(found: Sequence[Part], compared: Sequence[str]) -> str:

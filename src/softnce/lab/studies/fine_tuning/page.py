@@ -12,15 +12,14 @@ from softnce.lab.report.charts import Figure, Level, Panel, Points, band
 from softnce.lab.report.losses import INTERVAL, Columns, cells, listed, points_panel, search_panel
 from softnce.lab.report.page import Section, Table
 from softnce.lab.report.style import LOSSES
-from softnce.lab.studies.fine_tuning.findings import CE, OURS, Part, parts
+from softnce.lab.studies.fine_tuning.findings import CE, OURS, Part, layers, parts
 from softnce.lab.studies.fine_tuning.run import IMAGES
 
 ORDER = -10
 COLUMNS: Columns = {
     "top-1 (%)": (TOP1, 2), "top-5 (%)": (TOP5, 2), "ECE (%)": (ECE, 2), "NLL (nats)": (nats("nll"), 3)
 }  # fmt: skip
-COLUMNS_OF_PICTURE = len(DATA)
-"""Panels per row: the paper's data sets fill one."""
+ROWS_OF_PICTURE = 2
 
 
 def section(rows: Sequence[Row]) -> Section:
@@ -29,7 +28,7 @@ def section(rows: Sequence[Row]) -> Section:
     return Section(
         "Pre-trained networks, fine-tuned",
         " ".join(map(_summary, found)),
-        [*miniature(rows), *details],
+        [*miniature(rows), *_heads(found), *details],
         [_protocol(any(part.recipe == IMAGES for part in found))],
     )
 
@@ -74,6 +73,28 @@ def _both(name: str, found: Sequence[Part], value: Value, place: int) -> Table:
     )
 
 
+def _heads(found: Sequence[Part]) -> list[Table | str]:
+    """What three layers add to a linear head, by data set and loss; nothing where only one head was trained."""
+    both = layers(found)
+    if not both:
+        return []
+    gains = {of.data: of.gains() for of in both}
+    extra = [f"{of.data} {signed(gap)}" for of in both if (gap := of.extra)]
+    text = "Gain of soft target InfoNCE minus that of soft target cross-entropy, in points of top-1"
+    return [
+        Table(
+            ["data", *(look.name for look in LOSSES.values())],
+            [
+                [data, *(signed(of_loss[loss]) if loss in of_loss else "–" for loss in LOSSES)]
+                for data, of_loss in gains.items()
+            ],
+            """Top-1 with three layers (384 → 512 → 512 → K, BatchNorm and ReLU after the first two) minus top-1 with a
+            linear head, in points, paired by seed, with 95 % intervals where there are several seeds.""",
+        ),
+        *([f"{text}: {'; '.join(extra)}."] if extra else []),
+    ]
+
+
 def _mark(gap: Estimate | None) -> str:
     if gap is None or gap.count < 2:
         return ""
@@ -99,16 +120,18 @@ def _picture(found: Sequence[Part]) -> Figure:
     )
     scales = dict.fromkeys(texts | papers, _scale([*texts.values(), *papers.values()]))
     scales |= {title: _scale([gaps]) for title, gaps in images.items()}
+    shown = texts | images | papers
+    columns = -(-len(shown) // ROWS_OF_PICTURE)
     return Figure(
         "miniature",
         f"""Table 1 in one picture: top-1 of each loss minus that of soft target cross-entropy, in points. Ours: paired
         by seed, with 95 % intervals where there are several seeds{"; images have their own scale" if images else ""}.
         The paper gives no intervals.""",
         [
-            _gaps_panel(title, gaps, scales[title], is_first=number % COLUMNS_OF_PICTURE == 0)
-            for number, (title, gaps) in enumerate((texts | images | papers).items())
+            _gaps_panel(title, gaps, scales[title], is_first=number % columns == 0)
+            for number, (title, gaps) in enumerate(shown.items())
         ],
-        columns=COLUMNS_OF_PICTURE,
+        columns=columns,
     )
 
 
@@ -136,12 +159,12 @@ def _gaps_panel(title: str, gaps: Mapping[str, Estimate], scale: tuple[float, fl
 
 
 def _summary(part: Part) -> str:
-    best, gap = part.best, part.minus(OURS, CE)
-    assert best is not None
-    loss, mean = best
+    (losses, mean), gap = part.best, part.minus(OURS, CE)
+    *others, last = (LOSSES[loss].name for loss in losses)
+    best = f"the best losses are {', '.join(others)} and {last}" if others else f"the best loss is {last}"
     level = "" if part.published is None else f" (published for fine-tuned BERT: {part.published:.1f} %)"
     compared = f"; soft target InfoNCE minus soft target cross-entropy: {signed(gap)} points" if gap else ""
-    return f"{part.title}: the best loss is {LOSSES[loss].name} with {mean.mean:.1f} %{level}{compared}."
+    return f"{part.title}: {best} with {mean:.1f} %{level}{compared}."
 
 
 def _remarks(part: Part) -> str:
@@ -176,7 +199,7 @@ def _figure(part: Part) -> Figure:
         levels.append(Level("head on frozen features", part.frozen.mean(TOP1).mean))
     test = replace(test, marks=[*test.marks, *levels])
     return Figure(
-        f"{part.recipe}-{part.title.split()[-1]}",
+        f"{part.recipe}-{part.head}",
         f"""{part.title}. Left: test accuracy, mean and 95 % interval. Right: the search for the learning rate, held-out
         accuracy of seed 0.""",
         [test, search_panel(part.tried)],

@@ -54,7 +54,7 @@ PRESETS = {
     "quick": Config(
         seeds=1, texts=("requests",), heads=("linear",), batch=8, epochs=(1,), rates=(1e-3,), image_epochs=0
     ),
-    "paper": Config(heads=("linear",)),
+    "paper": Config(),
 }
 
 
