@@ -207,10 +207,9 @@ def _pair_losses(logits: Tensor, kernel: Expected, log_rest: Tensor, shares: Ten
 
 def _own_losses(weight: Tensor, gap: Tensor) -> Tensor:
     """Σ_k α_k log(1 + e^gap) of every row, (n,), over its pairs."""
-    losses = weight * F.softplus(gap, threshold=50)
     if weight.shape[1] > 1:  # a pair of weight 0 may be of a masked class, whose gap is ∞
-        losses = losses.masked_fill(weight == 0, 0)
-    return losses.sum(1)
+        gap = gap.clamp(max=-lowest_logit(gap.dtype))
+    return (weight * F.softplus(gap, threshold=50)).sum(1)
 
 
 def _pair_rows(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: Tensor) -> Tensor:
@@ -227,7 +226,7 @@ def _pair_rows(x: Tensor, kernel: Expected, rows: slice, out: Tensor, scratch: T
     push = push if kernel.spread is None else push.mul_(kernel.spread)
     factor = kernel.scale * kernel.share
     push_factor = factor * kernel.mass / (x.shape[1] if kernel.spread is None else 1)
-    out.mul_(factor * total[:, None]).sub_(push, alpha=push_factor)
+    torch.addcmul(push.mul_(-push_factor), out, total[:, None], value=factor, out=out)
     out.scatter_add_(1, index, -factor * pull)
     return value
 

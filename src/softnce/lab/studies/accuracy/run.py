@@ -29,7 +29,7 @@ IMAGE_TARGETS = Targets(smoothing=0.1, mixup=0.8, cutmix=1.0)
 class Config(StudyConfig):
     seeds: int = option(3, "number of seeds; a seed fixes initial weights, batches and mixing", least=1)
     compared_seeds: int = option(
-        6, "seeds of the head with the two soft target losses that the paper compares", least=1
+        36, "seeds of the head with the two soft target losses that the paper compares", least=1
     )
     data: Source = option("cifar100", "data set for the head on frozen features")
     epochs: int = option(3, "passes over the training set, for the head", least=1)
