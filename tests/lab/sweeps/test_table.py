@@ -65,6 +65,16 @@ def test_runs_on_different_data_are_not_pooled(tmp_path):
     assert [row[:2] for row in shown.rows] == [[str(tmp_path / name), "1"] for name in ("mine", "theirs")]
 
 
+def test_another_precision_is_another_setting_and_another_micro_batch_is_not(tmp_path):
+    for name, change in (("a", {"precision": "32"}), ("b", {"precision": "bf16"}), ("c", {"micro_batch": 2})):
+        write(tmp_path / name, replace(RECIPE, compute=replace(RECIPE.compute, **change)), 0.5)
+    runs = read_runs(tmp_path)
+    assert [row[:2] for row in table(runs).rows] == [["32", "1"], ["bf16", "1"]]
+    assert left_out(tmp_path, runs) == [
+        f"not counted, same setting, seed and fold as another run: {tmp_path / 'c'} (as {tmp_path / 'a'})"
+    ]
+
+
 def test_unfinished_runs_are_counted(folder):
     assert left_out(folder, read_runs(folder)) == ["left out, not finished: 1 run"]
 

@@ -19,7 +19,7 @@ from softnce.lab.sweeps.grid import short_names, written
 AVERAGED = ("seed", "data.fold")
 """Runs that differ in these only are one row."""
 SPEED_ONLY = ("data.cache", "data.workers", "data.download")
-"""Runs that differ in these only, or in ``compute``, are the same run."""
+"""Runs that differ in these only, or in ``compute`` but for its precision, are the same run."""
 METRICS = {"top1": 4, "nll": 4, "ece": 4}
 """Columns, and their digits after the point."""
 
@@ -48,8 +48,11 @@ class FinishedRun:
     @property
     def setting(self) -> dict[str, Any]:
         """The values that can change the results."""
-        fast = {name for name in self.settings if name in SPEED_ONLY or name.startswith("compute.")}
-        return {name: value for name, value in self.settings.items() if name not in fast}
+
+        def is_speed(name: str) -> bool:
+            return name in SPEED_ONLY or (name.startswith("compute.") and name != "compute.precision")
+
+        return {name: value for name, value in self.settings.items() if not is_speed(name)}
 
 
 def read_runs(folder: Path) -> list[FinishedRun]:
