@@ -42,7 +42,9 @@ class Config(StudyConfig):
         fewest=1,
     )
     image_epochs: int = option(4, "passes over the training set, end to end; 0 omits this part", least=0)
-    image_rates: tuple[float, ...] = option((1e-3, 3e-3), "learning rates tried end to end", above=0, fewest=1)
+    image_rates: tuple[float, ...] = option(
+        (1e-3, 3e-3, 1e-2, 3e-2), "learning rates tried end to end", above=0, fewest=1
+    )
 
 
 PRESETS = {
