@@ -1,0 +1,109 @@
+"""Features and labels to train heads on, in three parts: training, held out (for choices) and test (to report)."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.data.images import Images, digits, open_images, stratified
+
+Source = Literal["digits", "cifar100", "tiny-imagenet"]
+NAMES: dict[str, str] = {"digits": "digits", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny ImageNet"}
+HELD_OUT = 0.1
+FOLDER = "SOFTNCE_DATA"
+"""The environment variable that names the folder with the data sets, one folder per set."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Features (N, d) with labels (N,)."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, rows: Tensor) -> "Part":
+        return Part(self.x[rows], self.y[rows])
+
+
+@dataclass(frozen=True)
+class Features:
+    """A data set as a head sees it. Features are standardised by the training part's mean and deviation, or left."""
+
+    train: Part
+    held_out: Part
+    test: Part
+    num_classes: int
+
+    @property
+    def dim(self) -> int:
+        return self.train.x.shape[1]
+
+
+def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and 1/deviation (d,) of features (N, d); 0 for a feature that never varies."""
+    deviation = x.std(0)
+    return x.mean(0), torch.where(deviation > 0, 1 / deviation, torch.zeros_like(deviation))
+
+
+def split(train: Part, test: Part, num_classes: int, held_out: float = HELD_OUT, standardised: bool = True) -> Features:
+    """Holds a share of every class out of ``train``, the same rows for every seed, and standardises all three parts."""
+    kept, held = stratified(train.y, held_out)
+    if not standardised:
+        return Features(train[kept], train[held], test, num_classes)
+    mean, scale = standardising(train.x[kept])
+    a, b, c = (Part((part.x - mean) * scale, part.y) for part in (train[kept], train[held], test))
+    return Features(a, b, c, num_classes)
+
+
+@cache
+def load(source: Source, standardised: bool = True) -> Features:
+    """The features of a data set; those of images are computed once and cached.
+
+    Digits are their 64 pixels. CIFAR-100 and Tiny ImageNet are seen through EfficientNet-Lite0, trained on ImageNet,
+    at 128 px; the images are in the folder that SOFTNCE_DATA names.
+    """
+    if source == "digits":
+        train, test = (_pixels(digits(part)) for part in ("train", "evaluation"))
+        return split(train, test, 10, standardised=standardised)
+    from experiments.data.frozen import features_of
+    from experiments.data.transforms import view
+    from experiments.models.images import Model, build_backbone
+
+    model = Model("tf_efficientnet_lite0", weights="packaged", drop_path=0.0, freeze="backbone")
+    backbone, seen = build_backbone(model, 128), view(source, "packaged", model.name, 128, 1.0)
+    images = [open_images(source, folder(source), part) for part in ("train", "evaluation")]
+    train, test = (Part(features_of(part, backbone, seen, model.name), part.labels) for part in images)
+    return split(train, test, len(images[0].classes), standardised=standardised)
+
+
+def prepare(sources: Iterable[Source]) -> None:
+    """Computes missing features, before several processes ask for them. Raises ValueError if images are missing."""
+    for source in dict.fromkeys(sources):
+        if source not in get_args(Source):
+            raise ValueError(f"data: got {source!r}, need one of {', '.join(get_args(Source))}")
+        load(source)
+
+
+def folder(name: str) -> Path:
+    """The folder of the data set ``name``."""
+    root = os.environ.get(FOLDER)
+    if root is None:
+        raise ValueError(f"data: {name} is read from the folder in the environment variable {FOLDER}, which is not set")
+    path = Path(root).expanduser() / name
+    if not path.is_dir():
+        raise ValueError(f"data: {name} is not in {FOLDER}={root}; docs/evidence.md describes the folder")
+    return path
+
+
+def _pixels(images: Images) -> Part:
+    rows = [np.asarray(images.image(i).convert("L"), dtype=np.float32).ravel() for i in range(len(images))]
+    return Part(torch.from_numpy(np.stack(rows)), images.labels)

@@ -1,0 +1,36 @@
+"""Random numbers that depend only on a key, such as (seed, epoch, sample), in any process and at any time."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+def derived_seed(*key: int, bits: int = 63) -> int:
+    """A seed that depends on all of ``key``: of 63 bits for torch, or of 32, which every generator takes."""
+    sequence = np.random.SeedSequence(key)
+    if bits == 32:
+        return int(sequence.generate_state(1)[0])
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(64 - bits))
+
+
+def start_generators(*key: int) -> None:
+    """Start the global random generators, which transforms draw from, from ``key``."""
+    start = derived_seed(*key, bits=32)
+    random.seed(start)
+    np.random.seed(start)  # noqa: NPY002
+    torch.default_generator.manual_seed(start)
+
+
+@contextmanager
+def borrowed_generators() -> Iterator[None]:
+    """Restore the global random generators when the block ends."""
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(state[0])
+        np.random.set_state(state[1])  # noqa: NPY002
+        torch.set_rng_state(state[2])

