@@ -1,0 +1,200 @@
+"""One small network on scikit-learn's digits, trained with each loss.
+
+NLL and InfoNCE see labels; the four soft losses see the same smoothed and mixed (MixUp) labels. Data, first weights,
+order of batches and mixing come from the seed; only the loss differs. A demonstration, not a benchmark: all losses have
+one learning rate, which was not tuned.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import softnce
+from experiments.harness import LOOKS, Experiment, Figure, Row, Table, dots, label, largest, later, mean, option
+from softnce import SoftTargets, calibration, noise
+
+IMAGES, CLASSES = 1797, 10
+HARD = ("nll", "info-nce")
+LOSSES = (*HARD, "soft-ce", "soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce")
+
+
+@dataclass(frozen=True)
+class Options:
+    seeds: int = option(10, "number of seeds; a seed fixes split, first weights, batches and mixing", least=1)
+    train_size: int = option(400, f"training digits; the others, of {IMAGES}, are the test set", below=IMAGES)
+    epochs: int = option(100, "passes over the training set", least=1)
+    batch_size: int = option(100, "rows of a batch", least=1)
+    hidden: int = option(128, "width of both hidden layers", least=1)
+    lr: float = option(1e-3, "learning rate of Adam", above=0)
+    smoothing: float = option(0.1, "label smoothing ε of the soft losses", least=0, below=1)
+    mixup: float = option(0.2, "α of MixUp for the soft losses; 0 for none", least=0)
+
+    def __post_init__(self) -> None:
+        if self.train_size < self.batch_size:
+            raise ValueError(f"train_size: got {self.train_size}, need at least batch_size, {self.batch_size}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training. ``noise`` is the η of soft distribution InfoNCE: label frequencies as in the authors' code, or the
+    marginal of the smoothed targets, which is what its labels are drawn from."""
+
+    loss: str
+    seed: int
+    train_size: int
+    epochs: int
+    batch_size: int
+    hidden: int
+    lr: float
+    smoothing: float
+    mixup: float
+    noise: Literal["labels", "smoothed"] = later("labels", "η of soft distribution InfoNCE")
+
+
+def runs(options: Options) -> list[Run]:
+    o = options
+    wanted = []
+    for loss in LOSSES:
+        soft = (0.0, 0.0) if loss in HARD else (o.smoothing, o.mixup)
+        for eta in ("labels", "smoothed") if loss == "soft-dist-info-nce" else ("labels",):
+            wanted += [
+                Run(loss, seed, o.train_size, o.epochs, o.batch_size, o.hidden, o.lr, *soft, eta)
+                for seed in range(o.seeds)
+            ]
+    return wanted
+
+
+def perform(run: Run) -> dict[str, Any]:
+    """Trains one network; returns its test scores."""
+    generator = torch.Generator().manual_seed(run.seed)
+    mixing = np.random.default_rng(run.seed)
+    images, labels = digits()
+    order = torch.randperm(IMAGES, generator=generator)
+    train, test = order[: run.train_size], order[run.train_size :]
+
+    model = mlp(run.hidden, generator)
+    loss = build_loss(run, labels[train])
+    optimiser = torch.optim.Adam(model.parameters(), lr=run.lr)
+    for _ in range(run.epochs):
+        shuffled = train[torch.randperm(len(train), generator=generator)]
+        for start in range(0, len(shuffled) - run.batch_size + 1, run.batch_size):
+            batch = shuffled[start : start + run.batch_size]
+            x, y = images[batch], labels[batch]
+            targets = SoftTargets.from_labels(y, num_classes=CLASSES, smoothing=run.smoothing)
+            if run.mixup:
+                share = float(mixing.beta(run.mixup, run.mixup))
+                partner = torch.randperm(len(batch), generator=generator)
+                x, targets = share * x + (1 - share) * x[partner], targets.mix(targets[partner], share)
+            optimiser.zero_grad()
+            loss(model(x), targets, generator=generator).backward()
+            optimiser.step()
+
+    with torch.no_grad():
+        logits, truth = model(images[test]), labels[test]
+    temperature = calibration.fit_temperature(logits, truth)
+    return {
+        "accuracy": (logits.argmax(1) == truth).double().mean().item(),
+        "nll": calibration.negative_log_likelihood(logits, truth).item(),
+        "ece": calibration.expected_calibration_error(logits.softmax(1), truth).item(),
+        "best_temperature": temperature,
+        "nll_at_best_temperature": calibration.negative_log_likelihood(logits / temperature, truth).item(),
+    }
+
+
+def build_loss(run: Run, labels: Tensor) -> nn.Module:
+    """The loss, with η explicit."""
+    frequency = noise.from_labels(labels, CLASSES, floor=1e-3)
+    smoothed = (1 - run.smoothing) * frequency + run.smoothing / CLASSES
+    match run.loss:
+        case "nll":
+            return softnce.NLL()
+        case "soft-ce":
+            return softnce.SoftTargetCrossEntropy()
+        case "info-nce":
+            return softnce.InfoNCE(frequency)
+        case "soft-dist-info-nce":
+            return softnce.SoftDistributionInfoNCE(smoothed if run.noise == "smoothed" else frequency)
+        case "soft-target-info-nce":
+            return softnce.SoftTargetInfoNCE(frequency)
+        case "expected-info-nce":
+            return softnce.ExpectedInfoNCE(smoothed)
+    raise ValueError(f"loss: got {run.loss!r}, need one of {', '.join(LOSSES)}")
+
+
+@cache
+def digits() -> tuple[Tensor, Tensor]:
+    """(1797, 64) images in [0, 1] and their labels."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    return torch.tensor(data.data / 16, dtype=torch.float32), torch.tensor(data.target)
+
+
+def mlp(hidden: int, generator: torch.Generator) -> nn.Sequential:
+    """64 → hidden → hidden → 10 with ReLU, first weights from the generator."""
+    layers = nn.Linear(64, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, CLASSES)
+    for layer in layers:
+        nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
+
+
+SCORES = {
+    "accuracy (%)": (lambda row: 100 * row.result["accuracy"], 2),
+    "NLL (nats)": (lambda row: row.result["nll"], 3),
+    "ECE (%)": (lambda row: 100 * row.result["ece"], 2),
+    "NLL, best temperature": (lambda row: row.result["nll_at_best_temperature"], 3),
+    "best temperature": (lambda row: row.result["best_temperature"], 2),
+}
+
+
+def by_loss(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The runs of the commonest sizes, by the name of their loss and η."""
+    chosen = largest(rows, "train_size", "epochs", "batch_size", "hidden", "lr")
+    found: dict[str, list[Row]] = {}
+    for loss in LOSSES:
+        for eta, suffix in (("labels", ""), ("smoothed", ", smoothed η")):
+            of = [r for r in chosen if (r.config["loss"], r.config.get("noise", "labels")) == (loss, eta)]
+            if of:
+                found[LOOKS[loss].name + suffix] = of
+    return found
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    body = [
+        [name, *(mean(of, value).spread(digits) for value, digits in SCORES.values())]
+        for name, of in by_loss(rows).items()
+    ]
+    return [Table("digits-scores", ("loss", *SCORES), body, title="Six losses on digits, test scores")]
+
+
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    names = {look.name: loss for loss, look in LOOKS.items()}
+    found = {names[name]: of for name, of in by_loss(rows).items() if name in names}
+
+    def draw(axes):
+        for place, (ax, score) in enumerate(zip(axes, list(SCORES)[:3], strict=True)):
+            value, _ = SCORES[score]
+            dots(ax, {loss: mean(of, value) for loss, of in found.items()})
+            label(ax, score)
+            if place:
+                ax.set_yticklabels([])
+
+    return [Figure("digits-scores", draw, panels=3, size=(3.3, 2.2))]
+
+
+EXPERIMENT = Experiment(
+    name="digits",
+    question="How do the six losses compare on a network that trains in seconds?",
+    minutes=1,
+    presets={"quick": Options(seeds=3), "paper": Options()},
+    runs=runs,
+    perform=perform,
+    tables=tables,
+    figures=figures,
+)

@@ -1,0 +1,105 @@
+"""Everything that experiments share: options, runs, rows, statistics, verdicts, tables, figures, report.
+
+An experiment is one file, `experiments/<name>.py`, that reads from question to figure and ends in
+
+    EXPERIMENT = Experiment(
+        name="digits",                                   # rows go to DIR/digits.jsonl
+        question="How do the six losses compare on a network that trains in seconds?",
+        minutes=1,                                       # of the paper preset on two cores
+        presets={"quick": Options(seeds=3), "paper": Options()},
+        runs=runs,                                       # Options → list of Run
+        perform=perform,                                 # Run → dict of measurements, in a process of one thread
+        claims=CLAIMS, findings=findings,                # rows → {key: Finding(ours, on, verdict(…))}
+        tables=tables, figures=figures,                  # rows → list[Table], list[Figure]
+    )
+
+Nothing has to be registered: a file (or folder's `__init__.py`) with a line `EXPERIMENT = Experiment(` is found.
+`Experiment` documents the further fields: `follow_up`, `prepare`, `alone`, `groups` and `perform_group`.
+
+- **Options and runs** are frozen dataclasses. Fields of options are declared with `option(default, help, least=…)`;
+  a field added to a run after rows were committed with `later(default, help)`. A run's id hashes experiment, version
+  and `to_mapping(run)`: field names and values of committed rows are frozen, classes and modules are not.
+- **Rows**: `Row.config`, `Row.result`. Reading is robust; do not check again. Raise `Diverged` for NaN.
+- **Statistics**: `estimate`, `mean(rows, value)`, `difference(a, b, value)` (paired by seed), `over(rows, x, value)` (a
+  curve), `alike`, `largest`; an `Estimate` prints as `spread(2)` in tables, as `signed(2)` in findings.
+- **Search**: `trials`, `tuned`, `at_best_rate` and `chosen`: learning rates chosen on the held-out part.
+- **Verdicts** come from `verdict(estimate, …, above=0)` only. On par: `verdict(gap, above=-MARGIN, below=MARGIN)`.
+  Ours, not the paper's: `new=True`. `needed(gap, above=0)` adds how many seeds would decide. `together(findings)` joins
+  data sets. A number that no seed changes is `exactly(value)`.
+- **Tables**: `Table("digits-scores", header, rows, title=…)`; the first word of the name is the experiment's.
+  A page of docs/results shows it between `<!-- table: digits-scores -->` and `<!-- end -->`; the claims are
+  `<!-- table: digits-claims -->`. `python -m experiments report` fills them in.
+- **Figures**: `Figure("digits-scores", draw, panels=3)`; draw with `curve`, `dots`, `level`, `heat` and `label`, or with
+  matplotlib on the axes. A page shows `![…](../figures/digits-scores.svg#only-light)` and
+  `![…](../figures/digits-scores-dark.svg#only-dark)`.
+"""
+
+from experiments.harness.claims import MARGIN, Claim, Finding, needed, together, verdict
+from experiments.harness.experiment import Experiment
+from experiments.harness.figures import LOOKS, OTHER, SERIES, Figure, Look, curve, dots, heat, label, level
+from experiments.harness.options import later, option, to_mapping
+from experiments.harness.rows import Row, run_id
+from experiments.harness.runs import Diverged
+from experiments.harness.search import LEARNING_RATES, Setting, at_best_rate, chosen, trials, tuned
+from experiments.harness.statistics import (
+    Estimate,
+    alike,
+    by_seed,
+    difference,
+    difference_of_differences,
+    estimate,
+    exactly,
+    for_other_samples,
+    largest,
+    mean,
+    nats,
+    over,
+    percent,
+)
+from experiments.harness.tables import Table
+
+__all__ = [
+    "LEARNING_RATES",
+    "LOOKS",
+    "MARGIN",
+    "OTHER",
+    "SERIES",
+    "Claim",
+    "Diverged",
+    "Estimate",
+    "Experiment",
+    "Figure",
+    "Finding",
+    "Look",
+    "Row",
+    "Setting",
+    "Table",
+    "alike",
+    "at_best_rate",
+    "by_seed",
+    "chosen",
+    "curve",
+    "difference",
+    "difference_of_differences",
+    "dots",
+    "estimate",
+    "exactly",
+    "for_other_samples",
+    "heat",
+    "label",
+    "largest",
+    "later",
+    "level",
+    "mean",
+    "nats",
+    "needed",
+    "option",
+    "over",
+    "percent",
+    "run_id",
+    "to_mapping",
+    "together",
+    "trials",
+    "tuned",
+    "verdict",
+]

@@ -1,0 +1,85 @@
+"""The one type that every experiment is: `EXPERIMENT = Experiment(…)` at the end of its file."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from experiments.harness.claims import Claim, Finding
+from experiments.harness.figures import Figure
+from experiments.harness.rows import Results, Row
+from experiments.harness.tables import Table
+
+FOLDER = Path(__file__).parents[1]
+Run = Any
+Result = Mapping[str, Any]
+
+
+def nothing(rows: Sequence[Row]) -> Any:
+    return {}
+
+
+def singly(todo: Sequence[Run]) -> list[list[Run]]:
+    return [[run] for run in todo]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment from question to figure.
+
+    Attributes:
+        name: as in results/ and on the command line, with hyphens.
+        question: one sentence.
+        minutes: of the paper preset on two cores.
+        presets: options by preset, "quick" first; frozen dataclasses of :func:`option` fields.
+        runs: options to runs, in order of their start: frozen dataclasses whose fields determine the result.
+        perform: one run to its measurements; a function of a module, called in a process of its own.
+        version: raised when a run's meaning changes; older rows then no longer count.
+        claims: static texts.
+        findings: rows to findings by claim key. Rows of any preset may be there; leave out what they cannot answer.
+        tables, figures: rows to tables and figures; their names begin with the experiment's.
+        follow_up: further runs that depend on rows, such as all seeds at the best rate; asked until all are finished.
+        prepare: called once before the first run, such as to read data that all share.
+        alone: true for runs that are timed: one after another, before the others, with all cores.
+        groups: runs to lists of runs that are computed together, the longest first; `perform_group` does one list.
+        perform_group: a list of runs to their measurements, in order; None: ``perform`` for each.
+    """
+
+    name: str
+    question: str
+    minutes: float
+    presets: Mapping[str, Any]
+    runs: Callable[[Any], Sequence[Run]]
+    perform: Callable[[Any], Result]
+    version: int = 1
+    claims: Sequence[Claim] = ()
+    findings: Callable[[Sequence[Row]], Mapping[str, Finding]] = nothing
+    tables: Callable[[Sequence[Row]], Sequence[Table]] = nothing
+    figures: Callable[[Sequence[Row]], Sequence[Figure]] = nothing
+    follow_up: Callable[[Any, Sequence[Row]], Sequence[Run]] | None = None
+    prepare: Callable[[Sequence[Any]], None] | None = None
+    alone: Callable[[Any], bool] = lambda run: False
+    groups: Callable[[Sequence[Any]], Iterable[Sequence[Run]]] = singly
+    perform_group: Callable[[Sequence[Any]], Sequence[Result]] | None = None
+
+    def results(self, directory: str | Path) -> Results:
+        """The rows of this experiment in a folder of results."""
+        return Results(directory, self.name, self.version)
+
+
+def names() -> list[str]:
+    """Names of all experiments: every file or folder of experiments/ that defines EXPERIMENT."""
+    found = []
+    for path in [*FOLDER.glob("*.py"), *FOLDER.glob("*/__init__.py")]:
+        if "\nEXPERIMENT = Experiment(" in path.read_text(encoding="utf-8"):
+            found.append((path.parent.name if path.name == "__init__.py" else path.stem).replace("_", "-"))
+    return sorted(found)
+
+
+def load(name: str) -> Experiment:
+    """The experiment of that name."""
+    module = import_module(f"experiments.{name.replace('-', '_')}")
+    experiment = module.EXPERIMENT
+    assert isinstance(experiment, Experiment)
+    return experiment

@@ -1,0 +1,135 @@
+"""Generated tables and figures of the documentation, and the plain page of reproduced results."""
+
+import html
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.harness.claims import Finding, checked
+from experiments.harness.experiment import Experiment, load, names
+from experiments.harness.figures import Figure
+from experiments.harness.tables import Table, claims_table, filled
+
+TOP = Path(__file__).parents[2]
+EVIDENCE = TOP / "results" / "paper"
+PAGES = TOP / "docs" / "results"
+FIGURES = TOP / "docs" / "figures"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The tables, figures and findings of a folder of results.
+
+    Attributes:
+        experiments: those with rows, by name.
+        findings: by claim key.
+        tables, figures: by name.
+        problems: one line per row or experiment that cannot be shown.
+    """
+
+    experiments: dict[str, Experiment]
+    findings: dict[str, Finding]
+    tables: dict[str, Table]
+    figures: dict[str, Figure]
+    problems: list[str]
+
+
+def evidence(directory: Path, only: Sequence[str] = ()) -> Evidence:
+    """Everything that the rows of a folder give; an experiment that fails is named and left out."""
+    found = Evidence({}, {}, {}, {}, [])
+    for name in only or names():
+        if not (directory / f"{name}.jsonl").is_file():
+            continue
+        experiment = load(name)
+        results = experiment.results(directory)
+        rows = results.rows()
+        found.problems.extend(results.problems)
+        if not rows:
+            continue
+        try:
+            findings = checked(name, experiment.claims, experiment.findings(rows))
+            tables, figures = list(experiment.tables(rows)), list(experiment.figures(rows))
+        except Exception as error:  # too few rows of many, another version's, edited ones
+            found.problems.append(f"{results.path}: {len(rows)} rows, but {_described(error)}")
+            continue
+        if findings:
+            tables.append(claims_table(experiment.claims, findings, f"{name}-claims"))
+        found.experiments[name] = experiment
+        found.findings.update(findings)
+        found.tables.update({table.name: table for table in tables})
+        found.figures.update({figure.name: figure for figure in figures})
+    if len(found.experiments) > 1 or not only:
+        every = [claim for experiment in found.experiments.values() for claim in experiment.claims]
+        found.tables["claims"] = claims_table(every, found.findings, "claims")
+    return found
+
+
+def _described(error: Exception) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+
+
+def pages() -> list[Path]:
+    """The written pages that hold generated tables."""
+    return [path for path in [TOP / "README.md", TOP / "experiments" / "README.md", *sorted(TOP.glob("docs/**/*.md"))]
+            if path.is_file() and "<!-- table: " in path.read_text(encoding="utf-8")]  # fmt: skip
+
+
+def refreshed(found: Evidence) -> dict[Path, tuple[str, str]]:
+    """Each page with its text before and after its tables are computed anew."""
+    shown = {name: table.markdown() for name, table in (found.tables | {"experiments": index()}).items()}
+    texts = {path: path.read_text(encoding="utf-8") for path in pages()}
+    return {path: (text, filled(text, shown.get)) for path, text in texts.items()}
+
+
+def index() -> Table:
+    """All experiments: question, command, minutes."""
+    rows = []
+    for name in names():
+        experiment = load(name)
+        command = f"`python -m experiments run {name} --preset paper`"
+        rows.append([name, experiment.question, command, f"{experiment.minutes:g}"])
+    return Table("experiments", ("experiment", "question", "command", "minutes"), rows)
+
+
+def update_docs(only: Sequence[str] = ()) -> tuple[list[Path], list[str]]:
+    """Writes tables and figures from ``results/paper`` into the documentation; returns files written and problems."""
+    found = evidence(EVIDENCE, only)
+    written = []
+    for path, (before, after) in refreshed(found).items():
+        if before != after:
+            path.write_text(after, encoding="utf-8")
+            written.append(path)
+    for figure in found.figures.values():
+        figure.save(FIGURES)
+        written.append(FIGURES / f"{figure.name}.svg")
+    return written, found.problems
+
+
+def write_page(directory: Path) -> tuple[Path, list[str]]:
+    """Writes ``directory/index.html``: the written pages of its experiments with its own tables and figures."""
+    import markdown
+
+    found = evidence(directory)
+    if not found.experiments:
+        raise ValueError(f"{directory}: no usable results; `python -m experiments run density` writes some"
+                         + "".join(f"; {line}" for line in found.problems))  # fmt: skip
+    for figure in found.figures.values():
+        figure.save(directory / "figures")
+    parts = ["# Reproduced results\n", "## Claims\n", found.tables["claims"].markdown()]
+    shown = {name: table.markdown() for name, table in found.tables.items()}
+    for name in found.experiments:
+        page = PAGES / f"{name}.md"
+        if page.is_file():
+            parts.append(filled(page.read_text(encoding="utf-8"), shown.get).replace("\n# ", "\n## "))
+        else:
+            own = [table for table in found.tables.values() if table.name.startswith(name)]
+            parts += [f"## {name}\n", *(f"**{table.title}**\n\n{table.markdown()}" for table in own)]
+    text = "\n".join(parts).replace("](../figures/", "](figures/")
+    body = markdown.markdown(text, extensions=["tables", "fenced_code", "attr_list"])
+    path = directory / "index.html"
+    style = html.escape((Path(__file__).parent / "page.css").read_text(encoding="utf-8"), quote=False)
+    path.write_text(f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>softnce: results</title>\n'
+                    f"<style>\n{style}</style>\n<body>\n{body}\n</body>\n</html>\n", encoding="utf-8")  # fmt: skip
+    return path, found.problems

@@ -1,0 +1,307 @@
+"""The missing runs of an experiment: one process per core or Ray, each row written as its run ends.
+
+A run that diverges, raises or is killed does not stop the others; it is named at the end. Several commands can work in
+one folder: a lock per list of runs divides them.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_all_start_methods, get_context, parent_process
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from experiments.harness.experiment import Experiment, Result, Run
+from experiments.harness.options import Where, to_mapping
+from experiments.harness.rows import Results
+
+ATTEMPTS = 3
+"""Starts of a list of runs whose process is killed."""
+Job = tuple[Run, ...]
+
+
+class Diverged(RuntimeError):
+    """The loss or the class scores of a training are NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Runs computed together: their measurements in order, or the error that ended them.
+
+    Attributes:
+        job: the runs.
+        results: one per run; empty after an error.
+        seconds: wall time of all.
+        error: kind and message.
+    """
+
+    job: Job
+    results: Sequence[Result] = ()
+    seconds: float = 0.0
+    error: str = ""
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def make(experiment: Experiment, options: Any, where: Where) -> list[str]:
+    """Does the runs that have no row yet; returns a line for each failure.
+
+    An interrupt ends the command with exit code 130; finished rows stay.
+    """
+    results = experiment.results(where.out)
+    failed: dict[Run, str] = {}
+    wanted = list(experiment.runs(options))
+    while True:
+        todo = missing(results, wanted)
+        print(f"{experiment.name}: {len(todo)} runs to do, {len(set(wanted)) - len(todo)} already in {results.path}")
+        _do(experiment, [run for run in todo if run not in failed], results, where, failed)
+        if experiment.follow_up is None:
+            break
+        wanted = list(experiment.follow_up(options, results.rows()))
+        if all(run in failed for run in missing(results, wanted)):
+            break
+    return _named(failed)
+
+
+def missing(results: Results, runs: Iterable[Run]) -> list[Run]:
+    """The runs without a row, each once."""
+    finished = results.ids()
+    return [run for run in dict.fromkeys(runs) if results.id_of(to_mapping(run)) not in finished]
+
+
+def _do(experiment: Experiment, todo: list[Run], results: Results, where: Where, failed: dict[Run, str]) -> None:
+    if not todo:
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    if experiment.prepare is not None:
+        experiment.prepare(todo)
+    perform = partial(_perform, experiment.perform, experiment.perform_group)
+    timed = [(run,) for run in todo if experiment.alone(run)]
+    jobs = [tuple(group) for group in experiment.groups([run for run in todo if not experiment.alone(run)])]
+    if where.engine == "ray":
+        engine: Callable[[Iterator[Job]], Iterator[Outcome]] = partial(_on_ray, perform, address=where.address)
+    else:
+        engine = partial(one_per_core, perform)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    done = 0
+    with Progress(*columns) as progress:
+        bar = progress.add_task("runs finished", total=len(todo))
+        try:
+            for part, way in ((timed, partial(one_per_core, perform, slots=1)), (jobs, engine)):
+                for outcome in _divided(part, way, results, failed):
+                    for run, result in zip(outcome.job, outcome.results, strict=not outcome.error):
+                        results.append(to_mapping(run), result, outcome.seconds / len(outcome.job))
+                        done += 1
+                    failed.update(dict.fromkeys(outcome.job, outcome.error) if outcome.error else {})
+                    progress.advance(bar, len(outcome.job))
+        except KeyboardInterrupt:
+            progress.stop()
+            print(f"interrupted; {done} runs were finished and saved, the same command continues", file=sys.stderr)
+            raise SystemExit(130) from None
+
+
+def _divided(
+    jobs: list[Job], engine: Callable[[Iterator[Job]], Iterator[Outcome]], results: Results, failed: dict[Run, str]
+) -> Iterator[Outcome]:
+    """Does the jobs, each once among all processes that work in the folder of the results.
+
+    A lock ends with its process, so the jobs of a killed command are free again. Ends when every run is finished or
+    failed here.
+    """
+    folder = results.path.with_name(f".{results.experiment}.running")
+    held: dict[Job, FileLock] = {}
+
+    def taken(todo: list[Job]) -> Iterator[Job]:
+        for job in todo:
+            lock = FileLock(folder / f"{results.id_of(to_mapping(job[0]))}.lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                continue
+            if missing(results, job):
+                held[job] = lock
+                yield job
+            else:
+                lock.release()
+
+    def release(job: Job) -> None:
+        lock = held.pop(job)
+        Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: who opened it meanwhile finds the rows
+        lock.release()
+
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        while todo := [job for job in jobs if job[0] not in failed and missing(results, job)]:
+            for outcome in engine(taken(todo)):
+                yield outcome
+                release(outcome.job)
+            if any(job[0] not in failed and missing(results, job) for job in todo):
+                time.sleep(1)  # another process does them
+    finally:
+        for job in list(held):
+            release(job)
+        with suppress(OSError):  # another process works there
+            folder.rmdir()
+
+
+def _perform(
+    perform: Callable[[Run], Result], perform_group: Callable[[Sequence[Run]], Sequence[Result]] | None, job: Job
+) -> Outcome:
+    """In the process of the runs: measurements, or the error in words, which every process can read."""
+    started = time.perf_counter()
+    try:
+        results = list(perform_group(job)) if perform_group else [perform(run) for run in job]
+    except Exception as error:
+        kind = "" if isinstance(error, Diverged) else f"{type(error).__name__}: "
+        return Outcome(job, error=f"{kind}{error}".replace("\n", " ") or "an error without words")
+    return Outcome(job, results, time.perf_counter() - started)
+
+
+def _named(failed: dict[Run, str]) -> list[str]:
+    """Failures in lines: those of the same error together, with the first run."""
+    by_error: dict[str, list[Run]] = {}
+    for run, error in failed.items():
+        by_error.setdefault(error, []).append(run)
+    return [
+        f"{error}: {runs[0]}" + (f" and {len(runs) - 1} more runs" if len(runs) > 1 else "")
+        for error, runs in by_error.items()
+    ]
+
+
+def one_per_core(perform: Callable[[Job], Outcome], jobs: Iterable[Job], slots: int = 0) -> Iterator[Outcome]:
+    """``perform(job)`` in processes of one thread, as many as cores; yields outcomes as they arrive.
+
+    Jobs start in the order given. One whose process is killed is started again, at most :data:`ATTEMPTS` times.
+
+    Args:
+        perform: a function of a module: new processes import it.
+        jobs: each is taken when a process is free.
+        slots: number of processes instead of one per core, each with all cores.
+    """
+    waiting = iter(jobs)
+    threads = cores() if slots else 1
+    pools = [_pool(threads) for _ in range(slots or cores())]  # one each: a killed process takes no other job with it
+    idle = list(pools)
+    pending: dict[Future[Outcome], tuple[ProcessPoolExecutor, Job, int]] = {}
+    again: list[tuple[Job, int]] = []
+    try:
+        while True:
+            while idle:
+                job, attempt = again.pop() if again else (next(waiting, None), 1)
+                if job is None:
+                    break
+                pool = idle.pop()
+                pending[pool.submit(perform, job)] = pool, job, attempt
+            if not pending:
+                return
+            done, _ = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                pool, job, attempt = pending.pop(future)
+                if not isinstance(future.exception(), BrokenProcessPool):
+                    idle.append(pool)
+                    yield future.result()
+                    continue
+                pools.remove(pool)
+                pools.append(_pool(threads))
+                idle.append(pools[-1])
+                if attempt < ATTEMPTS:
+                    again.append((job, attempt + 1))
+                else:
+                    yield Outcome(job, error=f"its process was killed {ATTEMPTS} times, possibly out of memory")
+    finally:
+        busy = {pool for pool, _, _ in pending.values()}
+        for pool in pools:
+            processes = list(pool._processes.values()) if pool in busy and pool._processes else []
+            pool.shutdown(wait=not processes, cancel_futures=True)
+            for process in processes:
+                process.terminate()
+
+
+def _pool(threads: int) -> ProcessPoolExecutor:
+    """One process, started by its first job."""
+    forks = "forkserver" in get_all_start_methods()  # not on Windows
+    context = get_context("forkserver" if forks else "spawn")
+    if forks:
+        context.set_forkserver_preload(["torch", "sklearn.datasets"])  # imported once; all processes are forks
+    environment = dict(os.environ) | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    return ProcessPoolExecutor(1, context, _start, (environment, threads))
+
+
+def _start(environment: dict[str, str], threads: int) -> None:
+    import torch
+
+    os.environ.clear()  # it is that of the first pool
+    os.environ.update(environment)
+    torch.set_num_threads(threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the work
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot stop its workers."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _on_ray(perform: Callable[[Job], Outcome], jobs: Iterable[Job], address: str = "") -> Iterator[Outcome]:
+    """``perform(job)`` on the nodes of a Ray cluster, one core each; a lost one is started again elsewhere.
+
+    Every node needs this repository, and the data and the results under the same paths.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise ValueError("engine: ray is not installed; the extra `cluster` of pyproject.toml has it") from None
+    started = not ray.is_initialized()
+    if started:
+        try:
+            ray.init(address or None, log_to_driver=False, logging_level="warning")
+        except (ConnectionError, ValueError):
+            raise ValueError(f"address: no Ray cluster at {address!r}; `ray start --head` starts one") from None
+    remote: Any = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1, retry_exceptions=False)(_on_one_thread)
+    waiting = iter(jobs)
+    pending: dict[Any, Job] = {}
+    try:
+        while True:
+            while len(pending) < max(1, int(ray.cluster_resources().get("CPU", 1))):
+                job = next(waiting, None)
+                if job is None:
+                    break
+                pending[remote.remote(perform, job)] = job
+            if not pending:
+                return
+            done, _ = ray.wait(list(pending), timeout=5)  # then look whether nodes have come or gone
+            for reference in done:
+                job = pending.pop(reference)
+                try:
+                    yield ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    yield Outcome(job, error=f"its worker was lost {ATTEMPTS} times ({type(error).__name__})")
+    finally:
+        for reference in pending:
+            ray.cancel(reference, force=True)
+        if started:
+            ray.shutdown()
+
+
+def _on_one_thread(perform: Callable[[Job], Outcome], job: Job) -> Outcome:
+    import torch
+
+    torch.set_num_threads(1)
+    return perform(job)
