@@ -29,8 +29,8 @@ Nothing has to be registered: a file (or folder's `__init__.py`) with a line `EX
 - **Tables**: `Table("digits-scores", header, rows, title=…)`; the first word of the name is the experiment's.
   A page of docs/results shows it between `<!-- table: digits-scores -->` and `<!-- end -->`; the claims are
   `<!-- table: digits-claims -->`. `python -m experiments report` fills them in.
-- **Figures**: `Figure("digits-scores", draw, panels=3)`; draw with `curve`, `dots`, `level`, `heat` and `label`, or with
-  matplotlib on the axes. A page shows `![…](../figures/digits-scores.svg#only-light)` and
+- **Figures**: `Figure("digits-scores", draw, panels=3)`; draw with `curve`, `dots`, `level`, `heat` and `label`, or
+  with matplotlib on the axes. A page shows `![…](../figures/digits-scores.svg#only-light)` and
   `![…](../figures/digits-scores-dark.svg#only-dark)`.
 """
 
