@@ -65,19 +65,19 @@ def _csv(kind: Kind, folder: Path, split: Split, files: tuple[str, str]) -> Sent
     standard = [(f"banking77_{part}.csv", f"{part}.csv") if kind == "banking77" else (f"{part}.csv",) for part in
                 ("train", "test")]  # fmt: skip
     train, test = (given or usual for given, usual in zip(own, standard, strict=True))
-    known, path = _first(folder, train)
+    path = _first(folder, train)
     classes = sorted({label for _, label in read_csv(path)[0]})
     if split != "train":
-        known, path = _first(folder, test)
+        path = _first(folder, test)
     rows, has_annotators = read_csv(path)
     return _sentences(rows, classes, path, has_annotators)
 
 
-def _first(folder: Path, names: Sequence[str]) -> tuple[str, Path]:
+def _first(folder: Path, names: Sequence[str]) -> Path:
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
         raise ValueError(f"data.dir {folder} has no {' or '.join(names)} (see docs/text.md)")
-    return path.name, path
+    return path
 
 
 def read_csv(path: Path) -> tuple[list[tuple[str, str]], bool]:
@@ -105,7 +105,7 @@ def read_csv(path: Path) -> tuple[list[tuple[str, str]], bool]:
 
 def _clinc150(folder: Path, split: Split) -> Sentences:
     """``clinc150_full.json`` or ``data_full.json``; out-of-scope sentences, which have no intent, are left out."""
-    _, path = _first(folder, ("clinc150_full.json", "data_full.json"))
+    path = _first(folder, ("clinc150_full.json", "data_full.json"))
     try:
         stored: Any = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
