@@ -1,0 +1,283 @@
+"""The three sums as losses: one entry each, whose gradient is computed block by block together with the value."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
+
+from softnce._core.contrast import (
+    Alpha,
+    Counted,
+    Expected,
+    SoftTarget,
+    Sum,
+    Targets,
+    row_blocks,
+    signatures,
+    tensors_of,
+    weighted_losses,
+)
+
+__all__ = ["counted", "expected", "soft_target"]
+
+
+def counted(
+    logits: Tensor,
+    targets: Targets,
+    *,
+    temperature: float | Tensor = 1.0,
+    log_noise: Tensor | None = None,
+    counts: Tensor | None = None,
+    adds_own: bool = False,
+    class_weight: Tensor | None = None,
+    row_weight: Tensor | None = None,
+    divisor: float | Tensor | None = None,
+    reduced: bool = False,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """ℓ = −Σ_k a_k s_k + A·log Σ_k n_k e^{s_k} of every row, (N,), or their weighted sum over ``divisor``.
+
+    Args:
+        logits: (N, K); s = logits/temperature − log_noise. −∞ masks a class.
+        targets: α, N rows; a_k = α_k·class_weight_k and A = Σ_k a_k.
+        counts: n, (K,) float64; None: ones. A class with the count 0 is absent.
+        adds_own: adds each row's α to n for that row.
+        reduced: returns Σ_i row_weight_i ℓ_i / divisor instead of row_weight_i ℓ_i.
+    """
+    problem = Counted(Alpha.of(targets), log_noise, counts, adds_own, class_weight)
+    return _evaluate(problem, logits, temperature, targets.mask, row_weight, divisor, reduced, chunk_size)
+
+
+def expected(
+    logits: Tensor,
+    targets: Targets,
+    *,
+    temperature: float | Tensor = 1.0,
+    log_noise: Tensor | None = None,
+    counts: Tensor,
+    own: Targets | None = None,
+    drop_own_classes: bool = False,
+    exclude: Tensor | None = None,
+    row_weight: Tensor | None = None,
+    divisor: float | Tensor | None = None,
+    reduced: bool = False,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """ℓ = Σ_k α_k log(1 + R/e^{s_k}) of every row, R = Σ_k (n_k − own_k) e^{s_k}; see :func:`counted` for the rest.
+
+    Args:
+        counts: n, (K,) float64.
+        own: N rows that each row takes out of n; None: nothing.
+        drop_own_classes: leaves every class with α_k > 0 out of R; ``own`` is then not used.
+        exclude: (N, E) classes per row that are left out of R too; −1 is padding.
+    """
+    alpha = Alpha.of(targets)
+    mine = alpha if own is targets else None if own is None else Alpha.of(own)
+    problem = Expected(alpha, log_noise, counts, mine, drop_own_classes, exclude)
+    return _evaluate(problem, logits, temperature, targets.mask, row_weight, divisor, reduced, chunk_size)
+
+
+def soft_target(
+    logits: Tensor,
+    targets: Targets,
+    candidates: Targets,
+    *,
+    temperature: float | Tensor = 1.0,
+    log_noise: Tensor | None = None,
+    own: Tensor | None = None,
+    remove_hits: bool = False,
+    row_weight: Tensor | None = None,
+    divisor: float | Tensor | None = None,
+    reduced: bool = False,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """ℓ = −σ(α) + log Σ_c v_c e^{σ(c)} of every row, σ(c) = Σ_k c_k s_k; see :func:`counted` for the rest.
+
+    Args:
+        candidates: M rows; ``mask`` marks those that are candidates.
+        own: (N,) position of each row's own target among the candidates; None: it is added. It counts once.
+        remove_hits: candidates equal to the row's target, in any storage form, do not count.
+    """
+    alpha = Alpha.of(targets)
+    others = alpha if candidates is targets else Alpha.of(candidates)
+    problem = SoftTarget(alpha, log_noise, others, candidates.mask, own, remove_hits, _shares_background(alpha, others))
+    if remove_hits:
+        problem.signatures = signatures(alpha, logits.shape[1])
+        problem.candidate_signatures = signatures(others, logits.shape[1])
+    return _evaluate(problem, logits, temperature, targets.mask, row_weight, divisor, reduced, chunk_size)
+
+
+def _shares_background(a: Alpha, b: Alpha) -> bool:
+    """Whether every row of both has one and the same background, so that it cancels."""
+    if isinstance(a.mass, Tensor) or isinstance(b.mass, Tensor) or a.mass != b.mass:
+        return False
+    if a.mass == 0 or a.dist is b.dist:
+        return True
+    if a.dist is None or b.dist is None or a.dist.device.type != "cpu" or torch.compiler.is_compiling():
+        return False  # only costs time; an accelerator is not waited for
+    return torch.equal(a.dist, b.dist)
+
+
+def _evaluate(
+    problem: Sum,
+    logits: Tensor,
+    temperature: float | Tensor,
+    mask: Tensor | None,
+    row_weight: Tensor | None,
+    divisor: float | Tensor | None,
+    reduced: bool,
+    chunk_size: int | None,
+) -> Tensor:
+    """The losses (N,), or their sum over ``divisor``, by whichever path can take this call."""
+    if isinstance(temperature, Tensor) and temperature.dim():
+        temperature = temperature.reshape(())
+    with _full_precision(logits.device):
+        no_candidates = isinstance(problem, SoftTarget) and len(problem.candidates) == 0
+        if len(logits) == 0 or no_candidates:
+            dtype = torch.promote_types(logits.dtype, torch.float32)
+            zeros = logits[:, :0].to(dtype).sum(1)  # connected to the graph
+            return zeros.sum() if reduced else zeros
+        weight = problem.targets.weight
+        needs_graph = weight is not None and weight.requires_grad and torch.is_grad_enabled()
+        if needs_graph or not _is_eager():
+            losses = weighted_losses(problem, logits, temperature, mask, row_weight)
+            if not reduced:
+                return losses
+            return losses.sum() if divisor is None else losses.sum() / divisor
+        _check_labels(problem, logits)
+        if isinstance(divisor, Tensor) and divisor.device.type == "cpu" and type(divisor) is Tensor:
+            divisor = float(divisor)
+        scale = 1.0 if divisor is None else 1 / divisor
+        learned = temperature if isinstance(temperature, Tensor) else None
+        call = _Call(problem, temperature, mask, row_weight, scale, reduced, chunk_size)
+        value: Tensor = _Rows.apply(logits, learned, call)
+        return value
+
+
+class _Call:
+    """One evaluation of a sum in eager mode."""
+
+    __slots__ = ("chunk_size", "mask", "problem", "reduced", "row_weight", "scale", "temperature")
+
+    def __init__(
+        self,
+        problem: Sum,
+        temperature: float | Tensor,
+        mask: Tensor | None,
+        row_weight: Tensor | None,
+        scale: float | Tensor,
+        reduced: bool,
+        chunk_size: int | None,
+    ) -> None:
+        self.problem, self.temperature, self.mask, self.row_weight = problem, temperature, mask, row_weight
+        self.scale, self.reduced, self.chunk_size = scale, reduced, chunk_size
+
+    def tensors(self) -> list[Tensor]:
+        more = [t for t in (self.mask, self.row_weight) if t is not None]
+        return tensors_of(self.problem) + more
+
+    def plain(self, logits: Tensor, temperature: Tensor | None) -> Tensor:
+        """The result by operations that autograd knows, all rows at once."""
+        given = self.temperature if temperature is None else temperature
+        losses = weighted_losses(self.problem, logits, given, self.mask, self.row_weight)
+        return losses.sum() * self.scale if self.reduced else losses
+
+    def run(
+        self, logits: Tensor, upstream: Tensor | float, wants: tuple[bool, bool] = (False, False)
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The losses (N,), and the gradients of ``upstream`` · losses that are wanted: (N, K) and ()."""
+        values: list[Tensor] = []
+        gradient = torch.empty_like(logits, memory_format=torch.contiguous_format) if wants[0] else None
+        for_temperature: list[Tensor] = []
+        width = self.problem.width(logits.shape[1])
+        learned = self.temperature if isinstance(self.temperature, Tensor) and wants[1] else None
+        for rows in row_blocks(len(logits), width, logits.device, self.chunk_size):
+            x, inner = logits[rows].detach(), self.temperature
+            if not any(wants):
+                with torch.no_grad():
+                    values.append(weighted_losses(self.problem, x, inner, self.mask, self.row_weight, rows))
+                continue
+            with torch.enable_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
+                x.requires_grad_(wants[0])
+                if learned is not None:
+                    inner = learned.detach().requires_grad_()
+                losses = weighted_losses(self.problem, x, inner, self.mask, self.row_weight, rows)
+                inputs = [t for t, wanted in zip((x, inner), wants, strict=True) if wanted and isinstance(t, Tensor)]
+                part = upstream[rows] if isinstance(upstream, Tensor) and upstream.dim() else upstream
+                found = list(torch.autograd.grad(losses, inputs, torch.ones_like(losses) * part))
+            values.append(losses.detach())
+            if gradient is not None:
+                gradient[rows] = found.pop(0)
+            for_temperature += found
+        losses = values[0] if len(values) == 1 else torch.cat(values)
+        return losses, gradient, torch.stack(for_temperature).sum(0) if for_temperature else None
+
+
+class _Rows(torch.autograd.Function):
+    """The gradient of the reduced loss comes with the value; that of each row's loss is computed in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, temperature: Tensor | None, call: _Call) -> Tensor:
+        wants = ctx.needs_input_grad[:2] if call.reduced else (False, False)
+        losses, *ctx.kept = call.run(logits, call.scale, wants)
+        ctx.call, ctx.is_kept = call, call.reduced
+        # The targets are saved for autograd to notice when they are overwritten before backward reads them.
+        ctx.save_for_backward(logits, temperature, *call.tensors())
+        return losses.sum() * call.scale if call.reduced else losses
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        logits, temperature, *_ = ctx.saved_tensors
+        call, wants = ctx.call, ctx.needs_input_grad[:2]
+        with _full_precision(logits.device):
+            if torch.is_grad_enabled():  # create_graph=True: the gradient will itself be differentiated
+                inputs = [t for t, wanted in zip((logits, temperature), wants, strict=True) if wanted]
+                value = call.plain(logits, temperature)
+                found = list(torch.autograd.grad(value, inputs, upstream, create_graph=True))
+                return found.pop(0) if wants[0] else None, found.pop(0) if wants[1] else None, None
+            if not ctx.is_kept:  # of each row, or a second backward through the same graph
+                upstream = upstream * call.scale if call.reduced else upstream
+                _, gradient, of_temperature = call.run(logits, upstream, wants)
+                return gradient, of_temperature, None
+            gradient, of_temperature = ctx.kept
+            ctx.kept, ctx.is_kept = (None, None), False
+            if not _is_one(upstream):
+                gradient = gradient if gradient is None else gradient.mul_(upstream)
+                of_temperature = of_temperature if of_temperature is None else of_temperature * upstream
+            return gradient, of_temperature, None
+
+
+def _is_one(number: Tensor) -> bool:
+    """Whether a number on the host is 1, as after ``loss.backward()``; an accelerator is not asked."""
+    return number.device.type == "cpu" and type(number) is Tensor and number.item() == 1
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _is_eager() -> bool:
+    """Whether ordinary reverse mode is all there is: no compiler, no functorch transform, no forward mode."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return forward_ad._current_level < 0
+
+
+def _check_labels(problem: Sum, logits: Tensor) -> None:
+    """Raises for a class number outside [0, K) on a CPU; an accelerator would have to wait."""
+    index, classes = problem.targets.index, logits.shape[1]
+    if index is None or index.device.type != "cpu" or type(index) is not Tensor:
+        return
+    low, high = (int(bound) for bound in index.aminmax())
+    if low < 0 or high >= classes:
+        row = int(((index < 0) | (index >= classes)).any(1).nonzero()[0])
+        raise ValueError(f"targets must be classes in [0, {classes}), got {index[row].tolist()} in row {row}")
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast switched off where it is on: scores are sums of products and may not be rounded to half precision."""
+    is_on = device.type != "meta" and torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if is_on else nullcontext()
