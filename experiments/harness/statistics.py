@@ -40,9 +40,9 @@ class Estimate:
         ends = sorted((self.low * factor, self.high * factor))
         return Estimate(self.mean * factor, *ends, self.count, self.exact)
 
-    def spread(self, digits: int) -> str:
-        """As in a table: 62.1 ± 0.3; the mean alone for one value."""
-        text = f"{self.mean:.{digits}f}".replace("-", MINUS)
+    def spread(self, digits: int, *, sign: bool = False) -> str:
+        """As in a table: 62.1 ± 0.3; the mean alone for one value. ``sign`` writes + before a positive mean."""
+        text = f"{self.mean:{'+' if sign else ''}.{digits}f}".replace("-", MINUS)
         return text if self.count == 1 or self.exact else f"{text} ± {self.high - self.mean:.{digits}f}"
 
     def signed(self, digits: int = 2) -> str:

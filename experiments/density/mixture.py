@@ -1,0 +1,231 @@
+"""Mixtures of Gaussians with known class conditionals, and all that is exact about them.
+
+Every mode θ_k has unit length and is a class: points are drawn around 10·θ_k, labels from softmax(xᵀθ). ``alignment``
+turns the modes towards the first one: 0 % orthogonal, 80 % an angle of 18°. Then: distances from the truth, and the
+exact maximum-likelihood fit. Gradient noise is in :mod:`experiments.density.fits`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """D data sets of the same size, double precision.
+
+    The n samples are repetitions of M distinct points, so everything that depends on x alone is stored, and
+    later computed, once per point: n/M = 20 times less than once per sample at the paper's sizes.
+
+    Attributes:
+        modes: (D, K, d) true parameters θ.
+        points: (D, M, d) distinct points.
+        index: (D, n) which point each sample is.
+        labels: (D, n) drawn from the conditional at the sample's point.
+        conditional: (D, M, K) true p(k|x) at each point.
+    """
+
+    modes: Tensor
+    points: Tensor
+    index: Tensor
+    labels: Tensor
+    conditional: Tensor
+
+    def __len__(self) -> int:
+        return self.modes.shape[0]
+
+    def __getitem__(self, keep: Tensor | list[int]) -> "Mixture":
+        """The data sets named by ``keep``, an index or mask over D."""
+        return Mixture(**{field.name: getattr(self, field.name)[keep] for field in fields(self)})
+
+    @property
+    def num_classes(self) -> int:
+        return self.modes.shape[1]
+
+    @property
+    def weight(self) -> Tensor:
+        """(D, M) share of the samples at each point."""
+        num_points, num_samples = self.points.shape[1], self.index.shape[1]
+        counts = self.points.new_zeros(len(self), num_points)
+        return counts.scatter_add_(1, self.index, counts.new_ones(()).expand_as(self.index)) / num_samples
+
+    @property
+    def label_share(self) -> Tensor:
+        """(D, M, K) share of the samples at each point with each label; sums to one over M and K."""
+        num_points, num_samples, K = self.points.shape[1], self.index.shape[1], self.num_classes
+        counts = self.points.new_zeros(len(self), num_points * K)
+        cell = self.index * K + self.labels
+        counts.scatter_add_(1, cell, counts.new_ones(()).expand_as(cell))
+        return counts.view(len(self), num_points, K) / num_samples
+
+
+def spherical_modes(alignment: float, num_modes: int, dimension: int) -> Tensor:
+    """(K, d) unit vectors in nested spherical coordinates with one angle φ = (π/2)(1 − alignment/100):
+    θ_i = (cos φ, sin φ cos φ, …, sin^{i−2}φ cos φ, sin^{i−1}φ, 0, …), every later mode at angle φ to the first.
+    """
+    if not 0 <= alignment < 100:
+        raise ValueError(f"alignment: got {alignment:g} %, need a value in [0, 100)")
+    if not 2 <= num_modes <= dimension:
+        raise ValueError(f"num_modes: got {num_modes}, need 2 to {dimension}, the dimension")
+    angle = math.pi / 2 * (1 - alignment / 100)
+    power = math.sin(angle) ** torch.arange(num_modes, dtype=torch.float64)
+    modes = torch.zeros(num_modes, dimension, dtype=torch.float64)
+    for mode in range(num_modes):
+        modes[mode, :mode] = power[:mode] * math.cos(angle)
+        modes[mode, mode] = power[mode]
+    return modes
+
+
+def sample_mixtures(
+    alignments: Sequence[float],
+    seeds: Sequence[int],
+    *,
+    num_modes: int = 20,
+    dimension: int = 20,
+    num_points: int = 1600,
+    num_samples: int = 32_000,
+    radius: float = 10.0,
+) -> Mixture:
+    """One data set for each pair of ``zip(alignments, seeds)``.
+
+    A seed fixes the mode each point belongs to, its noise, the resampling and the uniform numbers behind the
+    labels; they are common to all alignments, so differences along alignment are not blurred by them.
+    """
+    if len(alignments) != len(seeds) or not seeds:
+        raise ValueError(f"need one seed for each alignment, got {len(seeds)} for {len(alignments)}")
+    if num_points < 1 or num_samples < 1:
+        raise ValueError(f"need at least one point and one sample, got {num_points} and {num_samples}")
+    sets = []
+    for alignment, seed in zip(alignments, seeds, strict=True):
+        generator = torch.Generator().manual_seed(3 * seed)
+        modes = spherical_modes(alignment, num_modes, dimension)
+        member = torch.randint(num_modes, (num_points,), generator=generator)
+        noise = torch.randn(num_points, dimension, generator=generator, dtype=torch.float64)
+        index = torch.randint(num_points, (num_samples,), generator=generator)
+        uniform = torch.rand(num_samples, 1, generator=generator, dtype=torch.float64)
+        points = radius * modes[member] + noise
+        conditional = torch.softmax(points @ modes.T, dim=1)
+        below = conditional.cumsum(1)[index] < uniform  # (n, K): the classes whose cumulated mass u passed
+        labels = below[:, :-1].sum(1)
+        sets.append((modes, points, index, labels, conditional))
+    return Mixture(*(torch.stack(parts) for parts in zip(*sets, strict=True)))
+
+
+def kl_divergence(data: Mixture, weights: Tensor, smoothing: float = 0.0) -> Tensor:
+    """(D, L) KL(p‖q) in nats, averaged over the samples' x.
+
+    ``weights`` are (D, L, K, d). With smoothing ε, p is (1−ε)·p + ε/K, what soft distribution InfoNCE estimates.
+    """
+    log_q = torch.einsum("dmj,dlkj->dlmk", data.points, weights.double()).log_softmax(3)
+    p = torch.lerp(data.conditional, torch.full_like(data.conditional, 1 / data.num_classes), smoothing)[:, None]
+    kl = torch.special.xlogy(p, p).sum(3) - (p * log_q).sum(3)
+    return torch.einsum("dm,dlm->dl", data.weight, kl)
+
+
+def parameter_error(data: Mixture, weights: Tensor) -> Tensor:
+    """(D, L) root mean square error of the parameters after removing the shift common to all classes, to which a
+    softmax is blind."""
+    difference = weights.double() - data.modes[:, None]
+    return (difference - difference.mean(2, keepdim=True)).square().mean((2, 3)).sqrt()
+
+
+def best_temperature(data: Mixture, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """(D, L) temperature that, dividing the scores, makes the KL smallest, and that KL.
+
+    It separates what a fit gets wrong in scale from what it gets wrong in direction. KL is convex in 1/τ: golden
+    section on log 1/τ in [−7, 7], one evaluation per step.
+    """
+    shape = weights.shape[:2]
+    low, high = torch.full(shape, -7.0, dtype=torch.float64), torch.full(shape, 7.0, dtype=torch.float64)
+
+    def kl(log_scale: Tensor) -> Tensor:
+        return kl_divergence(data, weights * log_scale.exp()[..., None, None])
+
+    golden = (5**0.5 - 1) / 2
+    left, right = high - golden * (high - low), low + golden * (high - low)
+    at_left, at_right = kl(left), kl(right)
+    for _ in range(40):
+        go_left = at_left < at_right
+        low, high = torch.where(go_left, low, left), torch.where(go_left, right, high)
+        # One of the two inner points of the shorter interval was an inner point of the longer one.
+        new = torch.where(go_left, high - golden * (high - low), low + golden * (high - low))
+        value = kl(new)
+        left, right = torch.where(go_left, new, right), torch.where(go_left, left, new)
+        at_left, at_right = torch.where(go_left, value, at_right), torch.where(go_left, at_left, value)
+    middle = (low + high) / 2
+    return (-middle).exp(), kl(middle)
+
+
+def agreement(data: Mixture, weights: Tensor) -> Tensor:
+    """(D, L) share of the samples whose most probable class the fit gets right."""
+    chosen = torch.einsum("dmj,dlkj->dlmk", data.points, weights.double()).argmax(3)
+    right = (chosen == data.conditional.argmax(2)[:, None]).double()
+    return torch.einsum("dm,dlm->dl", data.weight, right)
+
+
+def statistical_limit(num_classes: int, dimension: int, num_samples: int) -> float:
+    """Expected KL of the maximum-likelihood fit to sampled labels, (K−1)d/(2n): half a nat-sample for each free
+    parameter. Asymptotic: it needs enough samples to determine every parameter, which nearly separable data lack."""
+    return (num_classes - 1) * dimension / (2 * num_samples)
+
+
+def maximum_likelihood(data: Mixture, share: Tensor | None = None, *, max_steps: int = 60) -> Tensor:
+    """(D, K, d) weights that maximise Σ share·log q.
+
+    Args:
+        data: D data sets.
+        share: (D, M, K) share of the samples at each point with each class; the training labels' where None. With
+            weight·p^ε it gives the best linear model of a smoothed conditional.
+        max_steps: of Newton's method, halved until the likelihood rises.
+
+    Where classes are separable the maximum lies at infinity; then the weights at which a step gains less than 1e-12
+    nats are returned. Time per step and data set: O(M·(Kd)² + (Kd)³).
+    """
+    if share is None:
+        share = data.label_share
+    return torch.stack([_newton(data.points[i], share[i], data.modes[i], max_steps) for i in range(len(data))])
+
+
+def hessian(points: Tensor, weight: Tensor, q: Tensor) -> Tensor:
+    """(Kd, Kd) second derivative of the mean NLL: Σ_m weight_m (diag q_m − q_m q_mᵀ) ⊗ x_m x_mᵀ.
+
+    Singular: it does not see the d directions that shift all classes alike.
+    """
+    M, d = points.shape
+    K = q.shape[1]
+    outer = torch.einsum("mk,mj->mkj", q * weight.sqrt()[:, None], points).view(M, K * d)
+    result = -(outer.T @ outer)
+    blocks = torch.einsum("mk,mi,mj->kij", q * weight[:, None], points, points)
+    for k in range(K):
+        result[k * d : (k + 1) * d, k * d : (k + 1) * d] += blocks[k]
+    return result
+
+
+def _newton(points: Tensor, share: Tensor, start: Tensor, max_steps: int) -> Tensor:
+    K, d = start.shape
+    weight = share.sum(1)
+    # Fixes the shift: any multiple of this projection leaves the likelihood as it is.
+    shift = torch.kron(torch.full((K, K), 1 / K, dtype=torch.float64), torch.eye(d, dtype=torch.float64))
+    ridge = 1e-12 * torch.eye(K * d, dtype=torch.float64)
+
+    def objective(weights: Tensor) -> Tensor:
+        return -(share * (points @ weights.T).log_softmax(1)).sum()
+
+    weights = start
+    value = objective(weights)
+    for _ in range(max_steps):
+        q = (points @ weights.T).softmax(1)
+        gradient = (q * weight[:, None] - share).T @ points  # (K, d)
+        curvature = hessian(points, weight, q) + shift + ridge
+        step = torch.cholesky_solve(gradient.reshape(-1, 1), torch.linalg.cholesky(curvature)).view(K, d)
+        gain = (gradient * step).sum() / 2
+        if gain < 1e-12:
+            break
+        scale = 1.0
+        while (trial := objective(weights - scale * step)) > value - 1e-4 * scale * gain and scale > 1e-4:
+            scale /= 2
+        weights, value = weights - scale * step, trial
+    return weights
