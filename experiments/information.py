@@ -1,8 +1,8 @@
 """How much information do the losses find? Their bounds and the exact mutual information, over ε and M.
 
 Z and Y are discrete with a known table p(z, y), so I(Z;Y) and I_ε(Z;Y), that of labels smoothed with their own
-marginal, are finite sums. Critics are trained on samples to identify a label among M candidates: a free score for every pair
-(z, y), which can be exact, and z·y with embeddings of a few dimensions, which cannot. No bound may exceed the truth.
+marginal, are finite sums. Critics are trained on samples to identify a label among M candidates: a free score for every
+pair (z, y), which can be exact, and z·y with few dimensions, which cannot. No bound may exceed the truth.
 """
 
 import math
