@@ -1,0 +1,64 @@
+"""Sampled softmax is exact when every class is sampled, and unbiased otherwise."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from experiments.sampled_softmax import sampled_softmax
+
+N, K, D = 7, 11, 5
+
+
+@pytest.fixture
+def problem() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    features = torch.randn(N, D, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(K, D, dtype=torch.float64, requires_grad=True)
+    index = torch.randint(K, (N, 2))
+    index[0] = 3  # the same class twice
+    weight = torch.rand(N, 1, dtype=torch.float64)
+    return features, table, index, torch.cat([weight, 1 - weight], 1)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_sampling_every_class_alike_is_full_softmax(problem, copies: int) -> None:
+    features, table, index, weight = problem
+    negatives = torch.arange(K).repeat(copies)
+    sampled = sampled_softmax(features, table, index, weight, negatives).mean()
+    dense = torch.zeros(N, K, dtype=torch.float64).scatter_add(1, index, weight)
+    full = F.cross_entropy(features @ table.t(), dense)
+    torch.testing.assert_close(sampled, full, rtol=0, atol=1e-13)
+    for mine, its in zip(*(torch.autograd.grad(loss, (features, table)) for loss in (sampled, full)), strict=True):
+        torch.testing.assert_close(mine, its, rtol=0, atol=1e-13)
+
+
+def test_negatives_from_another_distribution_are_weighed_by_it(problem) -> None:
+    """Every class as often as Q says: the estimate of the normaliser is exact."""
+    features, table, index, weight = problem
+    often = torch.arange(1, K + 1)
+    negatives = torch.arange(K).repeat_interleave(often)
+    sampled = sampled_softmax(features, table, index, weight, negatives, often / often.sum()).mean()
+    dense = torch.zeros(N, K, dtype=torch.float64).scatter_add(1, index, weight)
+    torch.testing.assert_close(sampled, F.cross_entropy(features @ table.t(), dense), rtol=0, atol=1e-6)
+
+
+def test_normaliser_is_estimated_without_bias(problem) -> None:
+    """The mean over all K² pairs of negatives of exp(−log-likelihood), that is of Z up to a factor, is the true one."""
+    features, table, index, _ = problem
+    label, first = index[:1, :1], features[:1]
+    one = torch.ones(1, 1, dtype=torch.float64)
+    pairs = torch.cartesian_prod(torch.arange(K), torch.arange(K))
+    sampled = torch.stack([sampled_softmax(first, table, label, one, pair).exp().mean() for pair in pairs])
+    full = F.cross_entropy(first @ table.t(), label[:, 0]).exp()
+    torch.testing.assert_close(sampled.mean(), full, rtol=1e-12, atol=0)
+
+
+def test_sparse_gradients_are_the_dense_ones(problem) -> None:
+    features, table, index, weight = problem
+    negatives = torch.tensor([0, 3, 3, 9])
+    gradients = []
+    for sparse in (False, True):
+        loss = sampled_softmax(features, table, index, weight, negatives, sparse=sparse).mean()
+        gradients.append(torch.autograd.grad(loss, table)[0])
+    assert gradients[1].is_sparse
+    torch.testing.assert_close(gradients[1].to_dense(), gradients[0])
