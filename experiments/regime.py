@@ -1,0 +1,562 @@
+"""Accuracy and calibration against the length of training, for every loss of the paper.
+
+The paper trains for 100 epochs with smoothing, MixUp and CutMix. Short trainings cannot show what soft targets are
+for: no network overfits in them. This experiment trains a small residual network from scratch on 5,000 images of
+CIFAR-100, 50 per class, for 8 to 120 epochs, with the paper's recipe scaled down. Every seed has its own training
+images; the 5,000 held-out images choose rate and epoch, the 10,000 test images are looked at once per run.
+"""
+
+import base64
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import softnce
+from experiments.harness import (
+    LOOKS,
+    MARGIN,
+    Claim,
+    Diverged,
+    Estimate,
+    Experiment,
+    Figure,
+    Finding,
+    Row,
+    Table,
+    curve,
+    difference,
+    estimate,
+    for_other_samples,
+    label,
+    mean,
+    needed,
+    option,
+    percent,
+    verdict,
+)
+from softnce import calibration, mixing
+
+IMAGES = 5_000
+MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
+LOSSES = ("nll", "soft-ce", "soft-target-info-nce", "expected-info-nce", "info-nce", "soft-dist-info-nce")
+HARD = ("nll", "info-nce")  # take labels alone: neither smoothing nor mixing
+LADDER = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+SEARCH_SEED = 8
+EVALUATIONS = 15  # of a run, at equal distances
+
+# ------------------------------------------------------------------------------------------------------------ runs
+
+
+@dataclass(frozen=True)
+class Options:
+    setting: str = option("scratch", "scratch: CIFAR-100 in $SOFTNCE_DATA/cifar100; generated: 10 easy classes")
+    epochs: int = option(60, "length of the main comparison", least=1)
+    seeds: int = option(5, "seeds of the main comparison", least=1)
+    other_epochs: tuple[int, ...] = option((120, 30, 8), "other lengths")
+    other_seeds: int = option(3, "seeds of the other lengths", least=0)
+    rates: tuple[float, ...] = option((0.003, 0.01, 0.03), "base rates every search begins with; one: no search")
+    search_epochs: int = option(30, "length of the search", least=1)
+
+    def __post_init__(self) -> None:
+        strangers = [rate for rate in self.rates if rate not in LADDER]
+        if strangers or not self.rates:
+            raise ValueError(f"rates: got {self.rates}, need some of {', '.join(map(str, LADDER))}")
+        if self.setting not in ("scratch", "generated"):
+            raise ValueError(f"setting: got {self.setting!r}, need scratch or generated")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that determines a run."""
+
+    loss: str
+    epochs: int
+    lr: float
+    seed: int
+    smoothing: float = 0.1
+    mixup: float = 0.8
+    cutmix: float = 1.0
+    batch: int = 256
+    warmup_epochs: int = 3
+    images: int = IMAGES
+    setting: str = "scratch"
+
+
+def run_of(options: Options, loss: str, epochs: int, lr: float, seed: int) -> Run:
+    """A run of the sizes of its setting; losses of labels get neither smoothing nor mixing."""
+    run = Run(loss, epochs, lr, seed, setting=options.setting)
+    if options.setting == "generated":
+        run = replace(run, images=500, batch=50, warmup_epochs=1)
+    return replace(run, smoothing=0.0, mixup=0.0, cutmix=0.0) if loss in HARD else run
+
+
+def searched(rows: Sequence[Row], loss: str, options: Options) -> dict[float, float]:
+    """Best held-out top-1 of the search's runs, by rate; a diverged run has none."""
+    return {
+        row.config["lr"]: max(point["top1"] for point in row.result["course"])
+        for row in rows
+        if (row.config["loss"], row.config["epochs"], row.config["seed"], row.config["setting"])
+        == (loss, options.search_epochs, SEARCH_SEED, options.setting)
+        and row.config["batch"] == 256
+    }
+
+
+def rate_found(scores: dict[float, float], first: Sequence[float]) -> tuple[float | None, list[float]]:
+    """The best rate, None while the search goes on, and the rates still to try: one on either side of the best."""
+    if len(first) == 1:
+        return first[0], []
+    if todo := [rate for rate in first if rate not in scores]:
+        return None, todo
+    best = max(scores, key=lambda rate: scores[rate])
+    at = LADDER.index(best)
+    todo = [rate for rate in LADDER[max(at - 1, 0) : at + 2] if rate not in scores]
+    return (None if todo else best), todo
+
+
+def wanted(options: Options, rows: Sequence[Row] = ()) -> list[Run]:
+    """Search, then the main length with all losses seed by seed, then the other lengths."""
+    o, rates, runs = options, {}, []
+    for loss in LOSSES:
+        rates[loss], todo = rate_found(searched(rows, loss, o), o.rates)
+        runs += [run_of(o, loss, o.search_epochs, lr, SEARCH_SEED) for lr in todo]
+    lengths = [(o.epochs, o.seeds), *((epochs, o.other_seeds) for epochs in o.other_epochs)]
+    for epochs, seeds in lengths:
+        for seed in range(seeds):
+            runs += [run_of(o, loss, epochs, rate, seed) for loss, rate in rates.items() if rate is not None]
+    return runs
+
+
+# ------------------------------------------------------------------------------------------------------------ data
+
+
+class Part(NamedTuple):
+    """Images (N, 3, 32, 32) of bytes and labels (N,)."""
+
+    images: Tensor
+    labels: Tensor
+
+
+@cache
+def read(setting: str, part: str) -> Part:
+    """Training or test images of a setting."""
+    if setting == "generated":
+        return generated(1_500 if part == "train" else 500, seed=len(part))
+    folder = os.environ.get("SOFTNCE_DATA")
+    if not folder:
+        raise ValueError("SOFTNCE_DATA, the folder above cifar100/train.npz and cifar100/test.npz, is not set")
+    path = Path(folder) / "cifar100" / f"{part}.npz"
+    if not path.is_file():
+        raise ValueError(f"{path} is missing; it holds CIFAR-100 as arrays x (N, 32, 32, 3) of bytes and y (N,)")
+    with np.load(path) as stored:
+        return Part(torch.from_numpy(stored["x"]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(stored["y"]))
+
+
+def generated(count: int, seed: int, classes: int = 10) -> Part:
+    """A coarse pattern per class under noise, equally many images of each."""
+    patterns = torch.rand(classes, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    noise = 0.5 * torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+    labels = torch.arange(count) % classes
+    images = F.interpolate(patterns, size=32, mode="bilinear")[labels] + noise
+    return Part((255 * images.clamp(0, 1)).byte(), labels)
+
+
+def split(labels: Tensor, seed: int, images: int) -> tuple[Tensor, Tensor]:
+    """Positions of a seed's training images and of as many held-out ones, equally many per class.
+
+    The held-out images are the same for every seed. The training images of consecutive seeds are disjoint.
+    """
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    by_class = shuffled[labels[shuffled].argsort(stable=True)].view(int(labels.max()) + 1, -1)
+    block = images // len(by_class)
+    blocks = by_class.shape[1] // block
+    start = block * (1 + seed % (blocks - 1))
+    return by_class[:, start : start + block].flatten(), by_class[:, :block].flatten()
+
+
+def standardise(images: Tensor) -> Tensor:
+    mean, std = (torch.tensor(value).view(3, 1, 1) * 255 for value in (MEAN, STD))
+    return ((images - mean) / std).contiguous(memory_format=torch.channels_last)
+
+
+def crop_and_flip(images: Tensor, generator: torch.Generator, smallest: float = 0.08) -> Tensor:
+    """A crop per image of 8 to 100 % of its area and aspect ratio 3/4 to 4/3, resized to the whole, flipped or not."""
+    area, ratio, x, y, flip = torch.rand(5, len(images), generator=generator)
+    area = smallest + (1 - smallest) * area
+    ratio = (math.log(4 / 3) * (2 * ratio - 1)).exp()
+    width, height = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
+    theta = torch.zeros(len(images), 2, 3)
+    theta[:, 0, 0] = torch.where(flip < 0.5, -width, width)
+    theta[:, 1, 1] = height
+    theta[:, 0, 2], theta[:, 1, 2] = (1 - width) * (2 * x - 1), (1 - height) * (2 * y - 1)
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+# --------------------------------------------------------------------------------------------------------- network
+
+
+def convolution(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> list[nn.Module]:
+    layer = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return [layer, nn.BatchNorm2d(outputs)]
+
+
+class Residual(nn.Module):
+    """Two 3×3 convolutions, or with ``inner`` a bottleneck, added to the input."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, inner: int = 0) -> None:
+        super().__init__()
+        if inner:
+            layers = [*convolution(inputs, inner, 1), nn.ReLU(True), *convolution(inner, inner, 3, stride)]
+            layers += [nn.ReLU(True), *convolution(inner, outputs, 1)]
+        else:
+            layers = [*convolution(inputs, outputs, 3, stride), nn.ReLU(True), *convolution(outputs, outputs)]
+        nn.init.zeros_(layers[-1].weight)  # type: ignore[arg-type]  # every block starts as the identity
+        self.change = nn.Sequential(*layers)
+        self.skip = nn.Identity() if stride == 1 else nn.Sequential(nn.AvgPool2d(2), *convolution(inputs, outputs, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.change(x) + self.skip(x))
+
+
+def small_resnet(classes: int) -> nn.Module:
+    """timm's ``test_resnet``, 0.38 million parameters, without timm."""
+    stem = [*convolution(3, 16, 3, 2), nn.ReLU(True), *convolution(16, 16), nn.ReLU(True), *convolution(16, 32)]
+    blocks = [Residual(32, 32, 1), Residual(32, 48, 2), Residual(48, 192, 2, inner=48), Residual(192, 96, 2)]
+    pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, classes)]
+    network = nn.Sequential(*stem, nn.ReLU(True), nn.MaxPool2d(3, 2, 1), *blocks, *pooled)
+    return network.to(memory_format=torch.channels_last)
+
+
+# -------------------------------------------------------------------------------------------------------- training
+
+
+def build_loss(name: str, classes: int) -> softnce.ClassifierLoss:
+    """The classes are balanced, so η is uniform; contrastive losses are told so."""
+    eta = torch.full((classes,), 1 / classes)
+    match name:
+        case "nll":
+            return softnce.NLL()
+        case "soft-ce":
+            return softnce.SoftTargetCrossEntropy()
+        case "info-nce":
+            return softnce.InfoNCE(eta)
+        case "soft-dist-info-nce":
+            return softnce.SoftDistributionInfoNCE(eta)
+        case "soft-target-info-nce":
+            return softnce.SoftTargetInfoNCE(eta)
+        case "expected-info-nce":
+            return softnce.ExpectedInfoNCE(eta)
+    raise ValueError(f"loss: got {name!r}, need one of {', '.join(LOSSES)}")
+
+
+def mix(
+    images: Tensor, labels: Tensor, classes: int, run: Run, generator: torch.Generator
+) -> tuple[Tensor, Tensor | softnce.SoftTargets]:
+    """Four batches in five get CutMix or MixUp, each as often, as in the paper's recipe."""
+    if run.loss in HARD:
+        return images, labels
+    targets = softnce.SoftTargets.from_labels(labels, classes, run.smoothing)
+    coin, kind = torch.rand(2, generator=generator).tolist()
+    if coin >= 0.8:
+        return images, targets
+    way, alpha = (mixing.cutmix, run.cutmix) if kind < 0.5 else (mixing.mixup, run.mixup)
+    return way(images, targets, alpha=alpha, generator=generator)
+
+
+def learning_rate(step: int, steps: int, warmup: float, peak: float, least: float = 1e-6) -> float:
+    """Linear warm-up from zero, then a cosine."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return least + (peak - least) * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+
+
+@torch.no_grad()
+def logits_of(network: nn.Module, images: Tensor) -> Tensor:
+    network.eval()
+    scores = torch.cat([network(standardise(part)) for part in images.split(500)])
+    network.train()
+    return scores
+
+
+def perform(run: Run) -> dict[str, Any]:
+    """One run: the course on held-out images, test scores of the epoch chosen there and of the last one."""
+    torch.manual_seed(run.seed)
+    views, mixes, draws = (torch.Generator().manual_seed(10 * run.seed + k) for k in range(3))
+    whole = read(run.setting, "train")
+    classes = int(whole.labels.max()) + 1
+    training, held = (Part(*(x[rows] for x in whole)) for rows in split(whole.labels, run.seed, run.images))
+    pixels, labels = standardise(training.images), training.labels
+    network, loss = small_resnet(classes), build_loss(run.loss, classes)
+    matrices = [p for p in network.parameters() if p.dim() > 1]
+    vectors = [p for p in network.parameters() if p.dim() == 1]
+    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, fused=True)
+    batches = len(labels) // run.batch
+    steps, warmup = run.epochs * batches, run.warmup_epochs * batches
+    evaluated = {math.ceil(run.epochs * k / EVALUATIONS) for k in range(1, EVALUATIONS + 1)}
+    start, course, best, weights = time.process_time(), [], -1.0, {}
+    for epoch in range(1, run.epochs + 1):
+        order = torch.randperm(len(labels), generator=views)[: batches * run.batch]
+        for i, rows in enumerate(order.split(run.batch)):
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate((epoch - 1) * batches + i, steps, warmup, run.lr * run.batch / 256)
+            inputs, targets = mix(crop_and_flip(pixels[rows], views), labels[rows], classes, run, mixes)
+            value = loss(network(inputs), targets, generator=draws)
+            if not math.isfinite(value.item()):
+                raise Diverged(f"the loss is {value.item()} in epoch {epoch}")
+            optimiser.zero_grad()
+            value.backward()
+            optimiser.step()
+        if epoch in evaluated:
+            course.append({"epoch": epoch, **fit(logits_of(network, held.images), held.labels)})
+            if course[-1]["top1"] >= best:
+                best, chosen = course[-1]["top1"], epoch
+                weights = {name: value.clone() for name, value in network.state_dict().items()}
+    result = {"course": course, "epoch": chosen, "train": fit(logits_of(network, training.images), labels)}
+    result["last"], _ = evaluate(network, run.setting, held)
+    network.load_state_dict(weights)
+    result["test"], right = evaluate(network, run.setting, held)
+    packed = base64.b64encode(np.packbits(right.numpy()).tobytes()).decode()
+    return {**result, "right": packed, "cpu_seconds": round(time.process_time() - start, 1)}
+
+
+def fit(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    top1 = (logits.argmax(1) == labels).float().mean().item()
+    return {"top1": top1, "nll": F.cross_entropy(logits, labels).item()}
+
+
+def evaluate(network: nn.Module, setting: str, held: Part) -> tuple[dict[str, float], Tensor]:
+    """Test scores before and after the temperature that fits the held-out images, and which images are right."""
+    test = read(setting, "test")
+    logits = logits_of(network, test.images)
+    temperature = calibration.fit_temperature(logits_of(network, held.images), held.labels)
+    top5 = (logits.topk(5).indices == test.labels[:, None]).any(1).float().mean().item()
+    scores = {**fit(logits, test.labels), "top5": top5, "temperature": temperature}
+    scores["nll_scaled"] = F.cross_entropy(logits / temperature, test.labels).item()
+    for name, scale in (("ece", 1.0), ("ece_scaled", temperature)):
+        probs = (logits / scale).softmax(1)
+        scores[name] = calibration.expected_calibration_error(probs, test.labels).item()
+    return scores, logits.argmax(1) == test.labels
+
+
+# --------------------------------------------------------------------------------------------------------- numbers
+
+DIFFERENCES = (
+    ("soft-target-info-nce", "soft-ce"),
+    ("soft-target-info-nce", "nll"),
+    ("soft-target-info-nce", "info-nce"),
+    ("soft-target-info-nce", "soft-dist-info-nce"),
+    ("soft-ce", "nll"),
+    ("expected-info-nce", "soft-ce"),
+    ("expected-info-nce", "soft-target-info-nce"),
+)
+TOP1 = percent("top1")
+
+
+def at(rows: Sequence[Row], loss: str, epochs: int) -> list[Row]:
+    """The seeds of one loss and length; not those of the search."""
+    return [
+        row
+        for row in rows
+        if (row.config["loss"], row.config["epochs"]) == (loss, epochs) and row.config["seed"] != SEARCH_SEED
+    ]
+
+
+def lengths(rows: Sequence[Row]) -> list[int]:
+    return sorted({row.config["epochs"] for row in rows if row.config["seed"] != SEARCH_SEED})
+
+
+def cell(rows: Sequence[Row], value: Any, digits: int = 1) -> str:
+    return mean(rows, value).spread(digits) if rows else "–"
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    found = lengths(rows)
+    top1 = [[LOOKS[loss].name, *(cell(at(rows, loss, n), TOP1, 2) for n in found)] for loss in LOSSES]
+    seeds = [["seeds", *(str(max(len(at(rows, loss, n)) for loss in LOSSES)) for n in found)]]
+    gaps = []
+    for ours, theirs in DIFFERENCES:
+        pairs = [(at(rows, ours, n), at(rows, theirs, n)) for n in found]
+        gaps.append([f"{LOOKS[ours].name} − {LOOKS[theirs].name}", *(gap_cell(*pair) for pair in pairs)])
+    header = [f"{n} epochs" for n in found]
+    tables = [
+        Table("regime-top1", ["loss", *header], top1 + seeds, title="Test top-1 (%) by length of training"),
+        Table("regime-differences", ["difference", *header], gaps, title="Differences of top-1 (points), paired"),
+    ]
+    tables += [details(rows, n) for n in found]
+    rates = sorted({row.config["lr"] for row in rows if row.config["seed"] == SEARCH_SEED})
+    if rates:
+        tables.append(Table("regime-rates", ["loss", *(f"{rate:g}" for rate in rates)], search_cells(rows, rates),
+                            title="The search: held-out top-1 (%) by base rate, one seed"))  # fmt: skip
+    return tables
+
+
+def gap_cell(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
+    gap = gap_of(ours, theirs)
+    return "–" if gap is None else gap.signed(2)
+
+
+def gap_of(ours: Sequence[Row], theirs: Sequence[Row], value: Any = TOP1) -> Estimate | None:
+    common = {row.config["seed"] for row in ours} & {row.config["seed"] for row in theirs}
+    return difference(ours, theirs, value) if common else None
+
+
+def details(rows: Sequence[Row], epochs: int) -> Table:
+    """One length: the last epoch beside the chosen one, calibration, and the fit of the training images."""
+    columns = {
+        "top-1 (%)": (TOP1, 2),
+        "last epoch": (percent("top1", "last"), 2),
+        "top-5 (%)": (percent("top5"), 1),
+        "ECE (%)": (percent("ece"), 1),
+        "ECE, scaled": (percent("ece_scaled"), 1),
+        "NLL, scaled": (lambda row: row.result["test"]["nll_scaled"], 3),
+        "training top-1": (percent("top1", "train"), 1),
+    }
+    body = [
+        [LOOKS[loss].name, *(cell(at(rows, loss, epochs), *how) for how in columns.values())]
+        for loss in LOSSES
+        if at(rows, loss, epochs)
+    ]
+    return Table(f"regime-{epochs}", ["loss", *columns], body, title=f"{epochs} epochs")
+
+
+def search_cells(rows: Sequence[Row], rates: Sequence[float]) -> list[list[str]]:
+    body = []
+    for loss in LOSSES:
+        of = {row.config["lr"]: row for row in rows if row.config["seed"] == SEARCH_SEED and row.config["loss"] == loss}
+        best = {rate: 100 * max(point["top1"] for point in row.result["course"]) for rate, row in of.items()}
+        body.append([LOOKS[loss].name, *(f"{best[rate]:.1f}" if rate in best else "–" for rate in rates)])
+    return body
+
+
+CLAIMS = (
+    Claim(
+        "regime-soft-ce",
+        "Trained long enough for labels to overfit, soft target InfoNCE is on par with soft target cross-entropy.",
+        "Table 1",
+        "top-1 −0.31 ImageNet, +0.19 Tiny ImageNet, +0.06 CIFAR-100",
+    ),
+    Claim(
+        "regime-nll",
+        "Trained that long, soft target InfoNCE outperforms NLL.",
+        "Table 1",
+        "top-1 +1.19 ImageNet, +1.23 Tiny ImageNet, −0.04 CIFAR-100",
+    ),
+    Claim(
+        "regime-soft-distribution",
+        "Trained that long, soft targets in the loss beat labels drawn from them.",
+        "Table 1",
+        "top-1 +0.58 ImageNet, +1.09 Tiny ImageNet, +0.98 CIFAR-100",
+    ),
+    Claim(
+        "regime-calibration",
+        "Trained that long, soft target InfoNCE is better calibrated than soft target cross-entropy.",
+        "Figure 4, right",
+        "ECE 2.9 % against 15.8 %, CIFAR-100",
+    ),
+    Claim(
+        "regime-expected",
+        "Trained that long, expected InfoNCE outperforms soft target InfoNCE.",
+        "Equation of soft distribution InfoNCE",
+        "not considered",
+    ),
+    Claim(
+        "regime-overfits",
+        "In the longest training on labels, NLL's held-out loss rises again before the end.",
+        "not in the paper",
+        "not measured",
+    ),
+)
+BOUNDS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
+    "regime-soft-ce": ("soft-target-info-nce", "soft-ce", TOP1, {"above": -MARGIN, "below": MARGIN}),
+    "regime-nll": ("soft-target-info-nce", "nll", TOP1, {"above": 0}),
+    "regime-soft-distribution": ("soft-target-info-nce", "soft-dist-info-nce", TOP1, {"above": 0}),
+    "regime-calibration": ("soft-target-info-nce", "soft-ce", percent("ece"), {"below": 0}),
+    "regime-expected": ("expected-info-nce", "soft-target-info-nce", TOP1, {"above": 0, "new": True}),
+}
+MAIN = 60
+
+
+def findings(rows: Sequence[Row]) -> dict[str, Finding]:
+    """Of the main length; overfitting of the longest."""
+    rows = [row for row in rows if row.config["setting"] == "scratch"]
+    found = {}
+    for key, (ours, theirs, value, bounds) in BOUNDS.items():
+        a, b = at(rows, ours, MAIN), at(rows, theirs, MAIN)
+        gap = gap_of(a, b, value)
+        if gap is None:
+            continue
+        text = f"{'ECE ' if value is not TOP1 else ''}{gap.signed()} points"
+        other = for_other_samples(a, b) if value is TOP1 and gap.count > 1 else None
+        if other is not None:
+            text += f", for other test images too [{other.low:+.2f}, {other.high:+.2f}]".replace("-", "−")
+        text += needed(gap, **{name: bound for name, bound in bounds.items() if name != "new"})
+        found[key] = Finding(text, f"CIFAR-100, 5,000 images, {MAIN} epochs, {gap.count} seeds", verdict(gap, **bounds))
+    if rows and (of := at(rows, "nll", max(lengths(rows), default=0))):
+        rise = estimate([row.result["course"][-1]["nll"] - min(p["nll"] for p in row.result["course"]) for row in of])
+        fitted = mean(of, percent("top1", "train"))
+        text = f"{rise.signed()} nats above its minimum, {fitted.spread(1)} % of the training images right"
+        on = f"CIFAR-100, 5,000 images, {of[0].config['epochs']} epochs, {len(of)} seeds"
+        found["regime-overfits"] = Finding(text, on, verdict(rise, above=0.02, new=True))
+    return found
+
+
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    panels = {"test top-1 (%)": TOP1, "ECE (%)": percent("ece"), "ECE at the fitted temperature (%)": None}
+    panels["ECE at the fitted temperature (%)"] = percent("ece_scaled")
+    found = lengths(rows)
+
+    def draw(axes):
+        for ax, (name, value) in zip(axes, panels.items(), strict=True):
+            for loss in LOSSES:
+                of = {n: mean(at(rows, loss, n), value) for n in found if at(rows, loss, n)}
+                if of:
+                    curve(ax, of, loss=loss)
+            label(ax, "epochs", name, log="x")
+            ax.set_xticks(found, [str(n) for n in found])
+            ax.minorticks_off()
+
+    def draw_course(axes):
+        for loss in LOSSES:
+            of = at(rows, loss, found[-1])
+            if of:
+                epochs = [int(point["epoch"]) for point in of[0].result["course"]]
+                points = {n: estimate([row.result["course"][i]["nll"] for row in of]) for i, n in enumerate(epochs)}
+                curve(axes[0], points, loss=loss)
+        label(axes[0], "epoch", f"held-out NLL (nats), training of {found[-1]} epochs")
+
+    if not found:
+        return []
+    return [
+        Figure("regime-lengths", draw, panels=3, columns=1, size=(5.6, 2.6)),
+        Figure("regime-course", draw_course, size=(5.6, 3.0)),
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="regime",
+    question="After how many epochs do soft targets pay, and which loss uses them best?",
+    minutes=240,
+    presets={
+        "quick": Options("generated", epochs=4, seeds=2, other_epochs=(2,), other_seeds=2, rates=(0.01,)),
+        "paper": Options(),
+    },
+    runs=wanted,
+    follow_up=wanted,
+    perform=perform,
+    claims=CLAIMS,
+    findings=findings,
+    tables=tables,
+    figures=figures,
+)

@@ -1,0 +1,162 @@
+"""The experiment on the length of training: its plan, its images, and its numbers on made-up rows."""
+
+import base64
+import itertools
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+
+from experiments import regime
+from experiments.harness import Row
+from experiments.harness.rows import run_id
+
+OPTIONS = regime.Options()
+
+
+def made_up(loss, epochs, lr, seed, top1, *, ece=0.1, course=None):
+    config = asdict(regime.run_of(OPTIONS, loss, epochs, lr, seed))
+    right = np.random.default_rng(seed).permutation(1000) < round(1000 * top1)
+    scores = {"top1": float(right.mean()), "top5": 0.5, "nll": 3.0, "nll_scaled": 2.9}
+    scores |= {"ece": ece, "ece_scaled": 0.02, "temperature": 1.2}
+    points = course or [{"epoch": epochs // 2, "top1": top1 / 2, "nll": 3.0}, {"epoch": epochs, "top1": top1, "nll": 3}]
+    bits = base64.b64encode(np.packbits(right).tobytes()).decode()
+    result = {"course": points, "epoch": epochs, "train": {"top1": 0.6, "nll": 1.0}, "test": scores, "last": scores}
+    return Row(run_id("regime", 1, config), config, {**result, "right": bits, "cpu_seconds": 1.0})
+
+
+def search(loss, **tops):
+    return [made_up(loss, 30, float(lr.replace("r", "0.")), regime.SEARCH_SEED, top) for lr, top in tops.items()]
+
+
+def test_a_search_ends_when_its_best_rate_has_neighbours_on_both_sides():
+    first = (0.003, 0.01, 0.03)
+    assert regime.rate_found({}, first) == (None, [0.003, 0.01, 0.03])
+    assert regime.rate_found({0.003: 0.3}, first) == (None, [0.01, 0.03])
+    assert regime.rate_found({0.003: 0.1, 0.01: 0.3, 0.03: 0.2}, first) == (0.01, [])
+    assert regime.rate_found({0.003: 0.1, 0.01: 0.2, 0.03: 0.3}, first) == (None, [0.1])
+    assert regime.rate_found({0.003: 0.1, 0.01: 0.2, 0.03: 0.3, 0.1: 0.2}, first) == (0.03, [])
+
+
+def test_every_loss_is_searched_before_its_seeds_which_come_seed_by_seed():
+    assert {(run.epochs, run.seed) for run in regime.wanted(OPTIONS)} == {(30, regime.SEARCH_SEED)}
+    assert len(regime.wanted(OPTIONS)) == 3 * len(regime.LOSSES)
+    rows = [row for loss in ("nll", "soft-ce") for row in search(loss, r003=0.1, r01=0.3, r03=0.2)]
+    later = [run for run in regime.wanted(OPTIONS, rows) if run.seed != regime.SEARCH_SEED]
+    assert [(run.loss, run.epochs, run.seed) for run in later[:4]] == [
+        ("nll", 60, 0), ("soft-ce", 60, 0), ("nll", 60, 1), ("soft-ce", 60, 1)
+    ]  # fmt: skip
+    assert {run.lr for run in later} == {0.01}
+    assert len(later) == 2 * (5 + 3 * 3)
+
+
+def test_labels_losses_get_neither_smoothing_nor_mixing():
+    for loss in regime.LOSSES:
+        run = regime.run_of(OPTIONS, loss, 60, 0.01, 0)
+        hard = loss in ("nll", "info-nce")
+        assert (run.smoothing, run.mixup, run.cutmix) == ((0, 0, 0) if hard else (0.1, 0.8, 1.0))
+        images, labels = torch.randn(6, 3, 32, 32), torch.arange(6)
+        mixed, targets = regime.mix(images, labels, 10, run, torch.Generator().manual_seed(1))
+        assert (targets is labels and mixed is images) == hard
+
+
+def test_training_images_of_seeds_are_disjoint_and_balanced():
+    labels = torch.arange(600) % 10
+    parts = [regime.split(labels, seed, 100) for seed in range(5)]
+    for kept, held in parts:
+        assert labels[kept].bincount().tolist() == labels[held].bincount().tolist() == [10] * 10
+        assert torch.equal(held, parts[0][1])
+    everything = torch.cat([*(kept for kept, _ in parts), parts[0][1]])
+    assert len(everything.unique()) == 600
+
+
+def test_a_crop_shows_a_part_of_the_image_mirrored_half_of_the_time():
+    ramp = torch.arange(32.0).expand(400, 3, 32, 32).contiguous()
+    views = regime.crop_and_flip(ramp, torch.Generator().manual_seed(0))
+    assert views.shape == ramp.shape
+    assert views.min() >= 0
+    assert views.max() <= 31
+    steps = views[:, 0, 16].diff(dim=1)
+    rising = (steps >= -1e-4).all(1)
+    assert (rising | (steps <= 1e-4).all(1)).all()
+    assert 150 < int(rising.sum()) < 250
+    shown = (views[:, 0, 16].amax(1) - views[:, 0, 16].amin(1)) / 31  # the share of the width
+    assert shown.min() > 0.2
+    assert shown.max() <= 1
+    torch.testing.assert_close(regime.crop_and_flip(ramp, torch.Generator(), smallest=1.0)[:, 0, :, 5].std(1).max(),
+                               torch.tensor(0.0), atol=1e-4, rtol=0)  # fmt: skip
+
+
+def test_the_rate_rises_then_falls_to_almost_nothing():
+    rates = [regime.learning_rate(step, 100, 10, 0.01) for step in range(100)]
+    assert rates[0] == pytest.approx(0.001)
+    assert rates[9] == pytest.approx(0.01) == max(rates)
+    assert all(a > b for a, b in itertools.pairwise(rates))
+    assert rates[-1] < 1e-5
+
+
+def test_the_network_is_the_small_resnet_of_timm():
+    from experiments.models import torchvision_operators  # noqa: F401
+
+    import timm  # isort: skip
+
+    theirs, ours = timm.create_model("test_resnet", num_classes=100), regime.small_resnet(100)
+    ours.load_state_dict(dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True)))
+    images = torch.randn(3, 3, 32, 32)
+    torch.testing.assert_close(ours.eval()(images), theirs.eval()(images))
+
+
+@pytest.mark.parametrize("loss", ["soft-dist-info-nce", "nll"])
+def test_a_run_repeats_exactly_and_learns(loss):
+    run = replace(regime.run_of(regime.Options("generated"), loss, 2, 0.01, 0), images=200)
+    result, again = regime.perform(run), regime.perform(run)
+    assert {**result, "cpu_seconds": 0} == {**again, "cpu_seconds": 0}
+    assert [point["epoch"] for point in result["course"]] == [1, 2]
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(result["right"]), np.uint8))
+    assert bits.sum() / 500 == pytest.approx(result["test"]["top1"])
+    assert result["test"]["ece_scaled"] >= 0
+    assert result["train"]["top1"] > 0.1
+
+
+def test_findings_follow_the_differences_of_the_main_length():
+    rows = []
+    for seed in range(5):
+        noise = 0.002 * (seed - 2)
+        rows += [
+            made_up("nll", 60, 0.01, seed, 0.24 + noise),
+            made_up("soft-ce", 60, 0.01, seed, 0.26 + noise, ece=0.02),
+            made_up("soft-target-info-nce", 60, 0.01, seed, 0.27 + 2 * noise, ece=0.2),
+            made_up("soft-target-info-nce", 8, 0.01, seed, 0.1),
+        ]
+    found = regime.findings(rows)
+    assert found["regime-nll"].verdict == "reproduced"
+    assert found["regime-nll"].ours.startswith("+3.00 [")
+    assert found["regime-soft-ce"].verdict == "not reproduced"  # better by a point, not on par
+    assert found["regime-calibration"].verdict == "not reproduced"
+    assert "regime-soft-distribution" not in found
+    names = {table.name for table in regime.tables(rows)}
+    assert {"regime-top1", "regime-differences", "regime-60", "regime-8"} <= names
+    assert len(regime.figures(rows)) == 2
+    assert regime.figures([]) == []
+
+
+def test_overfitting_is_read_from_the_longest_training():
+    def course(end):
+        return [{"epoch": 60, "top1": 0.2, "nll": 3.0}, {"epoch": 120, "top1": 0.25, "nll": end}]
+
+    rising = [made_up("nll", 120, 0.01, seed, 0.25, course=course(3.2 + 0.01 * seed)) for seed in range(3)]
+    falling = [made_up("nll", 120, 0.01, seed, 0.25, course=course(2.9)) for seed in range(3)]
+    assert regime.findings(rising)["regime-overfits"].verdict == "beyond"
+    assert regime.findings(falling)["regime-overfits"].verdict == "not reproduced"
+
+
+def test_what_is_missing_is_named(monkeypatch, tmp_path):
+    monkeypatch.delenv("SOFTNCE_DATA", raising=False)
+    with pytest.raises(ValueError, match="SOFTNCE_DATA"):
+        regime.read("scratch", "train")
+    monkeypatch.setenv("SOFTNCE_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match=r"train\.npz is missing"):
+        regime.read("scratch", "train")
+    with pytest.raises(ValueError, match="rates"):
+        regime.Options(rates=(0.5,))
