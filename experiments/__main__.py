@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
         refuse(f"{command!r} is no command;{near(command, list(COMMANDS))} `python -m experiments help` lists them")
     try:
         if command in ("train", "evaluate"):
-            return int(getattr(import_module("experiments.training_commands"), command)(rest) or 0)
+            return int(getattr(import_module("experiments.cells.commands"), command)(rest) or 0)
         return {"list": list_experiments, "run": run, "report": report}[command](rest)
     except ValueError as error:
         refuse(str(error))

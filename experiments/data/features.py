@@ -76,9 +76,10 @@ def load(source: Source, standardised: bool = True) -> Features:
         return split(train, test, 10, standardised=standardised)
     from experiments.data.frozen import features_of
     from experiments.data.transforms import view
-    from experiments.models.images import Model, build_backbone
+    from experiments.models.images import build_backbone
+    from experiments.models.options import ImageModel
 
-    model = Model("tf_efficientnet_lite0", weights="packaged", drop_path=0.0, freeze="backbone")
+    model = ImageModel("tf_efficientnet_lite0", weights="packaged", drop_path=0.0, freeze="backbone")
     backbone, seen = build_backbone(model, 128), view(source, "packaged", model.name, 128, 1.0)
     images = [open_images(source, folder(source), part) for part in ("train", "evaluation")]
     train, test = (Part(features_of(part, backbone, seen, model.name), part.labels) for part in images)

@@ -7,7 +7,6 @@ The three sets may be different graphs or different nodes of one graph: a node t
 import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import h5py
 import numpy as np
@@ -18,7 +17,6 @@ from experiments.data import celltypegraph as cells
 from experiments.data.planetoid import read_graph
 
 CITATION = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed"}
-Kind = Literal["celltypegraph", "generated", "cora", "citeseer", "pubmed"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class NodeTask:
     left_out: tuple[int, ...] = ()
 
 
-def open_task(kind: Kind, folder: Path, fold: int = 0, honest: bool = False) -> NodeTask:
+def open_task(kind: str, folder: Path, fold: int = 0, honest: bool = False) -> NodeTask:
     """The problem of a data set.
 
     Args:

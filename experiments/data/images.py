@@ -15,7 +15,6 @@ from torch import Tensor
 from experiments.data.targets import hard_labels
 
 Split = Literal["train", "evaluation"]
-Kind = Literal["imagenet", "tiny-imagenet", "cifar100", "cifar10", "folder", "arrays", "digits"]
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif"}
 
 
@@ -73,7 +72,7 @@ def read_image(path: str | Path) -> Image.Image:
         return file.convert("RGB")
 
 
-def open_images(kind: Kind, folder: Path, split: Split, download: bool = False) -> Images:
+def open_images(kind: str, folder: Path, split: Split, download: bool = False) -> Images:
     """The images of a data set: for training, or for evaluation."""
     folder = folder.expanduser()
     if kind == "digits":

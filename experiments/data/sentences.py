@@ -14,7 +14,6 @@ from experiments.data.images import stratified
 from experiments.data.targets import hard_labels
 
 Split = Literal["train", "validation", "test"]
-Kind = Literal["banking77", "clinc150", "requests", "csv"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Sentences:
         return self.labels if self.votes is None else self.votes
 
 
-def open_sentences(kind: Kind, folder: Path, split: Split, files: tuple[str, str] = ("", "")) -> Sentences:
+def open_sentences(kind: str, folder: Path, split: Split, files: tuple[str, str] = ("", "")) -> Sentences:
     """The sentences of a split; validation is the test split where a data set has no other.
 
     Args:
@@ -59,7 +58,7 @@ def open_sentences(kind: Kind, folder: Path, split: Split, files: tuple[str, str
     return found
 
 
-def _csv(kind: Kind, folder: Path, split: Split, files: tuple[str, str]) -> Sentences:
+def _csv(kind: str, folder: Path, split: Split, files: tuple[str, str]) -> Sentences:
     """A CSV of sentences for training, another for evaluation, with the same classes."""
     own = [(name,) if name else () for name in files]
     standard = [(f"banking77_{part}.csv", f"{part}.csv") if kind == "banking77" else (f"{part}.csv",) for part in

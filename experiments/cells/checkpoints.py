@@ -1,0 +1,182 @@
+"""Checkpoints that are complete or absent, and a clean stop on SIGTERM."""
+
+import errno
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from experiments.cells.batches import Batch
+from experiments.data import stored
+from experiments.models import torchvision_operators  # noqa: F401  (before Lightning)
+
+import lightning as L  # isort: skip
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO  # isort: skip
+from lightning.pytorch.callbacks import Checkpoint  # isort: skip
+
+
+class NotSaved(RuntimeError):
+    """A checkpoint could not be written."""
+
+
+class Interrupted(Exception):
+    """The run was asked to stop and has saved its state."""
+
+
+WEIGHTS = ("state_dict", "about", "epoch", "global_step", "pytorch-lightning_version")
+"""Parts of a checkpoint that are needed to use its network, a third of the whole with AdamW."""
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint to a second file, forces it to disk, then renames it: it is complete or absent.
+
+    ``storage_options`` may name another file for the weights alone, without the state of optimiser and loop.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Path | None = None) -> None:
+        if storage_options is not None:  # first: what last.ckpt says of the best epoch is then true
+            _write({name: checkpoint[name] for name in WEIGHTS}, storage_options)
+        _write(checkpoint, Path(path))
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        try:
+            return stored.load(Path(path))
+        except stored.Unreadable as error:
+            raise stored.Unreadable(
+                f"{path} is damaged ({error}): delete it to start from the beginning; best.ckpt keeps the best weights"
+            ) from error
+
+
+class Checkpoints(Checkpoint):
+    """Keeps last.ckpt and best.ckpt, and turns SIGTERM (SIGUSR1, the first Ctrl-C) into a saved state and a stop.
+
+    States are saved between updates only, never with half a batch accumulated; and never between an epoch's last update
+    and its validation, so that resuming loses no validation. The best epoch's weights are kept without the optimiser's
+    state.
+
+    Args:
+        folder: of the run.
+        minutes: a state is saved after the first update that ends this long after the last one was saved.
+        every: a state is also saved after this many updates; 0 for never.
+    """
+
+    def __init__(self, folder: Path, minutes: float, every: int = 0) -> None:
+        self.folder, self.minutes, self.every = folder, minutes, every
+        self.best: dict[str, float] = {}
+        self.last: dict[str, float] = {}
+        self.saved_step = -1
+        self._updates = -1
+        self._saved_at = time.monotonic()
+        self._signalled = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "last": self.last}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.last = state["best"], state["last"]
+
+    def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["accumulate"] = trainer.accumulate_grad_batches
+
+    def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Lightning counts the shares of an epoch: count them anew if devices or micro-batches have changed."""
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        shares = progress["current"]["ready"]
+        more = -(-shares // checkpoint["accumulate"]) * trainer.accumulate_grad_batches - shares
+        for counts in (progress["total"], progress["current"]):
+            for name in counts:
+                counts[name] += more
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._updates, self._saved_at = trainer.global_step, time.monotonic()
+        if trainer.ckpt_path is not None:
+            self.saved_step = trainer.global_step
+        if threading.current_thread() is threading.main_thread():
+            for name in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+                signal.signal(name, self._note)  # Lightning puts back what was there before it, at the end of the fit
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self._signalled and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._signalled = True
+
+    def _asked(self, trainer: L.Trainer) -> tuple[bool, bool]:
+        """Whether to stop, and whether a state is due: the same on every rank."""
+        asked = self._signalled, time.monotonic() - self._saved_at >= 60 * self.minutes
+        if trainer.world_size == 1:
+            return asked
+        flags = torch.tensor(asked, dtype=torch.float, device=trainer.strategy.root_device)
+        dist.all_reduce(flags, dist.ReduceOp.MAX)
+        stop, due = flags.tolist()
+        return stop > 0, due > 0
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        if trainer.global_step == self._updates or trainer.is_last_batch:
+            return
+        self._updates = trainer.global_step
+        stop, due = self._asked(trainer)
+        is_last = trainer.global_step == trainer.max_steps
+        if is_last:
+            self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step}
+        if stop or due or is_last or (self.every and trainer.global_step % self.every == 0):
+            self._save(trainer)
+        if stop:
+            raise Interrupted
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._updates = trainer.global_step
+        if not trainer.is_last_batch:  # max_steps ended it; the state saved then can go on, that of now could not
+            return
+        measured = {
+            name.removeprefix("val/"): float(value)
+            for name, value in trainer.callback_metrics.items()
+            if name.startswith("val/")
+        }
+        self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step, **measured}
+        better = "top1" in measured and measured["top1"] > self.best.get("top1", -1.0)
+        if better:
+            self.best = self.last
+        self._save(trainer, self.folder / "best.ckpt" if better else None)
+        stop, _ = self._asked(trainer)
+        if stop:
+            raise Interrupted
+
+    def _save(self, trainer: L.Trainer, weights: Path | None = None) -> None:
+        path = self.folder / "last.ckpt"
+        try:
+            trainer.save_checkpoint(path, weights_only=False, storage_options=weights)
+        except (OSError, RuntimeError) as error:  # torch reports a failed write as either
+            kept = f"the one of step {self.saved_step} is intact" if self.saved_step >= 0 else "there is no earlier one"
+            raise NotSaved(f"cannot write {path} at step {trainer.global_step}: {reason(error)}; {kept}") from error
+        self.saved_step, self._saved_at = trainer.global_step, time.monotonic()
+
+
+def _write(checkpoint: dict[str, Any], path: Path) -> None:
+    """Complete or absent, also after a crash of the machine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def reason(error: BaseException) -> str:
+    """Why a file could not be written; torch hides the system's error behind one of its own."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return "the disk is full"
+        cause = cause.__cause__ or cause.__context__
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

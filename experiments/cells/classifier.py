@@ -1,0 +1,169 @@
+"""The one LightningModule: a model, a loss, smoothing and mixing of targets, and the scores.
+
+It knows nothing of images. A batch is a :class:`~experiments.cells.batches.Batch`: the model's input, and the labels
+of its rows, of which some may not count, such as nodes outside a mask.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from experiments.cells.batches import Batch
+from experiments.cells.optimiser import build_optimiser, parameter_groups
+from experiments.cells.recipes import Optimiser, Schedule
+from experiments.data.seeds import derived_seed
+from experiments.data.targets import Targets, draw_batch, soft_targets
+from experiments.losses import ClassifierLoss
+from experiments.models import torchvision_operators  # noqa: F401  (before Lightning)
+from experiments.training import Diverged, Scores
+from softnce import SoftTargets
+from softnce.losses import ContrastiveLoss
+
+import lightning as L  # isort: skip
+
+
+class Classifier(L.LightningModule):
+    """Trains ``model`` (inputs → class scores) with ``loss`` and evaluates it.
+
+    Args:
+        model: gives class scores (n, K) for ``batch.inputs``.
+        loss: one of :mod:`softnce.losses`, called with scores and soft targets.
+        num_classes: K.
+        targets: smoothing and mixing.
+        optimiser, schedule: how the weights are updated.
+        steps_per_epoch: updates per epoch, for the schedule.
+        scores: metrics; None: :class:`~experiments.training.Scores`.
+        seed: everything random in a step follows from it and the number of the step.
+        about: plain values kept in every checkpoint, from which the model can be built again.
+
+    Logged: ``train/loss`` (mean over the whole batch) and ``train/lr`` every update; after each epoch the scores, as
+    ``val/top1`` and so on. Classes are ranked by exp(z·y/τ), and a softmax makes that probabilities for likelihood and
+    calibration; both are independent of the noise.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: ClassifierLoss,
+        num_classes: int,
+        *,
+        targets: Targets | None = None,
+        optimiser: Optimiser | None = None,
+        schedule: Schedule | None = None,
+        steps_per_epoch: int = 1,
+        scores: Scores | None = None,
+        seed: int = 0,
+        about: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+        self.num_classes = num_classes
+        self.targets = targets or Targets()
+        self.optimiser = optimiser or Optimiser()
+        self.schedule = schedule or Schedule()
+        self.steps_per_epoch = steps_per_epoch
+        self.seed = seed
+        self.about = about or {}
+        self.scores = scores or Scores(num_classes)
+        # of the update under way: the losses of its micro-batches; targets and step of its whole batch
+        self._pending: list[Tensor] = []
+        self._whole: tuple[SoftTargets, int] | None = None
+
+    def forward(self, inputs: Any) -> Tensor:
+        return self.model(inputs)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        step = self.global_step if batch.step is None else batch.step
+        value, soft = self.step_loss(batch, step, batch_idx, self.global_rank)
+        # Lightning divides by the number of accumulated micro-batches and DDP by that of the ranks
+        divided = self.trainer.accumulate_grad_batches * self.trainer.world_size
+        if batch.whole is None:
+            self._pending.append(value.detach() / divided)
+            return value
+        self._pending.append(value.detach())
+        self._whole = soft, step
+        return value * divided  # the shares' losses already add up to the mean over the whole batch
+
+    def step_loss(self, batch: Batch, step: int, batch_idx: int = 0, rank: int = 0) -> tuple[Tensor, SoftTargets]:
+        """The loss of a batch, or its share of the whole batch's, and the targets it was contrasted with.
+
+        All that is random in it follows from the seed and these numbers; it needs no trainer.
+        """
+        torch.manual_seed(derived_seed(self.seed, step, batch_idx, rank))  # dropout and stochastic depth
+        labels = batch.labels if batch.whole is None else batch.whole
+        soft = soft_targets(labels, self.num_classes, self.targets.smoothing)
+        inputs, mix = batch.inputs, None
+        if self.targets.mixes:
+            mix = draw_batch(self.targets, len(labels), inputs.shape, self.seed, step)
+            soft = mix.targets(soft)
+        if mix is None:
+            scores = self(inputs)
+        elif inputs.is_floating_point():
+            scores = self(mix.inputs(inputs, batch.own))
+        else:  # tokens cannot be averaged, the head's input can
+            network: Any = self.model
+            scores = network.head(mix.inputs(network.embed(inputs), batch.own))
+        generator = self._shared_generator(step, batch.labels.device)
+        if batch.whole is None or batch.own is None:
+            return self.loss(scores, soft, generator=generator), soft
+        # Nothing to ask other ranks for: the whole batch is here. Before the return, or this rank would gather alone.
+        self.loss.distributed = False
+        if len(batch.own) == 0:
+            return 0.0 * scores.sum(), soft
+        return self.loss(scores, soft[batch.own], batch=soft, own=batch.own, generator=generator), soft
+
+    def _shared_generator(self, step: int, device: torch.device) -> torch.Generator:
+        """The generator of all shares of a batch, so that they draw the same."""
+        return torch.Generator(device).manual_seed(derived_seed(self.seed, step))
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Once per update: log the loss of the whole batch, and stop if it is NaN or infinite."""
+        total = torch.stack(self._pending).sum()
+        self._pending.clear()
+        if self._whole is not None and isinstance(self.loss, ContrastiveLoss):
+            whole, step = self._whole
+            self.loss.remember(whole, generator=self._shared_generator(step, whole.device))
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(total)
+        value, rate = total.item(), max(group["lr"] for group in optimizer.param_groups)
+        if not math.isfinite(value):
+            raise Diverged(
+                f"the loss is {value} at step {self.global_step} (epoch {self.current_epoch}, learning rate {rate:.3g})"
+            )
+        self.log("train/loss", value, prog_bar=True)
+        self.log("train/lr", rate)
+
+    def configure_optimizers(self) -> Any:
+        o = self.optimiser
+        update = build_optimiser(o, parameter_groups(self.model, o))
+        rate = torch.optim.lr_scheduler.LambdaLR(update, lambda step: self.rate(step) / o.rate)
+        return {"optimizer": update, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def rate(self, step: int) -> float:
+        """The learning rate of update ``step``, counted from 0: a line from 0, then a cosine down to ``min_lr``."""
+        o, s = self.optimiser, self.schedule
+        epoch = step / self.steps_per_epoch
+        if epoch < s.warmup_epochs:
+            return o.rate * epoch / s.warmup_epochs
+        share = min(1.0, (epoch - s.warmup_epochs) / max(s.epochs - s.warmup_epochs, 1e-9))
+        return s.min_lr + (o.rate - s.min_lr) * 0.5 * (1 + math.cos(math.pi * share))
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        logits = self(batch.inputs).float() / self.loss.temperature
+        if logits.isnan().any():
+            raise Diverged(f"the class scores are NaN after step {self.global_step} (epoch {self.current_epoch})")
+        self.scores.update(logits, batch.labels, batch.inputs)
+
+    def on_validation_epoch_end(self) -> None:
+        self.scores.gather()
+        results = self.scores.compute()
+        self.scores.reset()
+        for name, value in results.items():  # the same on every rank; sync_dist only says so to Lightning
+            self.log(f"val/{name}", value, prog_bar=name in ("top1", "ece"), sync_dist=True)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["about"] = self.about
