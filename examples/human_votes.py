@@ -21,7 +21,7 @@ def main(samples: int = 4000, steps: int = 400) -> dict[str, float]:
     votes = torch.multinomial(truth, ANNOTATORS, replacement=True, generator=generator)
     sample = torch.arange(samples).repeat_interleave(ANNOTATORS)
     annotator = torch.arange(ANNOTATORS).repeat(samples)
-    targets = SoftTargets.from_annotations(sample, annotator, votes.flatten(), num_classes=CLASSES)
+    targets = SoftTargets.from_annotations(sample, annotator, votes.flatten(), num_classes=CLASSES).targets
     # If you have a table of counts instead: SoftTargets.from_votes(counts, num_classes=CLASSES).
 
     # How often each class is voted for: the noise of a contrastive loss is the marginal of its targets.

@@ -73,7 +73,7 @@ labels, logits = torch.tensor([0, 1, 2, 1]), torch.randn(4, 3)
 t = SoftTargets.from_labels([0, 1, 2, -100], 3, 0.1)
 for made in (t, SoftTargets.from_dense([[0.5, 0.5]]), SoftTargets.from_pairs([[0], [1, 2]], [[1.0], [0.5, 0.5]], 3),
              SoftTargets.from_topk(logits, 2), SoftTargets.from_votes([[1, 2]], 2),
-             SoftTargets.from_annotations([0, 0], ["a", "b"], [0, 1], 2)):
+             SoftTargets.from_annotations([0, 0], ["a", "b"], [0, 1], 2).targets):
     repr(made), made.argmax(), made.entropy(), made == made, made[[0]], made[0], made.sample(), made.dense()
 list(DataLoader(TensorDataset(labels, t), batch_size=2))
 mixing.mixup(torch.rand(4, 2), labels, num_classes=3), mixing.cutmix(torch.rand(4, 1, 3, 3), t, per_row=True)

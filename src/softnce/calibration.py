@@ -27,7 +27,7 @@ from softnce._checks import (
 )
 from softnce._rows import rows_of_targets
 from softnce.targets import SoftTargets
-from softnce.targets._constructors import ArrayLike
+from softnce.targets._storage import ArrayLike
 
 Targets = ArrayLike | SoftTargets
 Binning = Literal["width", "mass"]

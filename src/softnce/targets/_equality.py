@@ -1,4 +1,4 @@
-"""Which targets are equal: whatever form they are stored in, and quickly where they are stored alike."""
+"""Groups of equal targets: by value in any form, and quickly if they are stored alike."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,36 +7,55 @@ import torch
 from torch import Tensor
 
 from softnce._checks import values_are_readable
-from softnce.targets.soft_targets import DENSE, SoftTargets
+from softnce.targets._algebra import rounding
+from softnce.targets._storage import DENSE, exact_dtype
+from softnce.targets.soft_targets import SoftTargets
+
+PROJECTIONS = (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
 
 
-def numbered(targets: SoftTargets, groups: Sequence[SoftTargets]) -> tuple[Tensor, Tensor]:
-    """A number for each row and each candidate, equal where the targets are, with weights rounded to 5 decimals.
+def group_ids(targets: SoftTargets, groups: Sequence[SoftTargets]) -> tuple[Tensor, Tensor]:
+    """A number for each row and each candidate, equal if the targets are equal by value, whatever their form.
 
-    Mixing a target with itself leaves a rounding error, which must not make it another target. Targets are still told
-    apart where that error carries a weight across the edge between two rounded ones, however small it is.
-    O((N + M)·S²), or O((N + M)·K) where some are dense.
+    Equal means weights that agree to within :func:`rounding` in sum. Rows are projected on three pseudo-random
+    directions; neighbours in all three are one group. Different targets fall together with a chance near 1e-15.
+    O((N + M)·(S + log(N + M))) without waiting for an accelerator; O(K) or O((N + M)·K) more if some are smoothed
+    towards ξ or dense.
     """
     members = [targets, *groups]
-    if DENSE in {member.form for member in members} or not all(targets.shares_dist(group) for group in groups):
-        rows = _rounded(torch.cat([member.unmasked_dense(torch.float64) for member in members]))
-    else:
-        everything = SoftTargets.cat(members)
-        weight = everything.pair_weight(torch.float64)
-        # One form for one target: a class named twice is merged, an empty pair forgotten, the rest sorted by class.
-        same = everything.classes[:, :, None] == everything.classes[:, None, :]
-        merged = _rounded((same * weight[:, None, :]).sum(2))
-        first = same.int().argmax(2) == torch.arange(weight.shape[1], device=weight.device)
-        kept = first & (merged > 0)
-        classes, order = torch.where(kept, everything.classes, everything.num_classes).sort(1)
-        mass = _rounded(everything.background_mass(torch.float64)[:, None])
-        rows = torch.cat([classes.double(), torch.where(kept, merged, 0).gather(1, order), mass], 1)
-    numbers = torch.unique(rows, dim=0, return_inverse=True)[1]
-    return numbers[: len(targets)], numbers[len(targets) :]
+    for member in members:
+        member.check_no_rest("remove_accidental_hits")
+    first, exact = members[0], exact_dtype(targets.device)
+    # If pairs name few classes and backgrounds share ξ, equal targets have equal backgrounds: their mass says enough.
+    widest = max(m.num_classes if m.form == DENSE else m.classes.shape[1] for m in members)
+    is_short = 2 * widest < first.num_classes and all(m.smoothing_dist is None for m in members)
+    everything = None if is_short else torch.arange(first.num_classes, device=targets.device)
+    ids = torch.zeros(sum(map(len, members)), dtype=torch.long, device=targets.device)
+    for factor in PROJECTIONS:
+        values = None if everything is None else _direction(everything, factor, exact)
+        projected = torch.cat([_projected(member, values, factor, exact) for member in members])
+        order = projected.argsort()
+        order = order[ids[order].argsort(stable=True)]
+        is_new = (projected[order].diff().abs() > rounding(*members)) | (ids[order].diff() != 0)
+        ids = torch.zeros_like(ids).scatter_(0, order[1:], is_new.cumsum(0))
+    return ids[: len(targets)], ids[len(targets) :]
 
 
-def _rounded(weights: Tensor) -> Tensor:
-    return (weights * 1e5).round()
+numbered = group_ids  # the name until the losses that import it are rewritten
+
+
+def _direction(classes: Tensor, factor: int, dtype: torch.dtype) -> Tensor:
+    """Pseudo-random numbers in [0, 1) of classes; integer products wrap around."""
+    mixed = (classes + 1) * factor
+    mixed = (mixed ^ (mixed >> 31)) * factor
+    return ((mixed >> 11) & 0xFFFFFFFF).to(dtype) / 2**32
+
+
+def _projected(targets: SoftTargets, values: Tensor | None, factor: int, dtype: torch.dtype) -> Tensor:
+    if values is not None:
+        return targets.expectation(values)
+    pairs = (targets.pair_weight(dtype) * _direction(targets.classes, factor, dtype)).sum(1)
+    return pairs + targets.background_mass(dtype) / 2
 
 
 class Distinct(NamedTuple):
@@ -48,10 +67,9 @@ class Distinct(NamedTuple):
 
 
 def distinct(targets: SoftTargets) -> Distinct | None:
-    """Labels or pairs, each that is stored more than once kept once.
+    """Labels or pairs without those stored twice; None if that saves less than half or cannot be known.
 
-    None where less than half would be saved, and where that cannot be known: for dense rows, and on an accelerator,
-    which would have to wait. O(M·(S + log M)).
+    It cannot be known for dense rows, and on an accelerator, which would have to wait. O(M·(S + log M)).
     """
     if targets.form == DENSE or not isinstance(targets.smoothing, float) or targets.device.type != "cpu":
         return None
@@ -64,7 +82,7 @@ def distinct(targets: SoftTargets) -> Distinct | None:
     keys, place = torch.unique(key, return_inverse=True)
     if 2 * len(keys) > len(targets):
         return None
-    one = torch.empty_like(keys).scatter_(0, place, torch.arange(len(place)))
+    one = torch.empty_like(keys).scatter_(0, place, torch.arange(len(place), device=place.device))
     if not (torch.equal(classes[one][place], classes) and torch.equal(bits[one][place], bits)):
         return None  # two targets with one hash: once in 2⁶⁴ pairs of targets
     counts = torch.bincount(place, None if targets.mask is None else targets.mask.double())

@@ -1,4 +1,4 @@
-"""Dense rows that are labels or pairs: a few peaks on a floor that all rows share, as MixUp and smoothing make them."""
+"""Recognition of labels and pairs in dense rows: a few peaks on a floor that all rows share, as MixUp makes them."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ from softnce._checks import sum_slack
 from softnce._precision import at_least_float32
 
 PROBED = 64
-"""Rows that say how many peaks there are; most dense rows are known not to be pairs after these."""
+"""Rows that bound the number of peaks; most dense rows are known not to be pairs after these."""
 
 
-class Peaks(NamedTuple):
+class SparseForm(NamedTuple):
     """Labels or pairs on a uniform background."""
 
     classes: Tensor  # (N, S)
@@ -20,16 +20,16 @@ class Peaks(NamedTuple):
     smoothing: float  # ε
 
     def sums_to_one(self, dtype: torch.dtype) -> bool:
-        """Whether the rows, given in ``dtype``, do, to within its rounding; labels always do."""
+        """Whether the rows, given in ``dtype``, sum to 1 to within its rounding; labels always do."""
         return self.weight is None or bool((self.weight.sum(1) + (self.smoothing - 1)).abs().amax() <= sum_slack(dtype))
 
 
-def peaks(probs: Tensor) -> Peaks | None:
-    """Probabilities (N, K) as labels or pairs; None where they are dense.
+def recognise(probs: Tensor) -> SparseForm | None:
+    """Probabilities (N, K) as labels or pairs; None if they are dense.
 
-    The floor is the smallest probability; what lies above it by more than rounding is a peak. No row may have more of
-    them than the first rows, or than two; and at most a quarter of the classes may be peaks, or two where classes are
-    few. ``weight`` is None where every row is a label. Reads values, O(N·K).
+    The floor is the smallest probability; a probability above it by more than rounding is a peak. No row may have more
+    of them than the first rows, or than two; and at most a quarter of the classes may be peaks, or two if classes are
+    few. ``weight`` is None if every row is a label. Reads values, O(N·K).
     """
     n, classes = probs.shape
     most = min(max(2, classes // 4), classes - 1)
@@ -51,4 +51,4 @@ def peaks(probs: Tensor) -> Peaks | None:
     mass = min(1.0, floor * classes)
     weight = ((highest.to(at_least_float32(probs.dtype)) - floor) * is_peak)[:, :pairs]
     is_label = pairs == 1 and bool(((weight - (1 - mass)).abs() <= rounding).all())
-    return Peaks(index[:, :pairs].contiguous(), None if is_label else weight, mass)
+    return SparseForm(index[:, :pairs].contiguous(), None if is_label else weight, mass)

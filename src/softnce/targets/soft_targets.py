@@ -2,59 +2,54 @@
 
 from __future__ import annotations
 
-import enum
-import operator
-from collections.abc import Iterable, Sequence
-from typing import Any, SupportsFloat, SupportsIndex
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from softnce._checks import (
+    as_number,
     as_tensor,
     as_whole,
-    check_generator,
+    check_choice,
+    check_labels,
+    check_rows_sum_to_one,
     values_are_checked,
     values_are_readable,
 )
-from softnce.targets._background import common_dist, is_zero, mixed_dist, same_dist, same_number
-from softnce.targets._constructors import FOR_COUNTS, ArrayLike, Constructors, check_smoothing
-from softnce.targets._sampling import sample_labels
-from softnce.targets._text import written_rows
+from softnce._precision import at_least_float32
+from softnce.targets._algebra import Algebra, check_smoothing
+from softnce.targets._annotations import numbered_names, shares_of_annotators, whole_numbers
+from softnce.targets._recognition import recognise
+from softnce.targets._storage import DENSE, LABELS, PAIRS, ArrayLike, Form, exact_dtype
+
+__all__ = ["DENSE", "LABELS", "PAIRS", "Annotated", "Form", "SoftTargets", "as_soft_targets"]
+
+FOR_COUNTS = "; for counts of votes: SoftTargets.from_votes(counts, num_classes)"
+"""Advice in errors about probabilities: people most often pass counts in their place."""
+Rest = Literal["group", "spread", "renormalise"]
 
 
-class Form(enum.IntEnum):
-    """How the rows of a :class:`SoftTargets` are stored."""
-
-    LABELS = 0
-    """One class per row: ``index`` (N, 1), its weight 1 − ε is implied."""
-    PAIRS = 1
-    """S weighted classes per row: ``index`` and ``weight`` (N, S)."""
-    DENSE = 2
-    """A weight for every class: ``weight`` (N, K)."""
-
-
-LABELS, PAIRS, DENSE = Form
-
-
-class SoftTargets(Constructors):
+class SoftTargets(Algebra):
     """N points on the simplex of K classes.
 
     Row i is α_i = Σ_j w_ij e(index_ij) + ε_i ξ, where e(k) is class k: S weighted classes, and a background of mass ε
     spread over all classes as ξ. Memory is O(N·S + K), whatever K.
 
-    | made by            | form   | index  | weight      | S                           |
-    |--------------------|--------|--------|-------------|-----------------------------|
-    | `from_labels`      | LABELS | (N, 1) | None: 1 − ε | 1                           |
-    | `mix`              | PAIRS  | (N, S) | (N, S)      | 2 after MixUp or CutMix     |
-    | `from_topk`        | PAIRS  | (N, k) | (N, k)      | k                           |
-    | `from_pairs`       | PAIRS  | (N, S) | (N, S)      | given                       |
-    | `from_annotations` | PAIRS  | (N, S) | (N, S)      | classes chosen for a sample |
-    | `from_dense`       | DENSE  | None   | (N, K)      | K                           |
+    | made by              | form   | index  | weight      | S                           |
+    |----------------------|--------|--------|-------------|-----------------------------|
+    | `from_labels`        | LABELS | (N, 1) | None: 1 − ε | 1                           |
+    | `mix`                | PAIRS  | (N, S) | (N, S)      | 2 after MixUp or CutMix     |
+    | `from_topk`          | PAIRS  | (N, k) | (N, k)      | k                           |
+    | `from_topk_log_probs`| PAIRS  | (N, k) | (N, k)      | k                           |
+    | `from_pairs`         | PAIRS  | (N, S) | (N, S)      | given                       |
+    | `from_annotations`   | PAIRS  | (N, S) | (N, S)      | classes chosen for a sample |
+    | `from_dense`         | DENSE  | None   | (N, K)      | K                           |
 
-    ``from_votes`` makes pairs where few classes were chosen, else dense rows; ``from_dense`` recognises rows that are
-    labels or pairs. The form decides what a loss costs, and ``repr`` names it.
+    ``from_votes`` makes pairs if few classes were chosen, else dense rows; ``from_dense`` recognises rows that are
+    labels or pairs. The form decides the cost of a loss, never its value; ``repr`` names it.
 
     Attributes:
         index: class of each pair, int64, or None when ``weight`` runs over all classes.
@@ -62,6 +57,7 @@ class SoftTargets(Constructors):
         smoothing: ε, one number for all rows or a tensor (N,).
         smoothing_dist: ξ, a tensor (K,), or None for uniform.
         mask: (N,) rows that count, or None when all do. A masked row is neither a positive nor a candidate.
+        rest: (N,) mass of all classes that a row does not name, as one group, or None. Cross-entropy alone takes it.
 
     Build it with the ``from_*`` methods; they take tensors, arrays and lists, and check them. Otherwise use it like a
     tensor (N, K): ``len``, ``shape``, ``dtype``, ``to``, ``argmax``, ``numpy``, indexing by rows; ``a == b`` compares
@@ -74,585 +70,248 @@ class SoftTargets(Constructors):
             [0.2950, 0.0250, 0.6550, 0.0250]])
     """
 
-    def __init__(
-        self,
+    @classmethod
+    def from_labels(
+        cls,
+        labels: ArrayLike,
         num_classes: int,
-        index: Tensor | None,
-        weight: Tensor | None,
-        smoothing: float | Tensor = 0.0,
-        smoothing_dist: Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> None:
-        if index is None and weight is None:
-            raise ValueError("SoftTargets needs index, weight or both")
-        self.num_classes = num_classes
-        self.index = index
-        self.weight = weight
-        self.smoothing = smoothing
-        # Without a background there is nothing to spread; one form for one meaning.
-        self.smoothing_dist = None if isinstance(smoothing, float) and smoothing == 0.0 else smoothing_dist
-        self.mask = mask
+        smoothing: float = 0.0,
+        smoothing_dist: ArrayLike | None = None,
+        ignore_index: int = -100,
+    ) -> Self:
+        """Labels (N,), smoothed by ``smoothing`` towards ``smoothing_dist`` (ξ, None = uniform).
 
-    # ------------------------------------------------------------------------------------------------- views
-
-    @property
-    def form(self) -> Form:
-        """LABELS, PAIRS or DENSE."""
-        return DENSE if self.index is None else LABELS if self.weight is None else PAIRS
-
-    @property
-    def classes(self) -> Tensor:
-        """``index`` of labels or pairs, (N, S)."""
-        if self.index is None:
-            raise ValueError("dense rows have no index; they have a weight for every class")
-        return self.index
-
-    @property
-    def labels(self) -> Tensor:
-        """The class of each row, (N,), of targets in the form LABELS; 0 where ``mask`` says that a row is ignored."""
-        if self.form != LABELS:
-            raise ValueError(f"labels are there in the form LABELS, these rows are {self.form.name}")
-        return self.classes[:, 0]
-
-    def __len__(self) -> int:
-        return self._stored.shape[0]
-
-    def __repr__(self) -> str:
-        form = {LABELS: "labels", PAIRS: f"{self._stored.shape[1]} pairs per row", DENSE: "dense"}[self.form]
-        mass = f"{self.smoothing:g}" if isinstance(self.smoothing, float) else "per row"
-        ignored = ""
-        if self.mask is not None:
-            ignored = f", {int((~self.mask).sum())} ignored" if values_are_readable(self.mask) else ", with mask"
-        head = f"{len(self)} rows, {self.num_classes} classes, {form}, smoothing {mass}{ignored}, {self.device}"
-        rows = written_rows(self.index, self.weight, self.mask)
-        return f"SoftTargets({head})" if rows is None else f"SoftTargets({head}:\n{rows})"
-
-    @property
-    def shape(self) -> torch.Size:
-        """(N, K), as the dense rows have."""
-        return torch.Size((len(self), self.num_classes))
-
-    def size(self, dim: int | None = None) -> torch.Size | int:
-        return self.shape if dim is None else self.shape[dim]
-
-    def dim(self) -> int:
-        return 2
-
-    @property
-    def ndim(self) -> int:
-        return 2
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the weights; of labels, whose weights are implied, torch's default."""
-        given = self.smoothing if self.weight is None else self.weight
-        return given.dtype if isinstance(given, Tensor) else torch.get_default_dtype()
-
-    @property
-    def _stored(self) -> Tensor:
-        """A tensor that every form has: ``index``, or the weights of dense rows."""
-        stored = self.weight if self.index is None else self.index
-        assert stored is not None
-        return stored
-
-    @property
-    def device(self) -> torch.device:
-        return self._stored.device
-
-    @property
-    def is_hard(self) -> bool:
-        """Whether every row is one label and nothing else."""
-        return self.form == LABELS and is_zero(self.smoothing)
-
-    def pair_weight(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The weights (N, S), also where they are implied by the labels; in ``dtype`` where one is given."""
-        if self.weight is not None:
-            return self.weight if dtype is None else self.weight.to(dtype)
-        dtype = dtype or torch.get_default_dtype()
-        if isinstance(self.smoothing, Tensor):
-            return (1 - self.smoothing.to(dtype))[:, None]
-        return torch.full(self.classes.shape, 1 - self.smoothing, dtype=dtype, device=self.device)
-
-    def background_mass(self, dtype: torch.dtype | None = None) -> Tensor:
-        """ε of every row, (N,)."""
-        if isinstance(self.smoothing, Tensor):
-            return self.smoothing if dtype is None else self.smoothing.to(dtype)
-        dtype = dtype or (torch.get_default_dtype() if self.weight is None else self.weight.dtype)
-        return torch.full((len(self),), self.smoothing, dtype=dtype, device=self.device)
-
-    def foreground(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The pairs as dense rows (N, K), without the background."""
-        weight = self.pair_weight(dtype)
-        if self.form == DENSE:
-            return weight
-        return weight.new_zeros(len(self), self.num_classes).scatter_add(1, self.classes, weight)
-
-    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The rows as probabilities (N, K), NaN in rows that are ignored: they are of no class. Memory O(N·K)."""
-        rows = self.unmasked_dense(dtype)
-        return rows if self.mask is None else rows.masked_fill(self.mask.logical_not()[:, None], torch.nan)
-
-    def unmasked_dense(self, dtype: torch.dtype | None = None) -> Tensor:
-        """:meth:`dense` with ignored rows as they are stored, mostly as class 0: for sums that leave them out."""
-        rows = self.foreground(dtype)
-        if is_zero(self.smoothing):
-            return rows
-        return rows + self.background_mass(rows.dtype)[:, None] * self.background(rows.dtype)
-
-    def to_dense(self) -> SoftTargets:
-        """The same targets in the form DENSE, with the same rows ignored."""
-        return SoftTargets(self.num_classes, None, self.unmasked_dense(), mask=self.mask)
-
-    def numpy(self) -> Any:
-        """The dense rows as a numpy array (N, K), NaN in rows that are ignored."""
-        return self.dense().detach().cpu().numpy()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return self.numpy() if dtype is None else self.numpy().astype(dtype)
-
-    def background(self, dtype: torch.dtype) -> Tensor | float:
-        """ξ, (K,), or the number 1/K where it is uniform."""
-        return 1 / self.num_classes if self.smoothing_dist is None else self.smoothing_dist.to(dtype)
-
-    def expectation(self, values: Tensor, background: bool = True) -> Tensor:
-        """Σ_k α_ik·v_k for every row i, (N,), of ``values`` (K,) shared by the rows or (N, K).
-
-        O(N·S), and O(K) or O(N·K) more for the background; without ``background`` only the pairs' part.
+        Rows with the label ``ignore_index`` are ignored: neither positives nor candidates.
         """
-        dtype, weight = values.dtype, self.pair_weight(values.dtype)
-        if self.form == DENSE:
-            total = (weight * values).sum(-1)
-        else:
-            picked = values[self.classes] if values.dim() == 1 else values.gather(1, self.classes)
-            if self.form == PAIRS:  # one of weight 0 may be of a masked class
-                picked = picked.masked_fill((weight == 0) & (picked == -torch.inf), 0)
-            total = (weight * picked).sum(-1)
-        if not background or is_zero(self.smoothing):
-            return total
-        return total + self.background_mass(dtype) * self.background_mean(values)
+        num_classes = as_whole(num_classes, "num_classes")
+        smoothing, dist = _background(smoothing, smoothing_dist, num_classes)
+        return cls._from_labels(as_tensor(labels, "labels"), num_classes, smoothing, dist, ignore_index, "labels")
 
-    def background_mean(self, values: Tensor) -> Tensor:
-        """Σ_k ξ_k·v_k of ``values`` (K,) or (N, K)."""
-        if self.smoothing_dist is None:
-            return values.mean(-1)
-        return (values * self.smoothing_dist.to(values.dtype)).sum(-1)
-
-    def class_mass(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The sum of all rows that count, (K,), in ``dtype``, by default float32 or better. O(N·S + K)."""
-        dtype = dtype or _at_least_float32(torch.float32 if self.weight is None else self.weight.dtype)
-        weight = self.pair_weight(None if self.form == DENSE else dtype)
-        weight = weight if self.mask is None else weight * self.mask[:, None]
-        if self.form == DENSE:
-            total = weight.sum(0, dtype=dtype)
-        else:
-            total = weight.new_zeros(self.num_classes).index_add(0, self.classes.flatten(), weight.flatten())
-        if is_zero(self.smoothing):
-            return total
-        if self.mask is None and isinstance(self.smoothing, float):
-            return total + self.smoothing * len(self) * self.background(total.dtype)
-        mass = self.background_mass(dtype)
-        return total + (mass if self.mask is None else mass * self.mask).sum() * self.background(total.dtype)
-
-    def at(self, classes: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """α_ik of the classes k named in row i of ``classes``, (N, C). O(N·C·S)."""
-        weight = self.pair_weight(dtype)
-        if self.form == DENSE:
-            values = weight.gather(1, classes)
-        else:
-            same = classes[:, :, None] == self.classes[:, None, :]
-            values = (same * weight[:, None, :]).sum(2)
-        if is_zero(self.smoothing):
-            return values
-        background = self.background(values.dtype)
-        spread = background[classes] if isinstance(background, Tensor) else background
-        return values + self.background_mass(values.dtype)[:, None] * spread
-
-    def argmax(self, ignore_index: int = -100) -> Tensor:
-        """The likeliest class of each row, (N,); ``ignore_index`` for rows that are ignored."""
+    @classmethod
+    def _from_labels(
+        cls, labels: Tensor, num_classes: int, smoothing: float, dist: Tensor | None, ignore_index: int, name: str
+    ) -> Self:
+        if labels.dim() != 1:
+            raise ValueError(f"{name} must have shape (N,), got {tuple(labels.shape)}")
+        if labels.numel() == 0 and labels.dtype == torch.get_default_dtype():
+            labels = labels.long()  # an empty list has no dtype of its own
         ignore_index = as_whole(ignore_index, "ignore_index", None)
-        if self.form == DENSE:
-            best = self.unmasked_dense().argmax(1)
-        else:
-            named = self.classes
-            if self.smoothing_dist is not None:  # the background's best class may be the best
-                top = self.smoothing_dist.argmax().expand(len(self), 1)
-                named = torch.cat([named, top], 1)
-            best = named.gather(1, self.at(named).argmax(1, keepdim=True))[:, 0]
-        return best if self.mask is None else torch.where(self.mask, best, ignore_index)
+        may_ignore = check_labels(labels, num_classes, name, ignore_index)
+        index, mask = labels.long(), None
+        if may_ignore:
+            mask = index != ignore_index
+            index = torch.where(mask, index, 0)
+        return cls(num_classes, index[:, None], None, smoothing, dist, mask)
 
-    def entropy(self) -> Tensor:
-        """−Σ_k α_ik log α_ik of each row, (N,), in nats; NaN for rows that are ignored. O(N·S² + K)."""
-        if self.form == DENSE:
-            rows = self.unmasked_dense()
-            total = -torch.xlogy(rows, rows).sum(1)
-        else:
-            values, same = self.at(self.classes), self.classes[:, :, None] == self.classes[:, None, :]
-            first = same.int().argmax(2) == torch.arange(values.shape[1], device=self.device)
-            total = -torch.xlogy(values, values)
-            if not is_zero(self.smoothing):  # the classes that are not named hold background alone
-                mass, spread = self.background_mass(values.dtype), self.background(values.dtype)
-                each = spread if isinstance(spread, Tensor) else values.new_full((self.num_classes,), spread)
-                alone = mass[:, None] * each[self.classes]
-                total = total + torch.xlogy(alone, alone)
-            total = (total * first).sum(1)
-            if not is_zero(self.smoothing):
-                total = total - torch.xlogy(mass, mass) - mass * torch.xlogy(each, each).sum()
-        total = total.clamp(min=0)
-        return total if self.mask is None else total.masked_fill(self.mask.logical_not(), torch.nan)
+    @classmethod
+    def from_dense(cls, probs: ArrayLike) -> Self:
+        """Probabilities (N, K), such as timm's or torchvision's MixUp returns.
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """One label (N,) from each row. O(N·S), and O(N·log K) more for a background that is not uniform."""
-        check_generator(generator)
-        if self.form == DENSE and is_zero(self.smoothing):
-            return torch.multinomial(self.pair_weight().clamp(min=0), 1, generator=generator)[:, 0]
-        weight, mass = self.pair_weight(), self.background_mass()
-        # The pairs' weights come first on the unit interval; past them lies the background.
-        edges = weight.double().cumsum(1)
-        total = edges[:, -1:] + mass.double()[:, None]
-        u = torch.rand(len(self), 1, dtype=torch.float64, device=self.device, generator=generator) * total
-        slot = (u >= edges).sum(1, keepdim=True)
-        if is_zero(self.smoothing):  # u rounded up to the very end belongs to the last pair that has weight
-            last = torch.where(weight > 0, torch.arange(weight.shape[1], device=self.device), 0).amax(1, keepdim=True)
-            slot = torch.minimum(slot, last)
-        inside = slot.clamp(max=weight.shape[1] - 1)
-        label = inside if self.form == DENSE else self.classes.gather(1, inside)
-        if not is_zero(self.smoothing):
-            background = sample_labels(self.smoothing_dist, len(self), self.num_classes, self.device, generator)
-            label = torch.where(slot < weight.shape[1], label, background[:, None])
-        return label[:, 0]
-
-    # -------------------------------------------------------------------------------------------- operations
-
-    def smooth(self, smoothing: float, smoothing_dist: Tensor | None = None) -> SoftTargets:
-        """Every row moved by ``smoothing`` towards ``smoothing_dist``: (1 − ε)·α + ε·ξ."""
-        smoothing = check_smoothing(smoothing, smoothing_dist, self.num_classes)
-        if smoothing == 0:
-            return self
-        weight = None if self.weight is None else self.weight * (1 - smoothing)
-        mass = smoothing if is_zero(self.smoothing) else smoothing + (1 - smoothing) * self.smoothing
-        if isinstance(mass, float):  # one mass for all rows: two backgrounds make one
-            dist = mixed_dist(smoothing, smoothing_dist, mass - smoothing, self.smoothing_dist, self.num_classes)
-        else:
-            dist = common_dist([(self.smoothing, self.smoothing_dist), (smoothing, smoothing_dist)], self.num_classes)
-        return SoftTargets(self.num_classes, self.index, weight, mass, dist, self.mask)
-
-    def mix(self, other: SoftTargets, lam: float | Tensor) -> SoftTargets:
-        """MixUp or CutMix of the targets: ``lam``·self + (1 − ``lam``)·other, ``lam`` one number or (N,).
-
-        Pairs stay pairs (S adds up), and a background shared by both stays shared.
+        Rows that are a few peaks on one flat floor, as labels, MixUp and CutMix with or without smoothing are, become
+        labels or pairs, equal to rounding; others stay dense. That reads the values: on an accelerator the host waits.
         """
-        if not isinstance(other, SoftTargets):
-            raise TypeError(f"other must be SoftTargets, got {type(other).__name__}")
-        if other.num_classes != self.num_classes or len(other) != len(self):
-            raise ValueError(
-                f"other must have {len(self)} rows and {self.num_classes} classes as self has, "
-                f"got {len(other)} rows and {other.num_classes} classes"
-            )
-        lam, column = self._share(lam)
-        dist = common_dist(
-            [(self.smoothing, self.smoothing_dist), (other.smoothing, other.smoothing_dist)], self.num_classes
-        )
-        if same_number(self.smoothing, other.smoothing):
-            mass = self.smoothing
-        else:
-            mass = lam * self.smoothing + (1 - lam) * other.smoothing
-        mask = self.mask if other.mask is None else other.mask
-        if self.mask is not None and other.mask is not None:
-            mask = self.mask & other.mask
-        # Weights implied by labels are born here, in lam's precision.
-        born = lam.dtype if isinstance(lam, Tensor) and lam.is_floating_point() else None
-        if DENSE in (self.form, other.form):
-            weight = column * self.foreground() + (1 - column) * other.foreground()
-            return SoftTargets(self.num_classes, None, weight, mass, dist, mask)
-        mine, its = (t.pair_weight(born if t.form == LABELS else None) for t in (self, other))
-        weight = torch.cat([column * mine, (1 - column) * its], 1)
-        return SoftTargets(self.num_classes, torch.cat([self.classes, other.classes], 1), weight, mass, dist, mask)
+        probs = as_tensor(probs, "probs")
+        if probs.dim() != 2 or probs.shape[1] == 0 or not probs.is_floating_point():
+            raise ValueError(f"probs must be floating point (N, K), got shape {tuple(probs.shape)} of {probs.dtype}")
+        return cls._from_dense(probs, "probs", values_are_readable(probs))
 
-    def _share(self, lam: float | ArrayLike) -> tuple[float | Tensor, float | Tensor]:
-        """λ of :meth:`mix`, checked, and as it multiplies rows."""
-        if not isinstance(lam, (Tensor, SupportsFloat)) or getattr(lam, "ndim", 0) > 0:
-            lam = as_tensor(lam, "lam")
-        if isinstance(lam, Tensor) and lam.dim() == 0 and values_are_checked(lam):
-            lam = float(lam)
-        if isinstance(lam, Tensor):
-            if lam.is_complex() or (lam.dim() > 0 and lam.shape != (len(self),)):
-                raise ValueError(
-                    f"lam must be a number or have shape ({len(self)},), got {tuple(lam.shape)} of {lam.dtype}"
-                )
-            if values_are_checked(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
-                raise ValueError(f"lam must lie in [0, 1], got values from {lam.min():.4g} to {lam.max():.4g}")
-            lam = lam.to(self.device)
-            return lam, lam[:, None] if lam.dim() else lam
-        if not 0 <= float(lam) <= 1:
-            raise ValueError(f"lam must lie in [0, 1], got {lam}")
-        return float(lam), float(lam)
+    @classmethod
+    def _from_dense(cls, probs: Tensor, name: str, recognised: bool) -> Self:
+        is_checked = values_are_checked(probs)
+        found = recognise(probs) if recognised else None
+        # Recognised rows are not negative, and it is enough to add up their peaks.
+        if is_checked and not (found is not None and found.sums_to_one(probs.dtype)):
+            check_rows_sum_to_one(probs, name, FOR_COUNTS)
+        if found is None:
+            return cls(probs.shape[1], None, probs)
+        return cls(probs.shape[1], found.classes, found.weight, found.smoothing)
 
-    def compact(self, *others: SoftTargets) -> tuple[Tensor, *tuple[SoftTargets, ...]]:
-        r"""The classes that occur in these rows or in ``others``, and the same targets over those classes alone.
+    @classmethod
+    def from_pairs(cls, index: ArrayLike, weight: ArrayLike, num_classes: int) -> Self:
+        """S weighted classes per row: ``index`` (N, S) and ``weight`` (N, S), each row of which sums to 1.
 
-        With it the label table may live anywhere: ask its engine (a parameter server, TorchRec, an FSDP gather) for the
-        rows of ``classes``, and take the loss of their logits. This equals the loss from the whole table, in value and
-        gradient, with the noise of those classes: η[classes], normalised. (η is defined up to a factor: all scores move
-        by one constant, which every contrast drops.) It holds for contrastive losses whose candidates are the batch or
-        ``others``; candidates that reach further classes (``NoiseCandidates``, ``ClassCandidates``, and
-        ``SampledCandidates``, which draw inside the loss) do not fit.
+        Both may be lists of rows of different lengths. In tensors, rows with fewer pairs are filled up with weight 0
+        (the index is then ignored, but must be in range). A class named twice counts with the sum of its weights.
+        """
+        num_classes = as_whole(num_classes, "num_classes")
+        if _are_rows(index) and _are_rows(weight):
+            index, weight = _filled_rows(index, weight)
+        index, weight = _pairs(index, weight, "weight", num_classes)
+        if values_are_checked(weight):
+            check_rows_sum_to_one(weight, "weight")
+        return cls(num_classes, index, weight)
 
-        Time O(N·S·log(N·S)), whatever K, or O(N·K) for dense rows. How many classes occur depends on the values, so on
-        a GPU the host waits for them.
+    @classmethod
+    def from_topk(cls, logits: ArrayLike, k: int, temperature: float = 1.0, remainder: Rest = "renormalise") -> Self:
+        """The k likeliest classes of a teacher with these ``logits`` (N, K), softened by ``temperature``.
+
+        ``remainder`` is ``rest`` of :meth:`from_topk_log_probs`. For a teacher's probabilities pass their logarithm.
+        """
+        logits = as_tensor(logits, "logits")
+        if logits.dim() != 2 or not logits.is_floating_point():
+            raise ValueError(f"logits must be floating point (N, K), got {tuple(logits.shape)} of {logits.dtype}")
+        num_classes, k = logits.shape[1], as_whole(k, "k")
+        if k > num_classes:
+            raise ValueError(f"k must be between 1 and the {num_classes} classes, got {k}")
+        temperature = as_number(temperature, "temperature", "a positive number")
+        if not 0 < temperature < torch.inf:
+            raise ValueError(f"temperature must be positive and finite, got {temperature}")
+        check_choice(remainder, "remainder", get_args(Rest))
+        if values_are_checked(logits) and logits.numel():
+            if not bool((logits < torch.inf).all()):
+                raise ValueError("logits hold NaN or +inf")
+            best = logits.amax(1)
+            if bool((best == -torch.inf).any()):
+                row = int((best == -torch.inf).nonzero()[0])
+                raise ValueError(f"logits of row {row} are all −inf: at least one class needs a finite logit")
+        scaled = logits.to(at_least_float32(logits.dtype)) / temperature
+        top, index = scaled.topk(k, dim=1)
+        if remainder == "renormalise":
+            return cls(num_classes, index, top.softmax(1))
+        return cls._of_topk(index, (top - scaled.logsumexp(1, keepdim=True)).exp(), num_classes, remainder)
+
+    @classmethod
+    def from_topk_log_probs(
+        cls, index: ArrayLike, log_probs: ArrayLike, num_classes: int, rest: Rest = "group"
+    ) -> Self:
+        """A teacher known by the log-probabilities of k classes per row, as language-model servers return them.
 
         Args:
-            others: further targets of the same K classes, for example candidates (M, K).
+            index: (N, k) classes.
+            log_probs: (N, k) their log-probabilities among all classes.
+            num_classes: K.
+            rest: use of the probability of the classes not named. ``"group"`` keeps it as one group, which is exact for
+                what is known, and for cross-entropy alone; ``"spread"`` spreads it uniformly over all classes;
+                ``"renormalise"`` gives it to the k in proportion.
+        """
+        num_classes = as_whole(num_classes, "num_classes")
+        check_choice(rest, "rest", get_args(Rest))
+        index, log_probs = _pairs(index, log_probs, "log_probs", num_classes)
+        weight = log_probs.to(at_least_float32(log_probs.dtype)).exp()
+        if values_are_checked(log_probs) and log_probs.numel():
+            total = weight.sum(1)
+            if not bool((total <= 1 + 1e-3).all()) or not bool((total > 0).all()):  # NaN fails both
+                wrong = int(((total <= 1 + 1e-3) & (total > 0)).int().argmin())
+                raise ValueError(
+                    f"log_probs must be logarithms of probabilities whose sum is in (0, 1], got a sum of "
+                    f"{float(total[wrong]):.6g} in row {wrong}"
+                )
+        return cls._of_topk(index, weight, num_classes, rest)
+
+    @classmethod
+    def _of_topk(cls, index: Tensor, weight: Tensor, num_classes: int, rest: Rest) -> Self:
+        """Pairs of probabilities (N, k) among all classes; the remaining mass as ``rest`` says."""
+        total = weight.sum(1, dtype=exact_dtype(weight.device))
+        if rest == "renormalise":
+            return cls(num_classes, index, (weight / total[:, None]).to(weight.dtype))
+        mass = (1 - total).clamp(0, 1).to(weight.dtype)
+        if rest == "spread":
+            return cls(num_classes, index, weight, mass)
+        rounding = 1e-3 if weight.shape[1] >= num_classes else 8 * torch.finfo(weight.dtype).eps
+        return cls(num_classes, index, weight, rest=torch.where(mass <= rounding, 0, mass))
+
+    @classmethod
+    def from_votes(
+        cls, counts: ArrayLike, num_classes: int, smoothing: float = 0.0, smoothing_dist: ArrayLike | None = None
+    ) -> Self:
+        """Annotators' votes (N, K): row i is the share of annotators of sample i that chose each class.
+
+        Stored as pairs when few of the K classes were ever chosen for one sample, else as dense rows.
+
+        Args:
+            counts: how many annotators chose each class, (N, K). For one label per annotator (N, A) see
+                :meth:`from_annotations`.
+            num_classes: K, which tells counts per class from a column per annotator.
+            smoothing, smoothing_dist: ε and ξ, as in :meth:`from_labels`.
+        """
+        counts, num_classes = as_tensor(counts, "counts"), as_whole(num_classes, "num_classes")
+        if counts.dim() != 2 or counts.is_complex() or counts.dtype == torch.bool:
+            raise ValueError(f"counts must be numbers of shape (N, K), got {tuple(counts.shape)} of {counts.dtype}")
+        if counts.shape[1] != num_classes:
+            raise ValueError(
+                f"counts must have a column per class, {num_classes}, got {counts.shape[1]}; if a column is an "
+                "annotator and holds labels, use SoftTargets.from_annotations"
+            )
+        smoothing, dist = _background(smoothing, smoothing_dist, num_classes)
+        share = counts.to(exact_dtype(counts.device))
+        total = share.sum(1, keepdim=True)
+        if not bool(share.isfinite().all()) or bool((share < 0).any()):
+            raise ValueError("counts must be finite and not negative")
+        if bool((total == 0).any()):
+            row = int((total[:, 0] == 0).nonzero()[0])
+            raise ValueError(f"counts has no vote in row {row}; leave such rows out")
+        share, dtype = share / total * (1 - smoothing), torch.promote_types(torch.get_default_dtype(), torch.float32)
+        chosen = max(1, int((counts > 0).sum(1).amax())) if len(counts) else 1
+        if 4 * chosen > num_classes:
+            return cls(num_classes, None, share, smoothing, dist, nominal_dtype=dtype)
+        weight, index = share.topk(chosen, dim=1)
+        return cls(num_classes, index, weight, smoothing, dist, nominal_dtype=dtype)
+
+    @classmethod
+    def from_annotations(
+        cls,
+        sample: ArrayLike | Sequence[Hashable],
+        annotator: ArrayLike | Sequence[Hashable] | None,
+        label: ArrayLike | Sequence[Hashable],
+        num_classes: int | None = None,
+        *,
+        num_samples: int | None = None,
+        smoothing: float = 0.0,
+        smoothing_dist: ArrayLike | None = None,
+    ) -> Annotated:
+        """One entry per annotation, as crowd data come: ``annotator[j]`` called ``sample[j]`` a ``label[j]``.
+
+        Row i is the share of the annotators of sample i that chose each class. An annotator who labelled a sample
+        several times has one vote, divided among those labels. O(J log J) for J annotations, whatever K.
+
+        Args:
+            sample: (J,) ids of samples, of any hashable kind; or rows 0 … N − 1 if ``num_samples`` is given.
+            annotator: (J,) ids of annotators, of any hashable kind; None: every annotation is one vote.
+            label: (J,) names of classes, of any hashable kind; or classes 0 … K − 1 if ``num_classes`` is given.
+            num_classes: K; None: as many as ``label`` names.
+            num_samples: N; None: as many as ``sample`` names. Samples without annotation are ignored rows.
+            smoothing, smoothing_dist: ε and ξ, as in :meth:`from_labels`.
 
         Returns:
-            ``classes`` (U,), sorted, at least one; these rows over U classes; each of ``others`` over U classes.
-            Weights, forms and ignored rows stay; pairs of weight 0 count as no class.
+            ``targets``; ``samples``, the id of each row; ``classes``, the name of each class. Both are sorted, or in
+            order of appearance if they do not sort.
 
-        >>> targets = SoftTargets.from_labels(torch.tensor([7, 90, 7]), num_classes=100)
-        >>> drawn = SoftTargets.from_pairs([[5, 90]], [[0.5, 0.5]], num_classes=100)
-        >>> classes, small, candidates = targets.compact(drawn)
-        >>> classes, small.labels, candidates.index
-        (tensor([ 5,  7, 90]), tensor([1, 2, 1]), tensor([[0, 2]]))
+        >>> votes = SoftTargets.from_annotations(["b", "a", "b"], ["ann", "ann", "bob"], ["no", "yes", "yes"])
+        >>> votes.samples, votes.classes, votes.targets.dense()
+        (['a', 'b'], ['no', 'yes'], tensor([[0.0000, 1.0000],
+                [0.5000, 0.5000]]))
         """
-        members = (self, *others)
-        for other in others:
-            if not isinstance(other, SoftTargets):
-                raise TypeError(f"others must be SoftTargets, got {type(other).__name__}")
-            if other.num_classes != self.num_classes or other.device != self.device:
-                raise ValueError(
-                    f"others must have {self.num_classes} classes on {self.device} as these rows have, "
-                    f"got {other.num_classes} classes on {other.device}"
-                )
-        for member in members:
-            if not is_zero(member.smoothing):
-                raise ValueError(
-                    f"{'these rows' if member is self else 'others'} must have no background, got smoothing, which "
-                    "touches every class; compact unsmoothed targets and pass label_smoothing to SoftTargetInfoNCE"
-                )
-        classes = torch.cat([member._occurring() for member in members]).unique()
-        if len(classes) == 0:
-            classes = classes.new_zeros(1)
-        return classes, *(member._over(classes) for member in members)
-
-    def _occurring(self) -> Tensor:
-        """Classes of the rows that count, with weight, repeated as they come."""
-        if self.form == DENSE:
-            occurs = self.pair_weight() != 0
-            return (occurs if self.mask is None else occurs & self.mask[:, None]).any(0).nonzero()[:, 0]
-        if self.weight is None:
-            return self.labels if self.mask is None else self.labels[self.mask]
-        occurs = self.weight != 0
-        return self.classes[occurs if self.mask is None else occurs & self.mask[:, None]]
-
-    def _over(self, classes: Tensor) -> SoftTargets:
-        """These rows over some of the classes, sorted, which hold all that occur."""
-        if self.form == DENSE:
-            rows = self.pair_weight()[:, classes]
-            if self.mask is not None:  # an ignored row, of whose classes none may be there, is a row too
-                first = torch.arange(len(classes), device=self.device) == 0
-                rows = torch.where(self.mask[:, None], rows, first.to(rows.dtype))
-            return SoftTargets(len(classes), None, rows, mask=self.mask)
-        # A pair without weight, or of an ignored row, may name a class that is not there.
-        place = torch.searchsorted(classes, self.classes.contiguous()).clamp(max=len(classes) - 1)
-        return SoftTargets(len(classes), place, self.weight, mask=self.mask)
-
-    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        """Row by row, (N,): whether all weights are equal. Rows that are ignored in both are equal."""
-        return self._close(other, 0.0, 0.0) if isinstance(other, SoftTargets) else NotImplemented
-
-    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return ~self._close(other, 0.0, 0.0) if isinstance(other, SoftTargets) else NotImplemented
-
-    __hash__ = object.__hash__  # as tensors have it
-
-    def allclose(self, other: SoftTargets, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
-        """Whether all weights of all rows agree, |a − b| ≤ atol + rtol·|b|, whatever form they are stored in."""
-        if not isinstance(other, SoftTargets):
-            raise TypeError(f"other must be SoftTargets, got {type(other).__name__}")
-        return bool(self._close(other, rtol, atol).all())
-
-    def _close(self, other: SoftTargets, rtol: float, atol: float) -> Tensor:
-        """Which rows agree, (N,). O(N·S²) where the backgrounds allow it, else O(N·K)."""
-        if self.shape != other.shape or self.device != other.device:
+        if num_samples is None:
+            rows, samples = numbered_names(sample, "sample")
+        else:
+            num_samples = as_whole(num_samples, "num_samples")
+            rows, samples = whole_numbers(sample, "sample", None), list(range(num_samples))
+        if len(rows) == 0:
+            raise ValueError("sample is empty: at least one annotation is needed")
+        if num_samples is not None and int(rows.max()) >= num_samples:
             raise ValueError(
-                f"other must be of shape {tuple(self.shape)} on {self.device} as self is, "
-                f"got {tuple(other.shape)} on {other.device}"
+                f"num_samples must be above every sample, at least {int(rows.max()) + 1}, got {num_samples}"
             )
-        dtype = torch.promote_types(self.dtype, other.dtype)
-        uniform = self.smoothing_dist is None and other.smoothing_dist is None
-        named = None
-        if DENSE not in (self.form, other.form) and (uniform or self.shares_background(other)):
-            named = torch.cat([self.classes, other.classes], 1)
-        if named is None or named.shape[1] >= self.num_classes:
-            mine, its = (t.unmasked_dense(dtype) for t in (self, other))
-        else:  # the other classes hold background alone, equal where it is shared
-            mine, its = (torch.cat([t.at(named, dtype), t.background_mass(dtype)[:, None]], 1) for t in (self, other))
-            mine[:, -1] /= self.num_classes
-            its[:, -1] /= self.num_classes
-        close = ((mine - its).abs() <= atol + rtol * its.abs()).all(1)
-        if self.mask is None and other.mask is None:
-            return close
-        counts, its_counts = (torch.ones_like(close) if t.mask is None else t.mask for t in (self, other))
-        return torch.where(counts & its_counts, close, counts == its_counts)
+        if num_classes is None:
+            chosen, classes = numbered_names(label, "label", len(rows))
+        else:
+            num_classes = as_whole(num_classes, "num_classes")
+            chosen, classes = whole_numbers(label, "label", len(rows), num_classes), range(num_classes)
+        who = None if annotator is None else numbered_names(annotator, "annotator", len(rows))[0]
+        smoothing, dist = _background(smoothing, smoothing_dist, len(classes))
+        index, weight, mask = shares_of_annotators(rows, who, chosen, len(samples), len(classes))
+        device = label.device if isinstance(label, Tensor) else index.device
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        targets = cls(len(classes), index, weight * (1 - smoothing), smoothing, dist, mask, nominal_dtype=dtype)
+        return Annotated(targets.to(device), samples, classes)
 
-    def __getitem__(self, rows: int | slice | ArrayLike) -> SoftTargets:
-        """The rows named by a number, a slice, integers (R,) or a mask (N,); a number gives SoftTargets of one row."""
-        if not isinstance(rows, (int, slice)):
-            rows = self._rows_named(rows)
-        if not isinstance(rows, slice) and not isinstance(rows, Tensor):
-            size = len(self)
-            if isinstance(rows, bool) or not -size <= rows < size:
-                raise IndexError(f"rows must be in 0 … {size - 1}, got {rows}")
-            rows = slice(rows, rows + 1 or None)
-        # Written out: a data set of rows comes here for every sample.
-        index, weight, smoothing, mask = self.index, self.weight, self.smoothing, self.mask
-        return SoftTargets(
-            self.num_classes,
-            None if index is None else index[rows],
-            None if weight is None else weight[rows],
-            smoothing if isinstance(smoothing, float) else smoothing[rows],
-            self.smoothing_dist,
-            None if mask is None else mask[rows],
-        )
 
-    def _rows_named(self, rows: Any) -> int | slice | Tensor:
-        """What :meth:`__getitem__` was given, as a Python number or a tensor of integers or of booleans."""
-        if isinstance(rows, tuple) and len(rows) == 2 and (rows[1] is Ellipsis or rows[1] == slice(None)):
-            rows = rows[0]  # as arrays are indexed where they may have further dimensions
-        if rows is None or isinstance(rows, tuple) or rows is Ellipsis:
-            raise IndexError(f"SoftTargets are indexed by rows alone, got {rows!r}")
-        if isinstance(rows, slice):
-            return rows
-        if isinstance(rows, SupportsIndex) and not getattr(rows, "ndim", 0):
-            return operator.index(rows)
-        try:
-            found = as_tensor(rows, "rows")
-        except TypeError as error:
-            raise IndexError(f"SoftTargets are indexed by rows alone: {error}") from None
-        if found.numel() == 0 and not isinstance(rows, Tensor):
-            found = found.long()  # an empty list has no dtype of its own
-        fits = found.shape == (len(self),) if found.dtype == torch.bool else found.dim() == 1
-        if not fits or found.is_floating_point() or found.is_complex():
-            raise IndexError(
-                f"rows must be integers (R,) or a mask ({len(self)},), got {found.dtype} of shape {tuple(found.shape)}"
-            )
-        if found.dtype == torch.uint8:
-            found = found.long()  # torch takes bytes for a mask
-        if found.dtype != torch.bool and found.numel() and values_are_checked(found):
-            low, high = (int(v) for v in torch.aminmax(found))
-            if low < -len(self) or high >= len(self):
-                wrong = low if low < -len(self) else high
-                raise IndexError(f"rows must be in 0 … {len(self) - 1}, got {wrong}")
-        return found
+class Annotated(NamedTuple):
+    """Targets of annotated samples, the id of each row and the name of each class."""
 
-    def flip(self, dim: int = 0) -> SoftTargets:
-        """The rows in reverse order: timm's partner for MixUp."""
-        if dim not in (0, (0,), [0]):
-            raise ValueError(f"dim must be 0, the rows, got {dim!r}")
-        return self._map(lambda x: x.flip(0))
-
-    def to(
-        self,
-        device: torch.device | str | int | torch.dtype | None = None,
-        dtype: torch.dtype | None = None,
-        non_blocking: bool = False,
-    ) -> SoftTargets:
-        """On another device, with weights of another floating point dtype, or both; as ``Tensor.to``."""
-        if isinstance(device, torch.dtype):
-            device, dtype = None, device
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise TypeError(f"dtype must be a floating point dtype, got {dtype!r}")
-        if device is not None and not isinstance(device, (torch.device, str, int)):
-            raise TypeError(f"device must be a device or a dtype, got {type(device).__name__}")
-
-        def move(x: Tensor) -> Tensor:
-            return x.to(device, dtype if x.is_floating_point() else None, non_blocking=non_blocking)
-
-        return self._map(move, shared=True)
-
-    def cpu(self) -> SoftTargets:
-        return self.to("cpu")
-
-    def cuda(self, device: torch.device | str | int | None = None, non_blocking: bool = False) -> SoftTargets:
-        return self.to("cuda" if device is None else device, non_blocking=non_blocking)
-
-    def detach(self) -> SoftTargets:
-        if self.form == LABELS and isinstance(self.smoothing, float):
-            return self  # labels have no gradient
-        return self._map(lambda x: x.detach())
-
-    def clone(self) -> SoftTargets:
-        return self._map(lambda x: x.clone())
-
-    def pin_memory(self) -> SoftTargets:
-        return self._map(lambda x: x.pin_memory(), shared=True)
-
-    def shares_background(self, other: SoftTargets) -> bool:
-        """Whether every row of both has one and the same background, so that it cancels between their scores."""
-        return same_number(self.smoothing, other.smoothing) and (is_zero(self.smoothing) or self.shares_dist(other))
-
-    def shares_dist(self, other: SoftTargets) -> bool:
-        """Whether both are known to spread their background alike."""
-        return same_dist(self.smoothing_dist, other.smoothing_dist, self.num_classes, unread=False)
-
-    @staticmethod
-    def cat(parts: Sequence[SoftTargets]) -> SoftTargets:
-        """All rows one after the other. Shorter pairs are filled up; pairs beside dense rows become dense."""
-        if isinstance(parts, (SoftTargets, Tensor)) or not isinstance(parts, Iterable):
-            raise TypeError(f"parts must be a list of SoftTargets, got {type(parts).__name__}")
-        parts = list(parts)
-        if not parts:
-            raise ValueError("parts must hold at least one SoftTargets, got none")
-        for part in parts:
-            if not isinstance(part, SoftTargets):
-                raise TypeError(
-                    f"parts must be a list of SoftTargets: cat takes SoftTargets, got {type(part).__name__}"
-                )
-        first = parts[0]
-        if len(parts) == 1:
-            return first
-        # In few passes over the parts: a batch of a data set's rows comes here row by row.
-        num_classes = first.num_classes
-        for part in parts:
-            if part.num_classes != num_classes:
-                raise ValueError(f"parts must have the same classes, got {num_classes} and {part.num_classes} classes")
-        mass, dist = first.smoothing, first.smoothing_dist
-        if not all(part.smoothing is mass and part.smoothing_dist is dist for part in parts):
-            dist = common_dist([(part.smoothing, part.smoothing_dist) for part in parts], num_classes)
-        if isinstance(mass, Tensor) or not all(same_number(part.smoothing, mass) for part in parts):
-            mass = torch.cat([part.background_mass() for part in parts])
-        mask = SoftTargets.joint_mask(parts)
-        indices = [part.index for part in parts if part.index is not None]
-        weights = [part.weight for part in parts if part.weight is not None]
-        if len(indices) < len(parts):
-            weight = torch.cat([part.foreground() for part in parts])
-            return SoftTargets(num_classes, None, weight, mass, dist, mask)
-        width = max(index.shape[1] for index in indices)
-        index = torch.cat([_fill(index, width) for index in indices])
-        if not weights:
-            return SoftTargets(num_classes, index, None, mass, dist, mask)
-        if len(weights) < len(parts):
-            weights = [part.pair_weight() for part in parts]
-        return SoftTargets(num_classes, index, torch.cat([_fill(w, width) for w in weights]), mass, dist, mask)
-
-    @staticmethod
-    def joint_mask(parts: Sequence[SoftTargets]) -> Tensor | None:
-        """Which rows of all parts, one after the other, count; None when all do."""
-        if all(part.mask is None for part in parts):
-            return None
-        everyone = [torch.ones(len(p), dtype=torch.bool, device=p.device) if p.mask is None else p.mask for p in parts]
-        return torch.cat(everyone)
-
-    def _map(self, f: Any, shared: bool = False) -> SoftTargets:
-        """``f`` on every tensor with a row dimension, and on ξ where ``shared``."""
-        dist = self.smoothing_dist
-        return SoftTargets(
-            self.num_classes,
-            None if self.index is None else f(self.index),
-            None if self.weight is None else f(self.weight),
-            f(self.smoothing) if isinstance(self.smoothing, Tensor) else self.smoothing,
-            f(dist) if shared and dist is not None else dist,
-            None if self.mask is None else f(self.mask),
-        )
+    targets: SoftTargets
+    samples: Sequence[Any]
+    classes: Sequence[Any]
 
 
 def as_soft_targets(
@@ -660,15 +319,19 @@ def as_soft_targets(
     num_classes: int,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
+    allow_rest: bool = False,
 ) -> SoftTargets:
-    """What a loss was given, labels (N,), probabilities (N, K) or SoftTargets, as SoftTargets."""
+    """The targets of a loss, labels (N,), probabilities (N, K) or SoftTargets, as SoftTargets."""
     if isinstance(targets, SoftTargets):
         if targets.num_classes != num_classes:
             raise ValueError(f"targets have {targets.num_classes} classes, logits have {num_classes}")
+        if not allow_rest:
+            targets.check_no_rest("this loss")
         return targets.smooth(label_smoothing)
     if not isinstance(targets, Tensor):
         raise TypeError(f"targets must be a tensor or SoftTargets, got {type(targets).__name__}")
     if targets.dim() == 1:
+        label_smoothing = check_smoothing(label_smoothing, None, num_classes)
         return SoftTargets._from_labels(targets, num_classes, label_smoothing, None, ignore_index, "targets")
     if targets.dim() != 2 or targets.shape[1] != num_classes:
         raise ValueError(
@@ -678,20 +341,62 @@ def as_soft_targets(
         raise TypeError(
             f"targets of shape (N, K) must be floating point probabilities, got {targets.dtype}{FOR_COUNTS}"
         )
-    recognise = targets.device.type == "cpu" and values_are_readable(targets)  # an accelerator would have to wait
-    return SoftTargets._from_dense(targets, "targets", recognise).smooth(label_smoothing)
+    recognised = targets.device.type == "cpu" and values_are_readable(targets)  # an accelerator would have to wait
+    return SoftTargets._from_dense(targets, "targets", recognised).smooth(label_smoothing)
 
 
-def _fill(pairs: Tensor, width: int) -> Tensor:
-    return pairs if pairs.shape[1] == width else torch.nn.functional.pad(pairs, (0, width - pairs.shape[1]))
+def _background(smoothing: float, dist: ArrayLike | None, num_classes: int) -> tuple[float, Tensor | None]:
+    found = None if dist is None else as_tensor(dist, "smoothing_dist")
+    return check_smoothing(smoothing, found, num_classes), found
 
 
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
+def _pairs(index: ArrayLike, values: ArrayLike, name: str, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Classes (N, S) and a floating point number of each."""
+    index, values = as_tensor(index, "index"), as_tensor(values, name)
+    if index.dim() != 2 or index.shape != values.shape or index.shape[1] == 0:
+        raise ValueError(
+            f"index and {name} must have one shape (N, S) with S ≥ 1, "
+            f"got {tuple(index.shape)} and {tuple(values.shape)}"
+        )
+    if index.device != values.device:
+        raise ValueError(f"index and {name} must be on one device, got {index.device} and {values.device}")
+    if not values.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got {values.dtype}")
+    check_labels(index, num_classes, "index")
+    return index.long(), values
+
+
+def _are_rows(given: object) -> bool:
+    """Whether ``given`` is a list of lists or arrays, which may differ in length."""
+    return isinstance(given, (list, tuple)) and len(given) > 0 and all(hasattr(row, "__len__") for row in given)
+
+
+def _filled_rows(index: Sequence[Any], weight: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """Rows of pairs of different lengths as two tensors (N, S), filled up with weight 0."""
+    if len(index) != len(weight):
+        raise ValueError(f"index and weight must have as many rows, got {len(index)} and {len(weight)}")
+    classes, weights = ([as_tensor(row, name) for row in rows] for name, rows in (("index", index), ("weight", weight)))
+    for i, (mine, its) in enumerate(zip(classes, weights, strict=True)):
+        if mine.dim() != 1 or mine.shape != its.shape or len(mine) == 0:
+            raise ValueError(
+                "index and weight must name one weight per class and at least one class in every row, "
+                f"got shapes {tuple(mine.shape)} and {tuple(its.shape)} in row {i}"
+            )
+    dtype = torch.promote_types(torch.get_default_dtype(), weights[0].dtype)
+    width = max(map(len, classes))
+    return (
+        torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in classes]),
+        torch.stack([torch.nn.functional.pad(row.to(dtype), (0, width - len(row))) for row in weights]),
+    )
 
 
 # Soft targets saved with torch.save load with weights_only=True, as a file of a teacher's outputs should.
 torch.serialization.add_safe_globals([SoftTargets])
 
-# A DataLoader whose data set returns rows (``t[i]``) collates them as it does tensors.
-default_collate_fn_map[SoftTargets] = lambda batch, *, collate_fn_map=None: SoftTargets.cat(batch)
+
+def _collated(batch: Sequence[SoftTargets], *, collate_fn_map: object = None) -> SoftTargets:
+    """A batch of rows; of a single one a copy, because ``t[i]`` is a view that would keep the whole data set."""
+    return SoftTargets.cat(batch) if len(batch) > 1 else batch[0].clone()
+
+
+default_collate_fn_map[SoftTargets] = _collated

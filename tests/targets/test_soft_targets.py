@@ -220,53 +220,6 @@ def test_smoothing_twice_makes_one_background_of_two() -> None:
         assert again.form == skewed.form
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: SoftTargets.from_labels("01", 3), "labels must be a tensor, an array or a list, got str"),
-        (
-            lambda: SoftTargets.from_dense(np.array([["a"]])),
-            "probs must hold numbers in rows of one length, got ndarray",
-        ),
-        (
-            lambda: SoftTargets.from_labels(LABELS, 4).mix(torch.ones(4, 4), 0.5),
-            "other must be SoftTargets, got Tensor",
-        ),
-        (
-            lambda: SoftTargets.from_labels(LABELS, 4).mix(SoftTargets.from_labels(LABELS, 4), [0.5]),
-            "lam must be a number",
-        ),
-        (lambda: SoftTargets.cat([torch.ones(2)]), "takes SoftTargets, got Tensor"),
-        (lambda: SoftTargets.from_labels(LABELS, 4, "a"), "smoothing must be a number"),
-        (lambda: SoftTargets.from_topk(torch.tensor([[torch.inf, 0.0]]), 1), "NaN or "),
-        (lambda: SoftTargets.from_labels(torch.tensor([0, 5]), 3), r"labels holds the label 5; labels are in \[0, 3\)"),
-        (lambda: SoftTargets.from_labels(torch.tensor([-1]), 3), "label -1"),
-        (lambda: SoftTargets.from_labels(torch.tensor([[0]]), 3), r"shape \(N,\)"),
-        (lambda: SoftTargets.from_labels(LABELS, 3, smoothing=1.5), r"smoothing must be a number in \[0, 1\], got 1.5"),
-        (lambda: SoftTargets.from_labels(LABELS, 3, 0.1, torch.ones(4) / 4), "4 entries, but there are 3 classes"),
-        (lambda: SoftTargets.from_dense(torch.tensor([[0.5, 0.4]])), "sum to 1 over the classes, got a sum of 0.9"),
-        (lambda: SoftTargets.from_dense(torch.tensor([[1.5, -0.5]])), "negative value -0.5"),
-        (lambda: SoftTargets.from_dense(torch.tensor([[float("nan"), 1.0]])), "NaN"),
-        (
-            lambda: SoftTargets.from_pairs(torch.tensor([[0, 3]]), torch.tensor([[0.5, 0.5]]), 3),
-            "index holds the label 3",
-        ),
-        (lambda: SoftTargets.from_pairs(torch.tensor([[0]]), torch.tensor([[0.5, 0.5]]), 3), "one shape"),
-        (lambda: SoftTargets.from_topk(torch.randn(2, 3), 4), "k must be between 1 and the 3 classes, got 4"),
-        (lambda: SoftTargets.from_topk(torch.randn(2, 3), 2, temperature=0.0), "temperature must be positive"),
-        (lambda: SoftTargets.from_topk(torch.randn(2, 3), 2, remainder="drop"), "remainder must be"),
-        (lambda: SoftTargets.from_votes(torch.tensor([[1, 0], [0, 0]]), 2), "no vote in row 1"),
-        (lambda: SoftTargets.from_labels(LABELS, 3).mix(SoftTargets.from_labels(LABELS, 3), 1.5), r"lam must lie in"),
-        (lambda: SoftTargets.from_labels(LABELS, 3).mix(SoftTargets.from_labels(LABELS[:2], 3), 0.5), "4 rows"),
-        (lambda: SoftTargets.cat([]), "at least one"),
-        (lambda: SoftTargets.cat([make_targets("labels", 1, k, torch.Generator()) for k in (3, 4)]), "3 and 4 classes"),
-    ],
-)
-def test_misuse_gets_one_clear_error(make, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        make()
-
-
 # ------------------------------------------------------------------------------------------------- ignored rows
 
 
@@ -452,31 +405,6 @@ def test_votes_are_smoothed_as_labels_are() -> None:
     assert t.smoothing == 0.1
     with pytest.raises(ValueError, match=r"a column per class, 10, got 3; .* use SoftTargets.from_annotations"):
         SoftTargets.from_votes(torch.randint(10, (20, 3)), 10)
-
-
-def test_annotations_are_shares_of_annotators() -> None:
-    sample = [0, 0, 0, 2, 2, 2, 2, 3]
-    annotator = ["a", "b", "c", "a", "a", "b", "c", "b"]
-    label = [1, 1, 0, 2, 3, 3, 3, 0]
-    t = SoftTargets.from_annotations(sample, annotator, label, 4, num_samples=5)
-    expected = torch.tensor([[1 / 3, 2 / 3, 0, 0], [0, 0, 1 / 6, 5 / 6], [1, 0, 0, 0]])
-    torch.testing.assert_close(t.dense()[[0, 2, 3]], expected)
-    assert t.mask.tolist() == [True, False, True, True, False]
-    plain = SoftTargets.from_annotations(np.array(sample), None, np.array(label), 4, smoothing=0.1)
-    assert plain.shape == (4, 4)
-    torch.testing.assert_close(plain.dense()[2], 0.9 * torch.tensor([0, 0, 0.25, 0.75]) + 0.025)
-    many = SoftTargets.from_annotations(torch.arange(100), None, torch.arange(100) * 9_999, 1_000_000)
-    assert many.index.shape == (100, 1)
-
-
-@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 30), st.integers(0, 1000))
-def test_annotations_by_different_people_are_votes(samples: int, classes: int, size: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    sample = torch.cat([torch.arange(samples), torch.randint(samples, (size,), generator=generator)])
-    label = torch.randint(classes, (len(sample),), generator=generator)
-    counts = torch.zeros(samples, classes).index_put_((sample, label), torch.ones(()), accumulate=True)
-    t = SoftTargets.from_annotations(sample, torch.arange(len(sample)), label, classes)
-    torch.testing.assert_close(t.dense(), SoftTargets.from_votes(counts, classes).dense())
 
 
 def test_a_tensor_dataset_and_a_trainers_collate() -> None:
