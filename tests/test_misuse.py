@@ -18,19 +18,16 @@ from torch import nn
 import softnce
 from softnce import (
     SoftTargets,
-    calibration,
     distributions,
     draws,
     dynamics,
     functional,
     heads,
     information,
-    mixing,
     noise,
     set_memory_budget,
     set_validation,
 )
-from softnce.teacher import TeacherOutputs
 
 N, K, D = 4, 3, 2
 NAN, INF = float("nan"), float("inf")
@@ -41,8 +38,6 @@ SOFT = SoftTargets.from_labels(LABELS, K)
 UNIFORM = torch.full((K,), 1 / K)
 FEATURES, TABLE = torch.ones(N, D), torch.arange(6.0).view(K, D)
 JOINT = torch.full((2, K), 1 / (2 * K))
-IMAGES = torch.zeros(N, 1, 5, 5)
-CURVE = calibration.reliability_curve(torch.tensor([0.2, 0.9]), torch.tensor([0.0, 1.0]))
 
 NUMBERS = ["1", None, True, NAN]
 """What is no number."""
@@ -382,86 +377,8 @@ add(
     {"features": FEATURES, "k": 2},
     {"features": TABLES["features"], "k": [*WHOLE, K + 1], "chunk_size": WHOLE},
 )
-LAM: list[Any] = ["half", 1.5, -0.1, NAN, torch.ones(N + 1), torch.full((N,), 2.0), torch.ones(N).long()]
-for mix in (mixing.mixup, mixing.cutmix):
-    add(
-        f"mixing.{mix.__name__}",
-        mix,
-        {"inputs": IMAGES, "targets": LABELS, "num_classes": K},
-        {
-            "inputs": ["text", None, IMAGES.long(), torch.ones(N), IMAGES[:2]]
-            if mix is mixing.mixup
-            else ["text", None, IMAGES.long(), torch.ones(N, 5)],
-            "targets": [
-                "text",
-                None,
-                LABELS + 1,
-                LABELS.float(),
-                LABELS[:2],
-                LABELS[None],
-                torch.ones(N, K),
-                PROBS[:, :2],
-                SoftTargets.from_labels(LABELS, K + 1),
-            ],
-            "num_classes": [*WHOLE],
-            "alpha": POSITIVE,
-            "lam": LAM,
-            "per_row": FLAGS,
-            "ignore_index": SHARED["ignore_index"],
-        },
-        GENERATOR,
-    )
 
-# ----------------------------------------------------------------------------- calibration, dynamics, information
-
-BINS: dict[str, list[Any]] = {"bins": WHOLE, "binning": ["equal", None, 1]}
-MEASURED: dict[str, list[Any]] = {"targets": TARGETS, "ignore_index": SHARED["ignore_index"]}
-OF_PROBS: dict[str, list[Any]] = {"probs": [*SCORES, LOGITS, torch.ones(N, K), torch.full((N, K), NAN), PROBS[:0]]}
-OF_LOGITS: dict[str, list[Any]] = {"logits": [*SCORES, PROBS, torch.full((N, K), NAN), LOGITS[:0]]}
-for measure in (
-    calibration.expected_calibration_error,
-    calibration.maximum_calibration_error,
-    calibration.classwise_calibration_error,
-):
-    add(f"calibration.{measure.__name__}", measure, {"probs": PROBS, "targets": LABELS}, OF_PROBS, MEASURED, BINS)
-add("calibration.brier_score", calibration.brier_score, {"probs": PROBS, "targets": LABELS}, OF_PROBS, MEASURED)
-add("calibration.top_label", calibration.top_label, {"probs": PROBS, "targets": LABELS}, OF_PROBS, MEASURED)
-add("calibration.negative_log_likelihood", calibration.negative_log_likelihood, SCORED, OF_LOGITS, MEASURED)
-add(
-    "calibration.fit_temperature",
-    calibration.fit_temperature,
-    SCORED,
-    OF_LOGITS,
-    MEASURED,
-    {"limits": [(2.0, 1.0), (0.0, 1.0), 3.0, None, ("1", "2"), (1.0,), (1.0, INF)]},
-)
-add(
-    "calibration.reliability_curve",
-    calibration.reliability_curve,
-    {"confidence": torch.tensor([0.2, 0.9]), "outcome": torch.tensor([0.0, 1.0])},
-    BINS,
-    {
-        "confidence": [
-            "text",
-            None,
-            torch.tensor([0.2, 1.9]),
-            torch.ones(2, 2),
-            torch.ones(3),
-            torch.tensor([0, 1]),
-            torch.tensor([NAN, 1.0]),
-        ],
-        "outcome": ["text", None, torch.tensor([0.2, 1.9]), torch.ones(2, 2)],
-    },
-)
-add("calibration.CalibrationMeter", calibration.CalibrationMeter, {}, {"bins": WHOLE})
-add(
-    "calibration.CalibrationMeter.update",
-    calibration.CalibrationMeter().update,
-    SCORED,
-    {"logits": [*SCORES, PROBS, torch.full((N, K), NAN)]},
-    MEASURED,
-)
-add("calibration.ReliabilityCurve.plot", CURVE.plot, {}, {"ax": ["axes", 3]})
+# ------------------------------------------------------------------------------------------ dynamics, information
 
 TABLED: dict[str, list[Any]] = {
     "candidates": [
@@ -634,20 +551,6 @@ add(
     GENERATOR,
 )
 
-OUTPUTS = TeacherOutputs.from_logits(LOGITS, 2)
-add(
-    "TeacherOutputs.from_logits",
-    TeacherOutputs.from_logits,
-    {"logits": LOGITS, "k": 2},
-    {"logits": SCORES, "k": [*WHOLE, K + 1], "temperature": POSITIVE},
-)
-add("TeacherOutputs.targets", OUTPUTS.targets, {}, {"k": ["2", 2.5, True, 0, -1, K], "remainder": ["drop", None, 1]})
-add(
-    "TeacherOutputs.cat",
-    TeacherOutputs.cat,
-    {"parts": [OUTPUTS]},
-    {"parts": [[], [OUTPUTS, TeacherOutputs.from_logits(LOGITS, 1)], [LOGITS], None, OUTPUTS]},
-)
 add("set_memory_budget", set_memory_budget, {"num_bytes": 1 << 30}, {"num_bytes": WHOLE})
 add("set_validation", set_validation, {"enabled": True}, {"enabled": FLAGS[:3], "sums": FLAGS[:3]})
 

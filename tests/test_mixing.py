@@ -56,7 +56,7 @@ def test_lambda_follows_its_distribution() -> None:
     """Mean and variance of 20,000 λ ~ Beta(α, α) within 5 standard errors, also where gamma variates underflow."""
     n = 20_000
     for alpha in (0.001, 0.3, 1.0, 4.0):
-        lam = mixing._shares(alpha, None, True, n, seeded(2))
+        lam = mixing.draw_lam(alpha, None, True, n, seeded(2))
         assert bool(lam.isfinite().all())
         variance = 1 / (4 * (2 * alpha + 1))
         # The underflow for tiny α puts λ at 1 with the partner chosen at random; only its distance from ½ is Beta's.
@@ -90,7 +90,7 @@ def test_a_row_mixed_with_an_ignored_one_is_ignored() -> None:
 
 
 def _after_lambda(generator: torch.Generator) -> torch.Generator:
-    mixing._shares(1.0, None, False, 4, generator)
+    mixing.draw_lam(1.0, None, False, 4, generator)
     return generator
 
 
@@ -109,3 +109,22 @@ def test_soft_targets_of_every_kind_are_mixed(kind: str) -> None:
     x: Tensor = t.dense(torch.float64)
     mixed, soft = mixing.mixup(x, t, per_row=True, generator=seeded(1))
     torch.testing.assert_close(soft.dense(torch.float64), mixed, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("mix", [mixing.mixup, mixing.cutmix])
+def test_wrong_arguments_are_named(mix) -> None:
+    images, labels = torch.zeros(4, 1, 5, 5), torch.tensor([0, 1, 2, 1])
+    wrong = {
+        "inputs": ["text", None, images.long(), torch.ones(4), images[:2]],
+        "targets": ["text", None, labels + 1, labels.float(), labels[:2], torch.ones(4, 3), torch.ones(4, 2) / 2],
+        "num_classes": ["2", 2.5, None, True, 0],
+        "alpha": ["1", None, True, 0.0, -1.0, float("inf"), float("nan")],
+        "lam": ["half", 1.5, -0.1, torch.ones(5), torch.full((4,), 2.0), [0.5]],
+        "per_row": ["yes", None, 1],
+        "ignore_index": ["255", 2.5, None, True],
+        "generator": [0, "seed"],
+    }
+    for argument, values in wrong.items():
+        for value in values:
+            with pytest.raises((ValueError, TypeError), match=rf"\b{argument}\b"):
+                mix(**{"inputs": images, "targets": labels, "num_classes": 3, argument: value})

@@ -1,13 +1,12 @@
-"""Does a probability of 0.8 mean right four times in five? Calibration errors, proper scores, temperature.
+"""Calibration: errors of predicted probabilities, proper scores, temperature; for labels and soft targets.
 
 Scores are (N, K), or (N, K, d₁, …) as in segmentation; targets are labels (N,) or (N, d₁, …), probabilities of the
-scores' shape, or ``SoftTargets``. Both may be numpy or pandas arrays or lists. Samples labelled ``ignore_index`` are
-left out. With soft targets every quantity is its expectation over a label drawn from the target: a prediction counts
-as correct to the degree the target agrees with it. Models trained by contrast give unnormalised scores: take their
-softmax where probabilities are asked for, pass them as they are where logits are.
+scores' shape, or ``SoftTargets``. Arrays and lists are read. Samples labelled ``ignore_index`` are left out. With soft
+targets every quantity is its expectation over a label drawn from the target. Contrastive models give unnormalised
+scores: pass them as logits, or their softmax as probabilities.
 
-References: Guo et al. 2017 (expected calibration error, temperature scaling); Nixon et al. 2019 (equal-mass
-and class-wise errors); Brier 1950.
+References: Guo et al. 2017 (expected calibration error, temperature scaling); Nixon et al. 2019 (equal-mass and
+class-wise errors); Brier 1950.
 """
 
 from dataclasses import dataclass
@@ -17,17 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from softnce._checks import (
-    as_number,
-    as_tensor,
-    as_whole,
-    check_choice,
-    check_rows_sum_to_one,
-    values_are_checked,
-)
-from softnce._rows import rows_of_targets
+from softnce._checks import as_number, as_tensor, as_whole, check_choice, check_rows_sum_to_one, values_are_checked
 from softnce.targets import SoftTargets
 from softnce.targets._storage import ArrayLike
+from softnce.targets.soft_targets import as_soft_targets
 
 Targets = ArrayLike | SoftTargets
 Binning = Literal["width", "mass"]
@@ -57,54 +49,17 @@ class ReliabilityCurve:
         """The largest gap of a bin that holds anything."""
         return self.gap.max()
 
-    def plot(self, ax: Any = None) -> Any:
-        """A reliability diagram: each bin's accuracy as a bar, its confidence as a mark (needs matplotlib).
-
-        Args:
-            ax: matplotlib axes to draw on; None: a new figure's.
-
-        Returns:
-            the axes.
-        """
-        if ax is None:
-            try:
-                from matplotlib import pyplot
-            except ModuleNotFoundError as error:
-                raise ModuleNotFoundError("ReliabilityCurve.plot needs matplotlib: pip install matplotlib") from error
-            ax = pyplot.subplots()[1]
-        elif not hasattr(ax, "bar"):
-            raise TypeError(f"ax must be matplotlib axes or None, got {type(ax).__name__}")
-        edges, filled = self.edges.tolist(), (self.count > 0).tolist()
-        bins = [
-            (low, high - low, accuracy, confidence)
-            for low, high, accuracy, confidence, is_filled in zip(
-                edges, edges[1:], self.accuracy.tolist(), self.confidence.tolist(), filled, strict=False
-            )
-            if is_filled
-        ]
-        left, width, accuracy, confidence = zip(*bins, strict=True) if bins else ((), (), (), ())
-        ax.bar(left, accuracy, width, align="edge", alpha=0.6, edgecolor="white", label="accuracy")
-        ax.plot(confidence, confidence, "_", color="black", label="confidence")
-        ax.plot([0, 1], [0, 1], ":", color="grey")
-        ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="observed frequency")
-        ax.set_title(f"expected calibration error {100 * float(self.expected_error):.1f} %")
-        ax.legend(loc="upper left")
-        return ax
-
 
 def reliability_curve(
     confidence: ArrayLike, outcome: ArrayLike, *, bins: int = 15, binning: Binning = "width"
 ) -> ReliabilityCurve:
-    """Bin predicted probabilities and compare each bin's mean with the frequency of what was predicted.
+    """Mean of the predicted probabilities against the frequency of the outcome, bin by bin.
 
     Args:
         confidence: (N,) predicted probabilities.
         outcome: (N,) whether the prediction came true, in [0, 1]; fractions for soft targets.
         bins: number of bins B.
-        binning: ``"width"`` for equal intervals of [0, 1]; ``"mass"`` for equally many samples per bin. Ties
-            share a bin, so the result does not depend on the order of the samples.
-
-    Time O(N log B), for equal mass O(N log N); memory O(N).
+        binning: ``"width"`` for equal intervals of [0, 1]; ``"mass"`` for equally many samples a bin, ties in one bin.
     """
     bins = _check_binning(bins, binning)
     confidence, outcome = as_tensor(confidence, "confidence"), as_tensor(outcome, "outcome")
@@ -122,16 +77,12 @@ def reliability_curve(
             low, high = value.min().item(), value.max().item()
             raise ValueError(f"{name} must lie in [0, 1], got values from {low:.4g} to {high:.4g}")
     edges = _mass_edges(confidence, bins) if binning == "mass" else _width_edges(confidence, bins)
-    return _curve(edges, _bin_totals(confidence[:, None], outcome[:, None], edges)[0])
+    count, predicted, observed = _bin_totals(confidence[:, None], outcome[:, None], edges)[0].unbind(-1)
+    return ReliabilityCurve(edges, count.long(), predicted / count, observed / count)
 
 
 def expected_calibration_error(
-    probs: ArrayLike,
-    targets: Targets,
-    *,
-    bins: int = 15,
-    binning: Binning = "width",
-    ignore_index: int = -100,
+    probs: ArrayLike, targets: Targets, *, bins: int = 15, binning: Binning = "width", ignore_index: int = -100
 ) -> Tensor:
     """Mean |accuracy − confidence| over bins of the predicted class's probability, weighted by their counts.
 
@@ -145,42 +96,8 @@ def expected_calibration_error(
     >>> round(expected_calibration_error(probs, torch.tensor([0, 1]), bins=10).item(), 4)
     0.35
     """
-    return _top_label_curve(probs, targets, bins, binning, ignore_index).expected_error
-
-
-def maximum_calibration_error(
-    probs: ArrayLike,
-    targets: Targets,
-    *,
-    bins: int = 15,
-    binning: Binning = "width",
-    ignore_index: int = -100,
-) -> Tensor:
-    """The largest |accuracy − confidence| of a bin; arguments as :func:`expected_calibration_error`."""
-    return _top_label_curve(probs, targets, bins, binning, ignore_index).maximum_error
-
-
-def classwise_calibration_error(
-    probs: ArrayLike,
-    targets: Targets,
-    *,
-    bins: int = 15,
-    binning: Binning = "width",
-    ignore_index: int = -100,
-) -> Tensor:
-    """Expected calibration error of each class's probability against its frequency, averaged over classes.
-
-    Unlike the top-label error it sees the whole distribution. Arguments as
-    :func:`expected_calibration_error`. Time O(N·K·log B), for equal mass O(N·K·log N); memory O(N·K).
-    """
-    bins = _check_binning(bins, binning)
-    probs, frequency = _probs_and_frequency(probs, targets, ignore_index)
-    if binning == "width":
-        return _classwise(_bin_totals(probs, frequency, _width_edges(probs, bins)))
-    totals = [
-        _bin_totals(p[:, None], f[:, None], _mass_edges(p, bins)) for p, f in zip(probs.T, frequency.T, strict=True)
-    ]
-    return _classwise(torch.cat(totals))
+    confidence, outcome = top_label(probs, targets, ignore_index=ignore_index)
+    return reliability_curve(confidence, outcome, bins=bins, binning=binning).expected_error
 
 
 def brier_score(probs: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> Tensor:
@@ -188,33 +105,27 @@ def brier_score(probs: ArrayLike, targets: Targets, *, ignore_index: int = -100)
 
     For a soft target y its expectation is Σ_k (p_k − y_k)² + 1 − Σ_k y_k², smallest at p = y.
     """
-    given, frequency = _probs_and_frequency(probs, targets, ignore_index)
-    p = given.double()
+    probs, frequency = _probs_and_frequency(probs, targets, ignore_index)
+    p = probs.double()
     return (p.square().sum(1) - 2 * (p * frequency).sum(1) + 1).mean()
 
 
 def negative_log_likelihood(logits: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> Tensor:
     """Mean of −Σ_k y_k log softmax(logits)_k. For probabilities pass their logarithm."""
     logits, frequency = _logits_and_frequency(logits, targets, ignore_index)
-    log_probs = logits.double().log_softmax(1)
-    # a class that cannot happen costs nothing, also where its log-probability is −inf
-    return -torch.where(frequency > 0, frequency * log_probs, 0.0).sum(1).mean()
+    # a class that cannot happen costs nothing, even if its log-probability is −inf
+    return -torch.where(frequency > 0, frequency * logits.double().log_softmax(1), 0.0).sum(1).mean()
 
 
 def fit_temperature(
-    logits: ArrayLike,
-    targets: Targets,
-    *,
-    limits: tuple[float, float] = (1e-3, 1e3),
-    ignore_index: int = -100,
+    logits: ArrayLike, targets: Targets, *, limits: tuple[float, float] = (1e-3, 1e3), ignore_index: int = -100
 ) -> float:
-    """The temperature T that minimises the negative log-likelihood of softmax(logits / T).
+    """The temperature T that minimises the negative log-likelihood of softmax(logits / T), on held-out data.
 
-    Fit it on held-out data. The likelihood is convex in β = 1/T with slope E[Σ_k (softmax(βz)_k − y_k) z_k];
-    Newton steps find its zero, bisection steps in where they leave the bracket. If the slope keeps its sign
-    within ``limits`` the nearer limit is returned: the lowest temperature means that every sample is
-    predicted rightly, so that no confidence is too high. If every temperature is equally good, as for constant logits,
-    T is 1, or the limit nearest to it. Time O(N·K) per step, about ten steps.
+    The likelihood is convex in β = 1/T with slope E[Σ_k (softmax(βz)_k − y_k) z_k]. Newton steps find its zero;
+    bisection replaces a step that leaves the bracket. If the slope keeps its sign within ``limits``, the nearer limit
+    is returned: the lowest temperature if every sample is predicted rightly. If every temperature is equally good, T is
+    1 or the limit nearest to it. Time O(N·K) per step, about ten steps.
     """
     if not isinstance(limits, (tuple, list)) or len(limits) != 2:
         raise ValueError(f"limits must be the lowest and the highest temperature, got {limits!r}")
@@ -230,8 +141,7 @@ def fit_temperature(
     def slope_and_curvature(beta: float) -> tuple[float, float]:
         p = (beta * z).softmax(1)
         mean = (p * z).sum(1)
-        curvature = (p * z.square()).sum(1) - mean.square()
-        return (mean.mean() - observed).item(), curvature.mean().item()
+        return (mean.mean() - observed).item(), ((p * z.square()).sum(1) - mean.square()).mean().item()
 
     low, high = 1 / highest, 1 / lowest
     falls, rises = slope_and_curvature(high)[0] <= 0, slope_and_curvature(low)[0] >= 0  # from one limit to the other
@@ -253,7 +163,7 @@ def fit_temperature(
 
 
 class CalibrationMeter:
-    """All of the above over an evaluation set, batch by batch.
+    """Calibration over an evaluation set, batch by batch; also each class's error, averaged over classes.
 
     Keeps two numbers per sample and a (K, B) table instead of the probabilities: 8·N + 24·K·B bytes.
 
@@ -280,37 +190,34 @@ class CalibrationMeter:
         if len(logits) == 0:
             return
         probs = logits.softmax(1)
-        confidence, predicted = probs.max(1)
-        self.confidence.append(confidence.cpu())
-        self.outcome.append(frequency.gather(1, predicted[:, None])[:, 0].float().cpu())
-        self.brier += brier_score(probs, frequency).item() * len(probs)
-        self.nll += negative_log_likelihood(logits, frequency).item() * len(probs)
+        confidence, outcome = top_label(probs, frequency)
+        scores = brier_score(probs, frequency), negative_log_likelihood(logits, frequency)
         totals = _bin_totals(probs, frequency, _width_edges(probs, self.bins)).cpu()
-        self.class_totals = totals if self.class_totals is None else self.class_totals + totals
+        sums = (len(probs) * score.item() for score in scores)
+        self._add([confidence.cpu()], [outcome.float().cpu()], *sums, totals)
 
     def gather(self) -> None:
         """Collect what every process accumulated, so that each holds the whole. Every rank must call it."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return
-        meters: list = [None] * dist.get_world_size()
+        meters: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(meters, self)
         self.reset()
         for meter in meters:
-            if meter.class_totals is None:
-                continue
-            self.confidence += meter.confidence
-            self.outcome += meter.outcome
-            self.brier += meter.brier
-            self.nll += meter.nll
-            before = self.class_totals
-            self.class_totals = meter.class_totals if before is None else before + meter.class_totals
+            if meter.class_totals is not None:
+                self._add(meter.confidence, meter.outcome, meter.brier, meter.nll, meter.class_totals)
+
+    def _add(self, confidence: list[Tensor], outcome: list[Tensor], brier: float, nll: float, totals: Tensor) -> None:
+        self.confidence, self.outcome = self.confidence + confidence, self.outcome + outcome
+        self.brier, self.nll = self.brier + brier, self.nll + nll
+        self.class_totals = totals if self.class_totals is None else self.class_totals + totals
 
     def curve(self, binning: Binning = "width") -> ReliabilityCurve:
         """The reliability curve of the predicted class's probability."""
         if not self.confidence:
             raise ValueError("nothing was measured: update() needs at least one batch with rows that count")
         confidence, outcome = torch.cat(self.confidence), torch.cat(self.outcome)
-        return reliability_curve(confidence, outcome.clamp(max=1), bins=self.bins, binning=binning)
+        return reliability_curve(confidence, outcome, bins=self.bins, binning=binning)
 
     def compute(self) -> dict[str, float]:
         """ece and mce (equal width), ece_mass (equal mass), classwise_ece, brier, nll."""
@@ -331,18 +238,6 @@ def top_label(probs: ArrayLike, targets: Targets, *, ignore_index: int = -100) -
     probs, frequency = _probs_and_frequency(probs, targets, ignore_index)
     confidence, predicted = probs.max(1)
     return confidence.clamp(max=1), frequency.gather(1, predicted[:, None])[:, 0].clamp(max=1)
-
-
-def _top_label_curve(
-    probs: ArrayLike, targets: Targets, bins: int, binning: Binning, ignore_index: int
-) -> ReliabilityCurve:
-    confidence, outcome = top_label(probs, targets, ignore_index=ignore_index)
-    return reliability_curve(confidence, outcome, bins=bins, binning=binning)
-
-
-def _curve(edges: Tensor, totals: Tensor) -> ReliabilityCurve:
-    count, confidence, outcome = totals.unbind(-1)
-    return ReliabilityCurve(edges, count.long(), confidence / count, outcome / count)
 
 
 def _classwise(totals: Tensor) -> Tensor:
@@ -408,16 +303,26 @@ def _rows_and_frequency(
     scores: ArrayLike, targets: Targets, ignore_index: int, name: str, may_be_empty: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The samples that count, and how often each class happens in them: (N, K) as given and (N, K) in double."""
-    scores = as_tensor(scores, name)
+    scores, ignore_index = as_tensor(scores, name), as_whole(ignore_index, "ignore_index", None)
     if scores.dim() < 2 or not scores.is_floating_point() or scores.shape[1] == 0:
         raise ValueError(
             f"{name} must be floating point (N, K) or (N, K, d1, ...), got {tuple(scores.shape)} of {scores.dtype}"
         )
     spread = scores.movedim(1, -1)
     rows = spread.reshape(-1, scores.shape[1])
-    targets = (targets if isinstance(targets, SoftTargets) else as_tensor(targets, "targets")).to(rows.device)
-    soft = rows_of_targets(targets, rows, rows.shape[1], spread.shape[:-1], name, 0.0, ignore_index)
-    frequency = soft.unmasked_dense().double()
+    if not isinstance(targets, SoftTargets):
+        targets = as_tensor(targets, "targets")
+        if targets.shape == scores.shape:
+            targets = targets.movedim(1, -1).reshape(rows.shape)
+        elif targets.shape == spread.shape[:-1] and not targets.is_floating_point():
+            targets = targets.flatten()
+    if targets.shape not in (rows.shape, rows.shape[:1]):
+        raise ValueError(
+            f"targets must be labels of shape {tuple(spread.shape[:-1])} or probabilities of shape "
+            f"{tuple(scores.shape)} for these {name}, got shape {tuple(targets.shape)} of {targets.dtype}"
+        )
+    soft = as_soft_targets(targets.to(rows.device), rows.shape[1], ignore_index=ignore_index)
+    frequency = soft.unmasked_dense(torch.float64)
     if soft.mask is not None:
         rows, frequency = rows[soft.mask], frequency[soft.mask]
     if len(rows) == 0 and not may_be_empty:

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from softnce._checks import as_number, as_tensor, as_whole, check_flag, check_generator, check_tensor
+from softnce._precision import at_least_float32
 from softnce.targets._sampling import sample_beta
 from softnce.targets.soft_targets import SoftTargets, as_soft_targets
 
-__all__ = ["cutmix", "mixup"]
+__all__ = ["cutmix", "draw_lam", "mixup"]
 
 
 def mixup(
@@ -54,10 +55,10 @@ def mixup(
             [0., 1.]])
     """
     soft = _checked(inputs, targets, num_classes, ignore_index, generator)
-    share = _shares(alpha, lam, per_row, len(inputs), generator)
+    lam = draw_lam(alpha, lam, per_row, len(inputs), generator)
     partner = _partners(inputs, generator)
-    column = share.to(inputs.device, inputs.dtype).view(-1, *[1] * (inputs.dim() - 1))
-    return torch.lerp(inputs[partner], inputs, column), _mixed(soft, partner, share)
+    column = lam.to(inputs.device, inputs.dtype).view(-1, *[1] * (inputs.dim() - 1))
+    return torch.lerp(inputs[partner], inputs, column), _mixed(soft, partner, lam, inputs.dtype)
 
 
 def cutmix(
@@ -85,20 +86,41 @@ def cutmix(
     soft = _checked(inputs, targets, num_classes, ignore_index, generator)
     if inputs.dim() < 3:
         raise ValueError(f"inputs must be images (N, ..., H, W), got shape {tuple(inputs.shape)}")
-    share = _shares(alpha, lam, per_row, len(inputs), generator)
-    partner = _partners(inputs, generator)
-    inside, pasted = torch.ones((), dtype=torch.bool), torch.ones_like(share)
-    boxes = len(inputs) if share.dim() else 1
+    lam = draw_lam(alpha, lam, per_row, len(inputs), generator)
+    partner, device = _partners(inputs, generator), lam.device
+    inside, pasted = torch.ones((), dtype=torch.bool, device=device), torch.ones_like(lam)
+    boxes = len(inputs) if lam.dim() else 1
     for size, place in ((inputs.shape[-2], (-1, 1)), (inputs.shape[-1], (1, -1))):
-        half = ((1 - share).sqrt() * size / 2).floor()
-        centre = torch.randint(size, (boxes,), device=_device(generator), generator=generator)
+        half = ((1 - lam).sqrt() * size / 2).floor()
+        centre = torch.randint(size, (boxes,), device=_device(generator), generator=generator).to(device)
         low, high = (centre - half).clamp(min=0), (centre + half).clamp(max=size)
         pasted = pasted * (high - low) / size
-        pixel = torch.arange(size, device=low.device)
+        pixel = torch.arange(size, device=device)
         side = (pixel >= low[:, None]) & (pixel < high[:, None])  # (boxes, size)
-        inside = inside.to(side.device) & side.view(boxes, *[1] * (inputs.dim() - 3), *place)
-    share = (1 - pasted) if share.dim() else (1 - pasted)[0]
-    return torch.where(inside.to(inputs.device), inputs[partner], inputs), _mixed(soft, partner, share)
+        inside = inside & side.view(boxes, *[1] * (inputs.dim() - 3), *place)
+    kept = (1 - pasted) if lam.dim() else (1 - pasted)[0]
+    return torch.where(inside.to(inputs.device), inputs[partner], inputs), _mixed(soft, partner, kept, inputs.dtype)
+
+
+def draw_lam(
+    alpha: float, lam: float | Tensor | None, per_row: bool, rows: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """λ ~ Beta(alpha, alpha) of a batch, (), or of each row, (N,), in float64; ``lam`` itself if it is given."""
+    per_row = check_flag(per_row, "per_row")
+    alpha = as_number(alpha, "alpha", "a positive number")
+    if not 0 < alpha < torch.inf:
+        raise ValueError(f"alpha must be positive and finite, got {alpha}")
+    if lam is None:
+        drawn = sample_beta(alpha, rows if per_row else 1, _device(generator), generator)[:, 0]
+        return drawn if per_row else drawn[0]
+    if not isinstance(lam, Tensor):
+        is_number = isinstance(lam, (int, float))
+        lam = torch.tensor(float(lam), dtype=torch.float64, device="cpu") if is_number else as_tensor(lam, "lam")
+    if lam.shape not in ((), (rows,)) or not lam.is_floating_point():
+        raise ValueError(f"lam must be a number or {rows} of them, got shape {tuple(lam.shape)} of {lam.dtype}")
+    if not bool(((lam >= 0) & (lam <= 1)).all()):
+        raise ValueError(f"lam must lie in [0, 1], got values from {lam.min():.4g} to {lam.max():.4g}")
+    return lam.double()
 
 
 def _checked(
@@ -127,26 +149,6 @@ def _checked(
     return soft
 
 
-def _shares(
-    alpha: float, lam: float | Tensor | None, per_row: bool, rows: int, generator: torch.Generator | None
-) -> Tensor:
-    """λ in float64, () or (N,)."""
-    per_row = check_flag(per_row, "per_row")
-    alpha = as_number(alpha, "alpha", "a positive number")
-    if not 0 < alpha < torch.inf:
-        raise ValueError(f"alpha must be positive and finite, got {alpha}")
-    if lam is None:
-        drawn = sample_beta(alpha, rows if per_row else 1, _device(generator), generator)[:, 0]
-        return drawn if per_row else drawn[0]
-    if not isinstance(lam, Tensor):
-        lam = torch.tensor(float(lam)) if isinstance(lam, (int, float)) else as_tensor(lam, "lam")
-    if lam.shape not in ((), (rows,)) or not lam.is_floating_point():
-        raise ValueError(f"lam must be a number or {rows} of them, got shape {tuple(lam.shape)} of {lam.dtype}")
-    if not bool(((lam >= 0) & (lam <= 1)).all()):
-        raise ValueError(f"lam must lie in [0, 1], got values from {lam.min():.4g} to {lam.max():.4g}")
-    return lam.double()
-
-
 def _device(generator: torch.Generator | None) -> torch.device:
     return torch.device("cpu") if generator is None else generator.device
 
@@ -156,6 +158,7 @@ def _partners(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
     return order.to(inputs.device, non_blocking=True)
 
 
-def _mixed(soft: SoftTargets, partner: Tensor, share: Tensor) -> SoftTargets:
-    lam = share.to(soft.device, soft.dtype) if share.dim() else float(share)
-    return soft.mix(soft[partner.to(soft.device)], lam)
+def _mixed(soft: SoftTargets, partner: Tensor, lam: Tensor, dtype: torch.dtype) -> SoftTargets:
+    # One number stays exact; one per row has the precision that it has for the inputs.
+    given = lam.to(soft.device, at_least_float32(dtype)) if lam.dim() else float(lam)
+    return soft.mix(soft[partner.to(soft.device)], given)

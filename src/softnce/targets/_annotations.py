@@ -13,7 +13,7 @@ from softnce._checks import as_tensor, check_labels
 class Shares(NamedTuple):
     """Pairs of each sample that was annotated, and the samples that were not."""
 
-    index: Tensor  # (N, S)
+    classes: Tensor  # (N, S)
     weight: Tensor  # (N, S), float64
     mask: Tensor | None
 

@@ -296,7 +296,7 @@ class SoftTargets(Algebra):
             chosen, classes = numbered_names(label, "label", len(rows))
         else:
             num_classes = as_whole(num_classes, "num_classes")
-            chosen, classes = whole_numbers(label, "label", len(rows), num_classes), range(num_classes)
+            chosen, classes = whole_numbers(label, "label", len(rows), num_classes), list(range(num_classes))
         who = None if annotator is None else numbered_names(annotator, "annotator", len(rows))[0]
         smoothing, dist = _background(smoothing, smoothing_dist, len(classes))
         index, weight, mask = shares_of_annotators(rows, who, chosen, len(samples), len(classes))
