@@ -1,6 +1,6 @@
 """Independent values of the integral of exp(ω·x) over the simplex, its moments and draws, and parameters to try.
 
-Exact arithmetic of the integral and the original authors' normaliser are in softnce.lab.studies.exact_loss.original: a
+Exact arithmetic of the integral and the original authors' normaliser are in experiments.exact_loss.original: a
 figure shows both.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softnce.lab.studies.exact_loss.original import exact_log_integral
+from experiments.exact_loss.original import exact_log_integral
 
 
 def series_log_integral(omega: np.ndarray) -> float:

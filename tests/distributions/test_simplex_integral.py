@@ -7,8 +7,8 @@ import pytest
 import torch
 from simplex_references import exact_moments, parameters, series_log_integral
 
+from experiments.exact_loss.original import cancelling_log_integral, exact_log_integral
 from softnce.distributions.simplex_integral import SimplexIntegral
-from softnce.lab.studies.exact_loss.original import cancelling_log_integral, exact_log_integral
 
 SCALES = [0.0, 1e-6, 0.1, 1.0, 10.0, 100.0]
 

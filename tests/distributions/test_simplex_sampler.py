@@ -13,9 +13,9 @@ import scipy.stats
 import torch
 from simplex_references import ordered_rejection
 
+from experiments.exact_loss.original import ordered_rejection_log_acceptance
 from softnce.distributions.simplex_integral import SimplexIntegral
 from softnce.distributions.simplex_sampler import best_proposal, draw
-from softnce.lab.studies.exact_loss.original import ordered_rejection_log_acceptance
 
 ALARM = 1e-4
 

@@ -1,0 +1,323 @@
+"""The runs of the exact loss: trainings, gradient noise, the distribution of a draw, and the cost of a step."""
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution, kl_divergence
+
+import softnce
+from experiments.exact_loss.original import (
+    cancelling_log_integral,
+    exact_log_integral,
+    ordered_rejection_log_acceptance,
+)
+from experiments.harness import later
+from experiments.losses import loss_with_noise
+from experiments.training import fit
+from softnce import SoftTargets, calibration
+from softnce.distributions import AveragedCategorical, ContinuousCategorical
+from softnce.distributions.simplex_integral import SimplexIntegral
+
+SMOOTHING = 0.1
+CLASSES, DIMENSION, SPREAD = 100, 16, 0.9  # of the problem with a known conditional
+EXACT_UP_TO = 300  # classes; exact arithmetic takes time ~ K
+Problem = Literal["digits", "conditional", "labels"]
+Kind = Literal["soft-ce", "soft-target-info-nce", "soft-dist-info-nce", "expected-info-nce", "averaged", "continuous"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A loss; ``strength`` is n of averaged or κ of continuous draws, ``noise_count`` m of expected InfoNCE."""
+
+    kind: Kind
+    strength: float = 0.0
+    noise_count: float | None = later(None, "m of expected InfoNCE; None: as many as classes")
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training. If ``gradients`` is not 0, also the noise of its gradient and the information in its draws."""
+
+    problem: Problem
+    method: Method
+    seed: int
+    epochs: int
+    gradients: int
+    part: str = "training"
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gradient noise of one loss. ``eta``: η of expected InfoNCE is the marginal of the targets, or of the labels."""
+
+    problem: Problem
+    method: Method
+    seed: int
+    batches: int
+    eta: Literal["targets", "labels"] = later("targets", "marginal of the targets, or of the labels")
+    part: str = "noise"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The distribution of a draw at K classes."""
+
+    classes: int
+    part: str = "shape"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time of a step at K classes, for each method."""
+
+    classes: int
+    methods: tuple[Method, ...]
+    rows: int = 256
+    part: str = "cost"
+
+
+CE = Method("soft-ce")
+
+
+def perform(run: Any) -> dict[str, Any]:
+    match run:
+        case Shape(classes):
+            return shape(classes)
+        case Cost():
+            return cost(run.classes, run.methods, run.rows)
+        case Noise():
+            return {"gradient_noise": gradient_noise(run.problem, run.method, run.seed, run.batches, run.eta)}
+        case Training(problem, method, seed, epochs, gradients):
+            result = train(problem, method, seed, epochs)
+            if gradients:
+                result["gradient_noise"] = gradient_noise(problem, method, seed, gradients)
+                result["nats"] = nats(problem, method, seed)
+            return result
+    raise TypeError(f"run: got {run!r}, need one of this experiment's")
+
+
+class Data(NamedTuple):
+    """Training and test rows. Test targets are labels, or the true conditional if it is known."""
+
+    inputs: Tensor
+    targets: SoftTargets
+    test_inputs: Tensor
+    test_targets: Tensor
+    noise: Tensor
+    batch_size: int
+    lr: float
+
+
+@cache
+def data(problem: Problem, seed: int) -> Data:
+    """Digits; or x normal and p(y|x) ∝ exp(x·θ_y + b_y), with that conditional or a smoothed label as target."""
+    generator = torch.Generator().manual_seed(seed)
+    if problem == "digits":
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
+        train, test = torch.randperm(len(images), generator=generator).split([400, len(images) - 400])
+        targets = SoftTargets.from_labels(labels[train], 10, SMOOTHING)
+        noise = softnce.noise.from_labels(labels[train], 10, floor=1)
+        return Data(images[train], targets, images[test], labels[test], noise, 100, 1e-3)
+    theta = SPREAD * torch.randn(CLASSES, DIMENSION, generator=generator)
+    bias = torch.randn(CLASSES, generator=generator)
+    inputs = torch.randn(8192, DIMENSION, generator=generator)
+    known, held_out = (inputs @ theta.T + bias).softmax(1).split(4096)
+    if problem == "conditional":
+        targets = SoftTargets.from_dense(known)
+    else:
+        labels = torch.multinomial(known, 1, generator=generator)[:, 0]
+        targets = SoftTargets.from_labels(labels, CLASSES, SMOOTHING)
+    return Data(inputs[:4096], targets, inputs[4096:], held_out, softnce.noise.from_counts(known.sum(0)), 256, 0.02)
+
+
+def model_of(problem: Problem, generator: torch.Generator) -> nn.Module:
+    """An MLP for digits; for the known conditional the linear model that can represent it."""
+    if problem == "digits":
+        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    else:
+        model = nn.Sequential(nn.Linear(DIMENSION, CLASSES))
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+            nn.init.zeros_(layer.bias)
+    return model
+
+
+def loss_of(method: Method, here: Data, eta: str = "targets") -> Any:
+    """The loss with η the marginal of the labels; of expected InfoNCE that of the targets, after smoothing."""
+    noise = here.noise
+    if method.kind == "expected-info-nce" and eta == "targets":
+        noise = softnce.noise.from_counts(here.targets.class_mass(torch.float64))
+    return loss_with_noise(method.kind, noise, method.strength, method.noise_count)
+
+
+def train(problem: Problem, method: Method, seed: int, epochs: int) -> dict[str, Any]:
+    """Trains one model; returns its test scores, and the accuracy after each epoch."""
+    generator = torch.Generator().manual_seed(seed)
+    here = data(problem, seed)
+    model = model_of(problem, generator)
+    course: list[float] = []
+    _fit(model, loss_of(method, here), here, epochs, generator, lambda _: course.append(_accuracy(model, here)))
+    with torch.no_grad():
+        logits = model(here.test_inputs)
+    truth = here.test_targets
+    known = truth.is_floating_point()
+    # The likelihood less the entropy of a known conditional is KL(p‖q).
+    entropy = -torch.xlogy(truth.double(), truth.double()).sum(1).mean().item() if known else 0.0
+    temperature = calibration.fit_temperature(logits, truth)
+    tempered = logits / temperature
+    return {
+        "accuracy": course[-1],
+        "course": course,
+        "best_accuracy": truth.amax(1).double().mean().item() if known else None,
+        "divergence": calibration.negative_log_likelihood(logits, truth).item() - entropy,
+        "ece": calibration.expected_calibration_error(logits.softmax(1), truth).item(),
+        "temperature": temperature,
+        "divergence_at_temperature": calibration.negative_log_likelihood(tempered, truth).item() - entropy,
+        "ece_at_temperature": calibration.expected_calibration_error(tempered.softmax(1), truth).item(),
+    }
+
+
+def _fit(
+    model: nn.Module,
+    loss: Any,
+    here: Data,
+    epochs: int,
+    generator: torch.Generator,
+    after: Callable[[int], None] = lambda epoch: None,
+) -> None:
+    fit(
+        model, loss, here.inputs, here.targets,
+        batch=here.batch_size, lr=here.lr, epochs=epochs, seed=generator, weight_decay=0.0, after=after,
+    )  # fmt: skip
+
+
+def _accuracy(model: nn.Module, here: Data) -> float:
+    """Share of the test rows predicted rightly; its expectation if the conditional is known."""
+    with torch.no_grad():
+        predicted = model(here.test_inputs).argmax(1, keepdim=True)
+    if here.test_targets.is_floating_point():
+        return here.test_targets.gather(1, predicted).double().mean().item()
+    return (predicted[:, 0] == here.test_targets).double().mean().item()
+
+
+def nats(problem: Problem, method: Method, seed: int) -> float | None:
+    """KL of a draw from the target to one from the noise, mean over 512 targets: the information in one draw."""
+    here = data(problem, seed)
+    probs, noise = here.targets[:512].dense(torch.float64), here.noise.double()
+    draws: list[Distribution]
+    match method.kind:
+        case "soft-dist-info-nce" | "averaged":
+            draws = [AveragedCategorical(int(method.strength) or 1, p) for p in (probs, noise)]
+        case "continuous":
+            draws = [ContinuousCategorical(p, concentration=method.strength) for p in (probs, noise)]
+        case _:
+            return None
+    return kl_divergence(*draws).mean().item()
+
+
+def gradient_noise(problem: Problem, method: Method, seed: int, batches: int, eta: str = "targets") -> float | None:
+    """Variance of a batch's gradient over the square of its mean: how many batches to average until they are equal.
+
+    At the same weights for all losses, those after an epoch of soft target cross-entropy. The square of the mean is
+    estimated without bias, from products of different batches; None if the estimate is not above zero.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    here = data(problem, seed)
+    model = model_of(problem, generator)
+    _fit(model, loss_of(CE, here), here, 1, generator)
+    loss, parameters = loss_of(method, here, eta), list(model.parameters())
+    total, squares = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64), 0.0
+    for _ in range(batches):
+        batch = torch.randint(len(here.inputs), (here.batch_size,), generator=generator)
+        value = loss(model(here.inputs[batch]), here.targets[batch], generator=generator)
+        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(value, parameters)]).double()
+        total += gradient
+        squares += gradient.square().sum().item()
+    mean_square = (total.square().sum().item() - squares) / (batches * (batches - 1))
+    return (squares / batches - mean_square) / mean_square if mean_square > 0 else None
+
+
+def smoothed_label(classes: int) -> Tensor:
+    probs = torch.full((classes,), SMOOTHING / classes, dtype=torch.float64)
+    probs[0] += 1 - SMOOTHING
+    return probs
+
+
+def shape(classes: int) -> dict[str, Any]:
+    """Information in a draw and proposals it takes, for a smoothed label; error of log Z, for normal ω."""
+    target, flat = smoothed_label(classes), torch.full((classes,), 1 / classes, dtype=torch.float64)
+    strength = {}
+    for name, concentration in {"1": 1.0, "√K": math.sqrt(classes), "K": float(classes)}.items():
+        drawn, noise = (ContinuousCategorical(p, concentration=concentration) for p in (target, flat))
+        strength[name] = {"nats": kl_divergence(drawn, noise).item(), "mean_of_true_class": drawn.mean[0].item()}
+    drawn = ContinuousCategorical(target)
+    log_acceptance = ordered_rejection_log_acceptance(drawn.natural_parameters, drawn.log_normalizer).item()
+    result: dict[str, Any] = {
+        "strength": strength,
+        "label_nats": kl_divergence(AveragedCategorical(1, target), AveragedCategorical(1, flat)).item(),
+        "proposals": drawn.expected_proposals.item(),
+        "log10_original_proposals": -log_acceptance / math.log(10),
+    }
+    if classes <= EXACT_UP_TO:
+        ours, original = [], []
+        for seed in range(5):
+            omega = torch.randn(classes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            exact = exact_log_integral(omega.tolist())
+            ours.append(_error(SimplexIntegral(omega).log_value, exact))
+            original.append(_error(cancelling_log_integral(omega), exact))
+        result |= {"error": statistics.median(ours), "original_error": statistics.median(original)}
+    return result
+
+
+def _error(found: Tensor, exact: Decimal) -> float:
+    value = found.item()
+    return abs(float(Decimal(value) - exact)) if math.isfinite(value) else math.inf
+
+
+def cost(classes: int, methods: Sequence[Method], rows: int) -> dict[str, Any]:
+    """Milliseconds of loss and gradient, in the order of ``methods``, and seconds of 10,000 draws beside Dirichlet's.
+
+    Medians of interleaved repetitions, on one thread.
+    """
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(rows, classes, generator=generator, requires_grad=True)
+    labels = torch.randint(classes, (rows,), generator=generator)
+    targets = SoftTargets.from_labels(labels, classes, SMOOTHING)
+    target, eta = smoothed_label(classes).float(), softnce.noise.uniform(classes)
+    losses = [loss_with_noise(method.kind, eta, method.strength, method.noise_count) for method in methods]
+    steps = [lambda loss=loss: loss(logits, targets, generator=generator).backward() for loss in losses]
+    samplers = [
+        lambda: ContinuousCategorical(target).sample((10_000,)),
+        lambda: torch.distributions.Dirichlet(1 + target).sample((10_000,)),
+    ]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        milliseconds, drawing = [1e3 * t for t in _medians(steps, 7)], _medians(samplers, 3)
+    finally:
+        torch.set_num_threads(threads)
+    return {"milliseconds": milliseconds, "draw_seconds": dict(zip(("continuous", "dirichlet"), drawing, strict=True))}
+
+
+def _medians(works: Sequence[Callable[[], Any]], repetitions: int) -> list[float]:
+    times: dict[int, list[float]] = defaultdict(list)
+    for repetition in range(repetitions + 1):
+        for place, work in enumerate(works):
+            started = time.perf_counter()
+            work()
+            if repetition:  # the first warms up
+                times[place].append(time.perf_counter() - started)
+    return [statistics.median(times[place]) for place in range(len(works))]
