@@ -227,12 +227,16 @@ def _expected(draw: Draw, call: dict[str, Any], n: int, classes: int, dtype: tor
 
 
 def _soft_target(draw: Draw, call: dict[str, Any], n: int, classes: int, dtype: torch.dtype) -> None:
-    if draw.flag():
-        call["candidates"] = call["targets"]
-        call["own"] = torch.arange(n)
+    targets = call["targets"]
+    kind = draw.one("batch", "more", "other")
+    if kind == "batch":
+        call["candidates"], call["own"] = targets, torch.arange(n)
+    elif kind == "more":  # the batch in another order, and some of it again
+        place = torch.cat([torch.randperm(n, generator=draw.generator), draw.classes(draw.int(0, 70), below=n)])
+        parts = (targets.index, targets.weight, targets.smoothing)
+        index, weight, smoothing = (t[place] if isinstance(t, Tensor) else t for t in parts)
+        call["candidates"] = Rows(index, weight, smoothing, targets.smoothing_dist)
+        call["own"] = place[:n].argsort()
     else:
         call["candidates"] = draw.rows(draw.int(1, 70), classes, dtype)
-        if draw.flag():
-            others = call["candidates"]
-            call["own"] = draw.classes(n, below=len(others.weight if others.index is None else others.index))
     call["remove_hits"] = draw.flag(0.2)

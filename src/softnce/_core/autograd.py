@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 
+from softnce._core import cpu
 from softnce._core.contrast import (
     Alpha,
     Counted,
@@ -147,12 +148,14 @@ def _evaluate(
             if not reduced:
                 return losses
             return losses.sum() if divisor is None else losses.sum() / divisor
-        _check_labels(problem, logits)
         if isinstance(divisor, Tensor) and divisor.device.type == "cpu" and type(divisor) is Tensor:
             divisor = float(divisor)
         scale = 1.0 if divisor is None else 1 / divisor
         learned = temperature if isinstance(temperature, Tensor) else None
         call = _Call(problem, temperature, mask, row_weight, scale, reduced, chunk_size)
+        call.is_compiled = cpu.can_run(problem, logits, call.tensors()) and isinstance(scale, float)
+        if not call.is_compiled:
+            _check_labels(problem, logits)
         value: Tensor = _Rows.apply(logits, learned, call)
         return value
 
@@ -160,7 +163,7 @@ def _evaluate(
 class _Call:
     """One evaluation of a sum in eager mode."""
 
-    __slots__ = ("chunk_size", "mask", "problem", "reduced", "row_weight", "scale", "temperature")
+    __slots__ = ("chunk_size", "is_compiled", "mask", "problem", "reduced", "row_weight", "scale", "temperature")
 
     def __init__(
         self,
@@ -174,6 +177,7 @@ class _Call:
     ) -> None:
         self.problem, self.temperature, self.mask, self.row_weight = problem, temperature, mask, row_weight
         self.scale, self.reduced, self.chunk_size = scale, reduced, chunk_size
+        self.is_compiled = False
 
     def tensors(self) -> list[Tensor]:
         more = [t for t in (self.mask, self.row_weight) if t is not None]
@@ -187,6 +191,24 @@ class _Call:
 
     def run(
         self, logits: Tensor, upstream: Tensor | float, wants: tuple[bool, bool] = (False, False)
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The losses (N,), or the reduced loss for an upstream gradient that is a float, and the gradients wanted."""
+        if not self.is_compiled:
+            losses, gradient, of_temperature = self.blocks(logits, upstream, wants)
+            return losses.sum() * self.scale if self.reduced else losses, gradient, of_temperature
+        weight, scale = self.row_weight, upstream
+        if isinstance(upstream, Tensor):
+            scale = 1.0
+            if upstream.dim():
+                weight = upstream if weight is None else upstream * weight
+            else:
+                scale = float(upstream)
+        problem, temperature = self.problem, self.temperature
+        found = cpu.run(problem, logits, temperature, self.mask, weight, float(scale), wants, self.reduced)
+        return found[3] if found[3] is not None else found[0], found[1], found[2]
+
+    def blocks(
+        self, logits: Tensor, upstream: Tensor | float, wants: tuple[bool, bool]
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The losses (N,), and the gradients of ``upstream`` · losses that are wanted: (N, K) and ()."""
         values: list[Tensor] = []
@@ -222,11 +244,11 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, temperature: Tensor | None, call: _Call) -> Tensor:
         wants = ctx.needs_input_grad[:2] if call.reduced else (False, False)
-        losses, *ctx.kept = call.run(logits, call.scale, wants)
+        value, *ctx.kept = call.run(logits, call.scale, wants)
         ctx.call, ctx.is_kept = call, call.reduced
         # The targets are saved for autograd to notice when they are overwritten before backward reads them.
         ctx.save_for_backward(logits, temperature, *call.tensors())
-        return losses.sum() * call.scale if call.reduced else losses
+        return value
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:

@@ -26,6 +26,8 @@ PAIR = 16
 """Classes that a product with dense rows works through in the time of one pair."""
 HIT = 5e-6
 """Largest difference between the signatures of two targets that are equal up to rounding."""
+ROUNDING = 1e-12
+"""Share of a class's count below which what a row leaves of it is rounding, hence nothing."""
 _budget = 1 << 30
 
 
@@ -206,7 +208,8 @@ class Expected:
         if self.drop_own_classes:
             counts = counts * (alpha.dense(s.dtype, classes) <= 0)
         elif self.own is not None:
-            counts = (counts - self.own.rows(rows).dense(torch.float64, classes)).clamp(min=0)
+            left = counts - self.own.rows(rows).dense(torch.float64, classes)
+            counts = left * (left > ROUNDING * counts)
         if self.exclude is not None:
             excluded = self.exclude[rows]
             kept = torch.ones(len(s), classes + 1, dtype=torch.bool, device=s.device)

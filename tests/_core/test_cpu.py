@@ -1,0 +1,163 @@
+"""The compiled rows against the plain path: same values, same gradients, errors of the same size."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+from core_cases import Rows, case, reference
+from test_sums import run, value_and_gradient
+
+from softnce._core import autograd, cpu
+
+compiled = pytest.mark.skipif(cpu.library is None, reason="cpu.c was not compiled")
+CASES = int(os.environ.get("SOFTNCE_CASES", "400"))
+"""Cases for each floating point type; the whole fuzz is SOFTNCE_CASES=20000."""
+
+
+def plain(monkeypatch, *arguments):
+    with monkeypatch.context() as patch:
+        patch.setattr(cpu, "can_run", lambda *_: False)
+        return value_and_gradient(run, *arguments)
+
+
+def upstream_of(call, logits):
+    return (
+        torch.tensor(2.0).to(logits.dtype) if call.get("reduced") else torch.linspace(0.5, 1.5, len(logits)).to(logits)
+    )
+
+
+@compiled
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-4)])
+def test_both_paths_agree(monkeypatch, dtype: torch.dtype, tolerance: float) -> None:
+    for seed in range(CASES):
+        name, call, logits = case(seed, 70, dtype)
+        upstream = upstream_of(call, logits)
+        ours = value_and_gradient(run, name, call, logits, upstream)
+        theirs = plain(monkeypatch, name, call, logits, upstream)
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance, msg=f"case {seed}")
+
+
+@compiled
+@pytest.mark.parametrize("name", ["counted", "expected", "soft_target"])
+def test_error_is_at_most_twice_that_of_plain_torch(monkeypatch, name: str) -> None:
+    ours, theirs = torch.zeros(2), torch.zeros(2)
+    for seed in range(300):
+        kind, call, logits = case(seed, 40)
+        if kind != name or not logits.isfinite().all():
+            continue
+        upstream = upstream_of(call, logits)
+        x = logits.double().requires_grad_()
+        value = reference(name, call, x)
+        exact = value.detach(), torch.autograd.grad(value, x, upstream.double())[0]
+        for total, found in (
+            (ours, value_and_gradient(run, name, call, logits, upstream)),
+            (theirs, plain(monkeypatch, name, call, logits, upstream)),
+        ):
+            total += torch.tensor(
+                [(a - b).abs().mean() / (1 + b.abs().mean()) for a, b in zip(found, exact, strict=True)]
+            )
+    assert (ours <= 2 * theirs).all(), (ours, theirs)
+
+
+@compiled
+def test_threads_change_nothing() -> None:
+    before = torch.get_num_threads()
+    x = torch.randn(600, 500)
+    rows = Rows(torch.randint(500, (600, 2)), torch.rand(600, 2))
+    calls = {"counted": {}, "expected": {"counts": torch.ones(500).double()}, "soft_target": {"candidates": rows}}
+    for name, more in calls.items():
+        found = []
+        for threads in (1, 4):
+            torch.set_num_threads(threads)
+            found.append(value_and_gradient(run, name, {"targets": rows, "reduced": True} | more, x))
+        torch.set_num_threads(before)
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@compiled
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process")  # Python warns of forks beside threads; this test is about them
+def test_a_forked_process_has_its_own_threads() -> None:
+    script = """
+import os, torch
+from softnce._core import autograd
+class Rows:
+    index, weight, smoothing, smoothing_dist, mask = torch.zeros(600, 1).long(), None, 0.1, None, None
+torch.set_num_threads(3)
+x = torch.randn(600, 1000)
+before = autograd.counted(x, Rows)
+if os.fork() == 0:
+    os._exit(0 if torch.equal(autograd.counted(x, Rows), before) else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=60).returncode == 0
+
+
+@compiled
+def test_many_threads_of_a_program_may_call_at_once() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    x, rows = torch.randn(500, 800), Rows(torch.zeros(500, 1, dtype=torch.long), None, 0.1)
+    wanted = autograd.counted(x, rows)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(torch.equal(found, wanted) for found in pool.map(lambda _: autograd.counted(x, rows), range(40)))
+
+
+@compiled
+@pytest.mark.parametrize("name", ["own", "exclude", "candidates", "place"])
+def test_errors_name_the_argument_and_the_row(name: str) -> None:
+    good, bad = Rows(torch.tensor([[0], [1]]), None), Rows(torch.tensor([[0], [9]]), None)
+    x, counts = torch.randn(2, 4), torch.ones(4).double()
+    calls = {
+        "own": lambda: autograd.expected(x, good, counts=counts, own=bad),
+        "exclude": lambda: autograd.expected(x, good, counts=counts, exclude=torch.tensor([[0], [4]])),
+        "candidates": lambda: autograd.soft_target(x, good, bad),
+        "place": lambda: autograd.soft_target(x, good, good, own=torch.tensor([0, 2])),
+    }
+    with pytest.raises(ValueError, match=r"(own|exclude|candidates) must be .* row 1"):
+        calls[name]()
+
+
+@compiled
+@pytest.mark.parametrize("seed", range(20))
+def test_recognised_rows_are_the_same_rows(seed: int) -> None:
+    torch.manual_seed(seed)
+    n, classes = 40, int(torch.randint(5, 60, ()))
+    mass = [0.0, 0.1][seed % 2]
+    a, b = (torch.nn.functional.one_hot(torch.randint(classes, (n,)), classes).float() for _ in range(2))
+    share = torch.rand(n, 1) if seed % 4 < 2 else torch.ones(n, 1)
+    dense = (share * a + (1 - share) * b) * (1 - mass) + mass / classes
+    found = cpu.recognise(dense, 2)
+    assert found is not None
+    index, weight, smoothing = found
+    assert (weight is None) == (seed % 4 >= 2)
+    torch.testing.assert_close(Rows(index, weight, smoothing).dense(classes), dense.double(), rtol=0, atol=1e-6)
+
+
+@compiled
+def test_a_teachers_rows_are_not_recognised() -> None:
+    rows = torch.randn(30, 40).softmax(1)
+    assert cpu.recognise(rows, 2) is None
+    rows = torch.eye(5)[[0, 1, 2]]
+    rows[2, 1] = -0.1
+    assert cpu.recognise(rows, 2) is None
+    rows[2, 1] = torch.nan
+    assert cpu.recognise(rows, 2) is None
+
+
+@pytest.mark.slow
+def test_address_sanitizer_finds_nothing(tmp_path: pathlib.Path) -> None:
+    driver = pathlib.Path(__file__).with_name("sanitizer_driver.c")
+    command = ["cc", "-g", "-O1", "-std=gnu99", "-fopenmp-simd", "-fsanitize=address,undefined", str(driver)]
+    try:
+        built = subprocess.run([*command, "-o", str(tmp_path / "driver"), "-lm", "-lpthread"], capture_output=True)
+    except OSError:
+        built = None
+    if built is None or built.returncode:
+        pytest.skip("no C compiler with AddressSanitizer")
+    done = subprocess.run([str(tmp_path / "driver")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "runtime error" not in done.stderr
