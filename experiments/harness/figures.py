@@ -109,11 +109,8 @@ def curve(
 
 
 def level(ax: "Axes", y: float, name: str = "") -> None:
-    """A dashed horizontal line, named above its left end."""
-    ax.axhline(y, color=OTHER, ls="--", lw=1.1)
-    if name:
-        ax.annotate(name, (0, y), (3, 2), xycoords=("axes fraction", "data"), textcoords="offset points",
-                    fontsize=8, color=OTHER, va="bottom")  # fmt: skip
+    """A dashed horizontal line, named at its right end."""
+    ax.axhline(y, color=OTHER, ls="--", lw=1.1).set_gid(f"named {name}")
 
 
 def dots(ax: "Axes", estimates: Mapping[str, Estimate], names: Mapping[str, str] | None = None) -> None:
@@ -166,10 +163,10 @@ def _name_curves(ax: "Axes") -> None:
         inside = [
             (x, y)
             for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
-            if left <= x <= right and low <= y <= high and not math.isnan(y)
+            if low <= y <= high and (left <= x <= right or line.get_transform() != ax.transData)  # a level has any x
         ]
         if inside:
-            pixel = ax.transData.transform(inside[-1])[1] - ax.get_window_extent().y0
+            pixel = ax.transData.transform((right, inside[-1][1]))[1] - ax.get_window_extent().y0
             ends.append([float(pixel), name, line.get_color()])
     ends.sort(key=lambda end: end[0])
     gap = 11 * ax.figure.dpi / 72
@@ -190,7 +187,7 @@ def _style(ink: str) -> Any:
         "axes.axisbelow": True, "axes.edgecolor": ink, "axes.grid": True, "axes.labelcolor": ink, "axes.labelsize": 9.5,
         "axes.linewidth": 0.8, "axes.spines.right": False, "axes.spines.top": False, "axes.titlelocation": "left",
         "axes.titlecolor": ink, "axes.titlesize": 10, "font.size": 9.5, "grid.alpha": 0.25, "grid.color": OTHER,
-        "grid.linewidth": 0.6, "lines.linewidth": 1.7, "svg.fonttype": "path", "svg.hashsalt": "softnce",
+        "grid.linewidth": 0.6, "lines.linewidth": 1.7, "svg.fonttype": "none", "svg.hashsalt": "softnce",
         "text.color": ink, "xtick.color": ink, "xtick.labelsize": 8.5, "ytick.color": ink, "ytick.labelsize": 8.5,
     }  # fmt: skip
     with mpl.rc_context(settings):

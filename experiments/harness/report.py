@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.harness.claims import Finding, checked
 from experiments.harness.experiment import Experiment, load, names
 from experiments.harness.figures import Figure
-from experiments.harness.tables import Table, claims_table, filled
+from experiments.harness.tables import ClaimList, Table, filled
 
 TOP = Path(__file__).parents[2]
 EVIDENCE = TOP / "results" / "paper"
@@ -30,7 +30,7 @@ class Evidence:
 
     experiments: dict[str, Experiment]
     findings: dict[str, Finding]
-    tables: dict[str, Table]
+    tables: dict[str, Table | ClaimList]
     figures: dict[str, Figure]
     problems: list[str]
 
@@ -49,19 +49,25 @@ def evidence(directory: Path, only: Sequence[str] = ()) -> Evidence:
             continue
         try:
             findings = checked(name, experiment.claims, experiment.findings(rows))
-            tables, figures = list(experiment.tables(rows)), list(experiment.figures(rows))
+            tables: list[Table | ClaimList] = [*experiment.tables(rows)]
+            figures = list(experiment.figures(rows))
         except Exception as error:  # too few rows of many, another version's, edited ones
             found.problems.append(f"{results.path}: {len(rows)} rows, but {_described(error)}")
             continue
         if findings:
-            tables.append(claims_table(experiment.claims, findings, f"{name}-claims"))
+            tables.append(ClaimList(f"{name}-claims", experiment.claims, findings))
         found.experiments[name] = experiment
         found.findings.update(findings)
         found.tables.update({table.name: table for table in tables})
         found.figures.update({figure.name: figure for figure in figures})
     if len(found.experiments) > 1 or not only:
-        every = [claim for experiment in found.experiments.values() for claim in experiment.claims]
-        found.tables["claims"] = claims_table(every, found.findings, "claims")
+        body = [
+            [claim.text, f"**{found.findings[claim.key].verdict}**", f"[{name}]({name}.md)"]
+            for name, experiment in found.experiments.items()
+            for claim in experiment.claims
+            if claim.key in found.findings
+        ]
+        found.tables["claims"] = Table("claims", ("claim", "verdict", "experiment"), body)
     return found
 
 

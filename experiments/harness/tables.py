@@ -8,6 +8,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from experiments.harness.claims import Claim, Finding
 
@@ -36,39 +37,51 @@ class Table:
                 raise ValueError(f"{self.name}: a row has {len(row)} cells under {len(self.header)} titles: {row}")
 
     def markdown(self) -> str:
-        lines = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *self.rows]
-        return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+        rule = ["---:" if self._is_number(place) else "---" for place in range(len(self.header))]
+        return "".join(f"| {' | '.join(line)} |\n" for line in (self.header, rule, *self.rows))
 
     def show(self) -> None:
         """Prints the table, at most 100 columns wide."""
         from rich.box import SIMPLE_HEAD
-        from rich.console import Console
         from rich.table import Table as RichTable
 
         table = RichTable(title=self.title or self.name, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
         for place, name in enumerate(self.header):
-            is_number = place > 0 and all(len(row[place]) < 30 for row in self.rows)
-            table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+            table.add_column(name, justify="right" if self._is_number(place) else "left", overflow="fold")
         for row in self.rows:
             table.add_row(*row)
-        console = Console()
-        Console(width=min(100, console.width) if console.is_terminal else 100).print(table, markup=False)
+        _print(table)
+
+    def _is_number(self, place: int) -> bool:
+        return place > 0 and all(len(row[place]) < 30 for row in self.rows)
 
 
-def claims_table(claims: Sequence[Claim], findings: Mapping[str, Finding], name: str) -> Table:
-    """The claims with a finding, each with its verdict."""
-    rows = [
-        [
-            claim.text,
-            claim.paper,
-            findings[claim.key].ours,
-            findings[claim.key].on,
-            f"**{findings[claim.key].verdict}**",
-        ]
-        for claim in claims
-        if claim.key in findings
-    ]
-    return Table(name, ("claim", "the paper", "ours", "on", "verdict"), rows)
+@dataclass(frozen=True)
+class ClaimList:
+    """The claims of an experiment that have a finding, each with its verdict."""
+
+    name: str
+    claims: Sequence[Claim]
+    findings: Mapping[str, Finding]
+
+    def markdown(self) -> str:
+        lines = []
+        for claim in self.claims:
+            if found := self.findings.get(claim.key):
+                lines.append(f"- **{found.verdict}**: {claim.text}\n")
+                lines.append(f"    - paper ({claim.where}): {claim.paper}\n")
+                lines.append(f"    - ours ({found.on}): {found.ours}\n")
+        return "".join(lines)
+
+    def show(self) -> None:
+        _print(self.markdown().replace("**", ""))
+
+
+def _print(what: Any) -> None:
+    from rich.console import Console
+
+    console = Console()
+    Console(width=min(100, console.width) if console.is_terminal else 100, highlight=False).print(what, markup=False)
 
 
 def filled(text: str, table: Callable[[str], str | None]) -> str:
