@@ -8,11 +8,11 @@ OUT ?= results/reproduce
 # one process per core, each on one thread
 TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal
 
-reproduce: .venv/lab
-	$(BIN)/softnce study density --preset paper --out $(OUT)
-	$(BIN)/softnce study information --preset paper --out $(OUT)
-	$(BIN)/softnce study digits --preset paper --out $(OUT)
-	$(BIN)/softnce report $(OUT)
+reproduce: .venv/experiments
+	$(BIN)/python -m experiments run density --preset paper --out $(OUT)
+	$(BIN)/python -m experiments run information --preset paper --out $(OUT)
+	$(BIN)/python -m experiments run digits --preset paper --out $(OUT)
+	$(BIN)/python -m experiments report $(OUT)
 
 test: .venv/installed lint
 	$(TESTS)
@@ -29,18 +29,18 @@ lint: .venv/installed
 	$(BIN)/mypy
 
 docs: .venv/installed
-	$(BIN)/mkdocs build --strict --quiet --site-dir site
+	$(BIN)/mkdocs build --strict --site-dir site
 
 # Compiling every module of torch, SciPy and others takes longer than unpacking them: Python compiles what it imports.
-.venv/lab: pyproject.toml constraints.txt
+.venv/experiments: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[lab]"
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[experiments]"
 	touch $@
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[vision,text,graph,faiss,cluster,export,tune,docs,dev]"
-	touch .venv/lab $@
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[lab,vision,text,graph,faiss,cluster,export,tune,docs,dev]"
+	touch .venv/experiments $@
 
 clean:
 	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache

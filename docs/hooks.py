@@ -12,9 +12,15 @@ import griffe
 LONG = 30  # characters of a cell that is tall and narrow on a phone, if there are two more
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Links to files outside ``docs`` (examples, sources) work in the repository; on the site they are plain text."""
-    return re.sub(r"\[([^\]]+)\]\(\.\./(?!\.)[^)]*\)", r"\1", markdown)
+    docs = Path(config["docs_dir"]).resolve()
+    here = (docs / page.file.src_uri).parent
+
+    def plain(link: re.Match[str]) -> str:
+        return link[0] if (here / link[2]).resolve().is_relative_to(docs) else link[1]
+
+    return re.sub(r"\[([^\]]+)\]\((\.\./[^)#]*)[^)]*\)", plain, markdown)
 
 
 def on_page_content(html: str, config: Any, **_: Any) -> str:

@@ -41,7 +41,8 @@ def declared(*extras: str) -> set[str]:
 
 def test_declared_is_imported() -> None:
     extras = [extra for extra in EXTRAS if extra not in ("dev", "docs", "examples")]
-    assert declared(*extras) - THROUGH_OTHERS | {"torch"} == imported(ROOT / "src")
+    found = imported(ROOT / "src", ROOT / "experiments") - {"experiments"}
+    assert declared(*extras) - THROUGH_OTHERS | {"torch"} == found
 
 
 def test_the_library_needs_torch_alone_and_faiss_or_matplotlib_where_asked_for() -> None:
@@ -51,7 +52,7 @@ def test_the_library_needs_torch_alone_and_faiss_or_matplotlib_where_asked_for()
 
 
 def test_tests_need_nothing_undeclared() -> None:
-    helpers = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"lab"}
+    helpers = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"lab", "experiments"}
     assert imported(ROOT / "tests") - helpers <= declared(*EXTRAS) | {"torch"} | SKIPPED_WITHOUT
     assert declared("dev") - COMMANDS <= imported(ROOT / "tests")
 

@@ -20,10 +20,21 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder
+
+
+def test_a_dead_link_fails_the_command_of_make_docs(tmp_path: Path) -> None:
+    command = re.search(r"\$\(BIN\)/mkdocs (build .*) --site-dir", (ROOT / "Makefile").read_text())[1].split()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "mkdocs.yml").write_text("site_name: two pages\n")
+    for link, code in (("other.md", 0), ("missing.md", 1)):
+        (tmp_path / "docs" / "index.md").write_text(f"[link]({link})\n")
+        (tmp_path / "docs" / "other.md").write_text("# Other\n")
+        done = subprocess.run([sys.executable, "-m", "mkdocs", *command], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
 
 
 class Quiet(SimpleHTTPRequestHandler):

@@ -89,7 +89,7 @@ class Figure:
 
 def curve(
     ax: "Axes",
-    points: Mapping[float, Estimate] | Mapping[float, float],
+    points: Mapping[Any, Any],
     *,
     loss: str | None = None,
     name: str | None = None,
@@ -155,14 +155,14 @@ def _name_curves(ax: "Axes") -> None:
     low, high = ax.get_ylim()
     left, right = ax.get_xlim()
     height = ax.get_window_extent().height
-    ends = []
+    ends: list[list[Any]] = []  # height in pixels, name, colour
     for line in ax.get_lines():
         name = str(line.get_gid() or "").removeprefix("named ")
         if not name or not str(line.get_gid()).startswith("named "):
             continue
         inside = [
             (x, y)
-            for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+            for x, y in zip(_numbers(line.get_xdata()), _numbers(line.get_ydata()), strict=True)
             if low <= y <= high and (left <= x <= right or line.get_transform() != ax.transData)  # a level has any x
         ]
         if inside:
@@ -177,6 +177,10 @@ def _name_curves(ax: "Axes") -> None:
         place = 1, (pixel - excess) / height
         ax.annotate(name, place, (4, 0), xycoords="axes fraction", textcoords="offset points", color=colour,
                     fontsize=8.5, va="center", annotation_clip=False)  # fmt: skip
+
+
+def _numbers(data: Any) -> list[float]:
+    return [float(value) for value in data]
 
 
 @contextmanager

@@ -130,8 +130,8 @@ def write_page(directory: Path) -> tuple[Path, list[str]]:
         if page.is_file():
             parts.append(filled(page.read_text(encoding="utf-8"), shown.get).replace("\n# ", "\n## "))
         else:
-            own = [table for table in found.tables.values() if table.name.startswith(name)]
-            parts += [f"## {name}\n", *(f"**{table.title}**\n\n{table.markdown()}" for table in own)]
+            own = [table.markdown() for table in found.tables.values() if table.name.startswith(name)]
+            parts += [f"## {name}\n", *own]
     text = "\n".join(parts).replace("](../figures/", "](figures/")
     body = markdown.markdown(text, extensions=["tables", "fenced_code", "attr_list"])
     path = directory / "index.html"

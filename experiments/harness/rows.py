@@ -20,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock
 
-FIELDS = {"id": str, "study": str, "version": int, "config": dict, "result": dict, "seconds": (int, float),
+FIELDS: dict[str, Any] = {"id": str, "study": str, "version": int, "config": dict, "result": dict, "seconds": (int, float),
           "time": str, "versions": dict}  # fmt: skip
 FEW = 10
 """Rows below which nothing can be said to be odd."""

@@ -4,6 +4,7 @@ A run that diverges, raises or is killed does not stop the others; it is named a
 one folder: a lock per list of runs divides them.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -271,7 +272,7 @@ def _on_ray(perform: Callable[[Job], Outcome], jobs: Iterable[Job], address: str
     started = not ray.is_initialized()
     if started:
         try:
-            ray.init(address or None, log_to_driver=False, logging_level="warning")
+            ray.init(address or None, log_to_driver=False, logging_level=logging.WARNING)
         except (ConnectionError, ValueError):
             raise ValueError(f"address: no Ray cluster at {address!r}; `ray start --head` starts one") from None
     remote: Any = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1, retry_exceptions=False)(_on_one_thread)

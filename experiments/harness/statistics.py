@@ -37,8 +37,8 @@ class Estimate:
         return Estimate(self.mean - other, self.low - other, self.high - other, self.count, self.exact)
 
     def __mul__(self, factor: float) -> "Estimate":
-        ends = sorted((self.low * factor, self.high * factor))
-        return Estimate(self.mean * factor, *ends, self.count, self.exact)
+        low, high = sorted((self.low * factor, self.high * factor))
+        return Estimate(self.mean * factor, low, high, self.count, self.exact)
 
     def spread(self, digits: int, *, sign: bool = False) -> str:
         """As in a table: 62.1 ± 0.3; the mean alone for one value. ``sign`` writes + before a positive mean."""
