@@ -20,8 +20,10 @@ from typing import Any
 
 from filelock import FileLock
 
-FIELDS: dict[str, Any] = {"id": str, "study": str, "version": int, "config": dict, "result": dict, "seconds": (int, float),
-          "time": str, "versions": dict}  # fmt: skip
+FIELDS: dict[str, Any] = {
+    "id": str, "study": str, "version": int, "config": dict, "result": dict, "seconds": (int, float), "time": str,
+    "versions": dict,
+}  # fmt: skip
 FEW = 10
 """Rows below which nothing can be said to be odd."""
 ODD = 0.03
