@@ -1,0 +1,314 @@
+"""Teacher and student: which losses learn from a teacher's outputs, and how many of its classes do they need?
+
+The teacher is an ensemble of three-layer heads, trained by NLL on all features of the whole training part. The student
+is a linear head on some of the features and a tenth of the samples. It learns from labels, or from the teacher's k most
+probable classes; the mass of the others goes to the k ("renormalise"), over all classes ("spread"), or over all classes
+with the same mass in every row ("shared"). Losses on labels take the teacher's first class.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from experiments import training
+from experiments.data import features, stored
+from experiments.data.features import NAMES as DATA
+from experiments.data.features import Part, Source
+from experiments.data.frozen import CACHE
+from experiments.data.images import stratified
+from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, NLL, OURS, TOP1, conditions, scores_table
+from experiments.harness import (
+    SERIES,
+    Experiment,
+    Figure,
+    Row,
+    Table,
+    curve,
+    label,
+    later,
+    level,
+    option,
+    run_id,
+    to_mapping,
+)
+from experiments.harness.claims import MARGIN, Claim, Finding, needed, verdict
+from experiments.harness.search import Setting, at_best_rate, trials, tuned
+from experiments.harness.statistics import largest, percent
+from experiments.losses import Loss, loss_with_noise
+from experiments.models.heads import Head, build_head
+from experiments.training import BestEpoch, Probe, fit
+from softnce import SoftTargets, noise
+from softnce.teacher import TeacherOutputs
+
+HARD, SOFT = ("nll", "info-nce"), (CE, DRAWN, OURS, "averaged")
+SMOOTHING = 0.1
+NAMED = NAMES | {"averaged": "mean of 2 draws"}
+Lesson = tuple[int | None, str, float]
+"""k (None: labels, 0: all classes), remainder and temperature."""
+LABELS: Lesson = (None, "renormalise", 1.0)
+ALL: Lesson = (0, "spread", 1.0)
+
+
+@dataclass(frozen=True)
+class Options:
+    seeds: int = option(3, "seeds of the student; there is one teacher", least=1)
+    compared_seeds: int = option(12, "those of expected InfoNCE and soft target cross-entropy, whole outputs", least=1)
+    data: Source = option("cifar100", "data set")
+    teacher_hidden: int = option(512, "width of the teacher's hidden layers", least=1)
+    teacher_epochs: int = option(3, "passes of the teacher over the training part", least=1)
+    teacher_batch: int = option(256, "rows in a batch of the teacher", least=1)
+    members: int = option(3, "heads in the teacher's ensemble", least=1)
+    features: int = option(320, "features the student sees", least=1)
+    batch: int = option(128, "rows in a batch of the student, which are also the candidates", least=1)
+    k: tuple[int, ...] = option((1, 2, 5, 0), "likeliest classes the student sees; 0 for all", least=0, fewest=1)
+    temperatures: tuple[float, ...] = option((1.0, 2.0), "of the teacher", above=0, fewest=1)
+    rates: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "rates tried for each setting", above=0, fewest=1)
+
+
+PRESETS = {
+    "quick": Options(3, 3, "digits", 64, 8, 64, 2, 24, batch=32, k=(1, 2, 0), temperatures=(1.0,), rates=(3e-2,)),
+    "paper": Options(),
+}
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """An ensemble of three-layer heads trained by NLL."""
+
+    data: Source
+    members: int = 3
+    hidden: int = 512
+    batch: int = 256
+    epochs: int = 3
+    lr: float = 1e-3
+
+
+@dataclass(frozen=True)
+class Student:
+    """A linear head; ``k``, ``remainder`` and ``temperature`` say what it learns, ``n`` is of averaged draws."""
+
+    teacher: Teacher
+    method: str
+    k: int | None
+    remainder: Literal["renormalise", "spread", "shared"] = "renormalise"
+    temperature: float = 1.0
+    smoothing: float = 0.0
+    n: int = 0
+    features: int = 320
+    share: float = 0.1
+    batch: int = 128
+    epochs: int = 15
+    lr: float = 3e-3
+    seed: int = 0
+    noise_count: float | None = later(None, "m of expected InfoNCE; None: as many as classes")
+
+
+Run = Teacher | Student
+
+
+def teacher(options: Options) -> Teacher:
+    o = options
+    return Teacher(o.data, o.members, o.teacher_hidden, o.teacher_batch, o.teacher_epochs)
+
+
+def settings(options: Options) -> list[Student]:
+    plain = Student(teacher(options), "nll", None, features=options.features, batch=options.batch)
+    first, *hotter = options.temperatures
+    found = [replace(plain, method=method, k=k) for k in (None, 1) for method in HARD]
+    for method in SOFT:
+        soft = replace(plain, method=method, n=2 if method == "averaged" else 0)
+        found.append(replace(soft, smoothing=SMOOTHING))
+        found += [replace(soft, k=k, remainder="spread", temperature=t) for t in (first, *hotter) for k in options.k]
+        found += [replace(soft, k=k, temperature=first) for k in options.k if k]  # of all classes nothing remains
+    for t in hotter:  # a control: as soft as the first class spread, but all rows alike
+        found += [replace(plain, method=method, k=1, remainder="shared", temperature=t) for method in (CE, OURS)]
+    whole = [replace(run, method=EXPECTED) for run in found if run.method == CE and run.k in (None, 0)]
+    return [*found, *whole, *(replace(run, noise_count=0.0) for run in whole)]
+
+
+def runs(options: Options) -> list[Run]:
+    return [teacher(options), *trials(settings(options), options.rates)]
+
+
+def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
+    pupils = [row for row in rows if "method" in row.config]
+    whole = [x for x in settings(options) if x.method in (CE, EXPECTED) and x.k == 0 and x.noise_count is None]
+    return [
+        *tuned(settings(options), pupils, options.rates, options.seeds),
+        *tuned(whole, pupils, options.rates, options.compared_seeds),
+    ]
+
+
+def prepare(todo: Sequence[Run]) -> None:
+    """Trains the teachers once, before students do it in every process."""
+    for one in {run if isinstance(run, Teacher) else run.teacher for run in todo}:
+        taught(one)
+
+
+def perform(run: Run) -> dict[str, Any]:
+    return taught(run)["scores"] if isinstance(run, Teacher) else learn(run)
+
+
+@cache
+def taught(teacher: Teacher) -> dict[str, Any]:
+    """The teacher's ``scores``, and its ``logits`` (N, K) of the training part; from a file if there is one."""
+    data = features.load(teacher.data)
+    key = run_id("teacher", 1, to_mapping(teacher) | {"features": data.train.x.double().sum().item()})
+    path = CACHE.expanduser() / f"teacher-{key}.pt"
+    if path.is_file():
+        return stored.load(path)
+    found = teach(teacher)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    torch.save(found, partial)
+    partial.replace(path)
+    return found
+
+
+def teach(teacher: Teacher) -> dict[str, Any]:
+    """Trains the ensemble; logits are the logarithms of its members' mean probabilities."""
+    data = features.load(teacher.data)
+    means = [torch.zeros(len(part), data.num_classes) for part in (data.train, data.test)]
+    for seed in range(teacher.members):
+        head = Head(hidden=teacher.hidden)
+        member = Probe(teacher.data, Loss("nll"), training.HARD, head, teacher.batch, teacher.lr, teacher.epochs, seed)
+        watch = training.trained(member, data)
+        watch.head.load_state_dict(watch.weights)
+        for mean, part in zip(means, (data.train, data.test), strict=True):
+            mean += watch.logits(part.x).softmax(1) / teacher.members
+    train, test = (mean.clamp(min=1e-12).log() for mean in means)
+    scores = {"train": training.scores(train, data.train.y), "test": training.scores(test, data.test.y),
+              "confidence": train.exp().amax(1).mean().item()}  # fmt: skip
+    return {"scores": scores, "logits": train}
+
+
+def learn(student: Student) -> dict[str, Any]:
+    """Trains the student; measurements of its best held-out epoch."""
+    whole = features.load(student.teacher.data)
+    columns = torch.randperm(whole.dim, generator=torch.Generator().manual_seed(0))[: student.features].sort().values
+    rows = stratified(whole.train.y, student.share)[1]
+    parts = [Part(part.x[:, columns], part.y) for part in (whole.train[rows], whole.held_out, whole.test)]
+    data = replace(whole, train=parts[0], held_out=parts[1], test=parts[2])
+    if student.k is None:
+        soft = SoftTargets.from_labels(data.train.y, data.num_classes, student.smoothing)
+    else:
+        soft = lesson(taught(student.teacher)["logits"], student)[rows]
+    if student.method in HARD and not soft.is_hard:
+        soft = SoftTargets.from_labels(soft.dense().argmax(1), data.num_classes)
+    eta = noise.from_counts(soft.class_mass(), floor=1)
+    loss = loss_with_noise(student.method, eta, student.n, student.noise_count)
+    head = build_head(Head("linear"), data.dim, data.num_classes, student.seed)
+    watch = BestEpoch(head, data.held_out)
+    fit(
+        head, loss, data.train.x, soft,
+        batch=student.batch, lr=student.lr, epochs=student.epochs, seed=student.seed, after=watch,
+    )  # fmt: skip
+    found = watch.measurements(data)
+    del found["reliability"]
+    return found
+
+
+def lesson(logits: Tensor, student: Student) -> SoftTargets:
+    """The targets of the whole training part."""
+    outputs = TeacherOutputs.from_logits(logits, logits.shape[1], student.temperature)
+    k = student.k or outputs.num_classes
+    if student.remainder != "shared":
+        return outputs.targets(student.remainder, k)
+    rest = 1 - outputs.probability[:, :k].sum(1).mean().item()
+    return outputs.targets("renormalise", k).smooth(min(max(rest, 0.0), 1.0))
+
+
+def students(rows: Sequence[Row]) -> list[Row]:
+    """The largest group of students with one teacher; images before digits."""
+    every = [row for row in rows if "method" in row.config]
+    images = [row for row in every if row.config["teacher"]["data"] != "digits"]
+    return largest(images or every, "teacher", "features", "share", "batch", "epochs")
+
+
+def find(rows: Sequence[Row]) -> dict[tuple[str, Lesson], Setting]:
+    """The settings by method and lesson."""
+    found = at_best_rate(students(rows)).values()
+    return {(method(s.config), (s.config["k"], s.config["remainder"], s.config["temperature"])): s for s in found}
+
+
+def method(config: dict[str, Any]) -> str:
+    return ALONE if config.get("noise_count") == 0 else str(config["method"])
+
+
+CLAIMS = (
+    Claim("distillation", "A student learns more from a teacher with soft target InfoNCE than from labels with NLL.",
+          "Conclusions and limitations", "distillation is left to future work"),
+    Claim("expected-teacher", "Expected InfoNCE learns from a teacher's whole output as well as soft target "
+          "cross-entropy (within 0.5 points).", "Conclusions and limitations", "not considered"),
+)  # fmt: skip
+
+
+def findings(rows: Sequence[Row]) -> dict[str, Finding]:
+    group, found = students(rows), find(rows)
+    if ("nll", LABELS) not in found or (OURS, ALL) not in found or group[0].config["teacher"]["data"] == "digits":
+        return {}
+    data, plain = f"{DATA[group[0].config['teacher']['data']]} features", found["nll", LABELS]
+    lessons = [s for (name, taught_by), s in found.items() if name == OURS and taught_by != LABELS]
+    best = max(lessons, key=lambda setting: setting.mean(percent("top1", "held_out")).mean)
+    gain = best.minus(plain, TOP1)
+    where = conditions(data, group, best, plain)
+    answers = {"distillation": Finding(f"{gain.signed()} points", where, verdict(gain, above=0, new=True))}
+    if {(EXPECTED, ALL), (CE, ALL)} <= found.keys():
+        gap = found[EXPECTED, ALL].minus(found[CE, ALL], TOP1)
+        answers["expected-teacher"] = Finding(
+            f"{gap.signed()} points{needed(gap, above=-MARGIN, below=MARGIN)}",
+            conditions(data, group, found[EXPECTED, ALL], found[CE, ALL]),
+            verdict(gap, above=-MARGIN, below=MARGIN, new=True),
+        )
+    return answers
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    found, order, body = find(rows), [*HARD, *SOFT, EXPECTED, ALONE], []
+    columns = {"top-1 (%)": (TOP1, 2), "ECE (%)": (ECE, 1), "NLL (nats)": (NLL, 3)}
+    names = {}
+    for (name, (k, remainder, t)), setting in sorted(found.items(), key=lambda x: (order.index(x[0][0]), str(x[0]))):
+        names[NAMED[name], "labels" if k is None else f"{k or 'all'}, {remainder}, {t:g}"] = setting
+
+    def gap(ours: tuple[str, Lesson], theirs: tuple[str, Lesson]) -> str:
+        return found[ours].minus(found[theirs], TOP1).spread(2) if {ours, theirs} <= found.keys() else "–"
+
+    for name in order:
+        over_ce = [gap((name, lesson), (CE, lesson)) for lesson in (LABELS, ALL, (0, "spread", 2.0))]
+        body.append([NAMED[name], gap((name, ALL), ("nll", LABELS)), *(over_ce if name != CE else "–––")])
+    header = ("points of top-1", "whole output, over NLL on labels", "labels, minus soft target cross-entropy",
+              "whole output, minus it", "temperature 2, minus it")  # fmt: skip
+    return [Table("distillation-gaps", header, body),
+            scores_table("distillation", ["loss", "k, remainder, temperature"], names, columns)]  # fmt: skip
+
+
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    found = find(rows)
+    kinds = sorted({(r, t) for _, (k, r, t) in found if k is not None and (k > 1 or r == "spread")})
+
+    def draw(axes) -> None:
+        for ax, (remainder, temperature) in zip(axes, kinds, strict=True):
+            for name in (*SOFT, EXPECTED):
+                taught_by = {key[1]: s for key, s in found.items() if key[0] == name and key[1][2] == temperature}
+                shown = {k: s for (k, r, _), s in taught_by.items() if k == 0 or (k and r == remainder)}
+                points = {k or 100: shown[k].mean(TOP1) for k in sorted(shown, key=lambda k: k or 100)}
+                look = {"name": NAMED[name], "colour": SERIES[4]} if name == "averaged" else {"loss": name}
+                curve(ax, points, **look)
+            if ("nll", LABELS) in found:
+                level(ax, found["nll", LABELS].mean(TOP1).mean, "labels, NLL")
+            title = f"{remainder}, temperature {temperature:g}"
+            label(ax, "teacher's classes that are kept", "top-1 (%)", title=title, log="x")
+
+    return [Figure("distillation", draw, panels=len(kinds))] if kinds else []
+
+
+EXPERIMENT = Experiment(
+    name="distillation", question="Which losses learn from a teacher, and how many of its classes do they need?",
+    minutes=22, presets=PRESETS, runs=runs, follow_up=follow_up, prepare=prepare, perform=perform, claims=CLAIMS,
+    findings=findings, tables=tables, figures=figures,
+)  # fmt: skip

@@ -1,0 +1,225 @@
+"""People disagree: which losses learn from their votes, and how many votes are needed?
+
+CIFAR-10H holds about 51 people's votes on each of CIFAR-10's test images. A head on fixed features is trained on half
+of the images with 1, 3, 10 or all votes of each, and tested on unseen images against the distribution of all votes.
+NLL sees the majority label, the soft losses the shares of the votes; averaged draws are means of n labels drawn from
+them. η are the targets' own frequencies. The quick preset simulates votes on digits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.data import votes
+from experiments.data.votes import Source
+from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, OURS, TOP1, scores_table
+from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, later, option
+from experiments.harness.claims import MARGIN, Claim, Finding, verdict
+from experiments.harness.search import Setting, at_best_rate, trials, tuned
+from experiments.harness.statistics import largest, nats
+from experiments.losses import TITLES, loss_with_noise
+from experiments.models.heads import Head, build_head
+from experiments.training import fit
+from softnce import SoftTargets, calibration, noise
+
+KL, SCALED, DISPUTED = nats("kl"), nats("kl", "scaled"), nats("kl_disputed")
+KL_MARGIN = 0.003
+"""Nats of KL to the votes within which two losses count as equivalent."""
+PLAIN = ("nll", CE, DRAWN, OURS)
+VOTERS = 51
+"""Votes per image, on average, where all are used."""
+
+
+@dataclass(frozen=True)
+class Options:
+    seeds: int = option(5, "number of seeds", least=1)
+    data: Source = option("cifar10h", "cifar10h, or simulated votes on digits")
+    votes: tuple[int, ...] = option((1, 3, 10, 0), "votes per image; 0 for all", least=0, fewest=1)
+    draws: tuple[int, ...] = option((2, 4), "n of averaged draws", least=1)
+    epochs: int = option(15, "passes over the training part", least=1)
+    batch: int = option(256, "rows in a batch, which are also the candidates", least=2)
+    hidden: int = option(128, "width of the head's hidden layers", least=1)
+    rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "rates tried for each setting", above=0, fewest=1)
+
+
+PRESETS = {
+    "quick": Options(3, "simulated", (1, 3, 0), (2,), epochs=8, batch=64, hidden=64, rates=(3e-3,)),
+    "paper": Options(),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training; ``averaged`` is soft target InfoNCE with means of ``n`` drawn labels, ``votes`` 0 is all."""
+
+    data: Source
+    method: str
+    n: int
+    votes: int
+    hidden: int
+    batch: int
+    epochs: int
+    lr: float = 1e-3
+    seed: int = 0
+    noise_count: float | None = later(None, "m of expected InfoNCE; None: as many as classes")
+
+
+def settings(options: Options) -> list[Run]:
+    methods = [*((name, 0) for name in PLAIN), *(("averaged", n) for n in options.draws), (EXPECTED, 0)]
+    found = [
+        Run(options.data, method, n, number, options.hidden, options.batch, options.epochs)
+        for number in options.votes
+        for method, n in methods
+    ]
+    return [*found, *(replace(run, noise_count=0.0) for run in found if run.method == EXPECTED)]
+
+
+def likelihood(row: Row) -> float:
+    """Score that chooses the rate: of held-out votes; a run that diverged comes last."""
+    value = row.result["held_out"]["cross_entropy"]
+    return float("-inf") if value is None else -value
+
+
+def runs(options: Options) -> list[Run]:
+    return trials(settings(options), options.rates)
+
+
+def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
+    return tuned(settings(options), rows, options.rates, options.seeds, likelihood)
+
+
+def prepare(todo: Sequence[Run]) -> None:
+    for source in {run.data for run in todo}:
+        votes.load(source)
+
+
+def perform(run: Run) -> dict[str, Any]:
+    """Trains on drawn votes; scores of the last epoch. Held-out images have as many votes, test images all."""
+    parts = votes.load(run.data)
+    generator = torch.Generator().manual_seed(run.seed)
+    asked, known = (
+        votes.draw(part.votes, run.votes, generator) if run.votes else part.votes
+        for part in (parts.train, parts.held_out)
+    )
+    soft = SoftTargets.from_votes(asked, asked.shape[1])
+    loss = loss_with_noise(run.method, noise.from_counts(soft.class_mass(), floor=1), run.n, run.noise_count)
+    if run.method == "nll":
+        soft = SoftTargets.from_labels(votes.majority(asked, generator), soft.num_classes)
+    head = build_head(Head(hidden=run.hidden), parts.train.x.shape[1], soft.num_classes, run.seed)
+    fit(head, loss, parts.train.x, soft, batch=run.batch, lr=run.lr, epochs=run.epochs, seed=run.seed)
+    with torch.no_grad():
+        held, test = head(parts.held_out.x), head(parts.test.x)
+    temperature = calibration.fit_temperature(held, shares(known))
+    return {
+        "held_out": agreement(held, parts.held_out.y, known),
+        "test": agreement(test, parts.test.y, parts.test.votes),
+        "temperature": temperature,
+        "scaled": agreement(test / temperature, parts.test.y, parts.test.votes),
+    }
+
+
+def agreement(logits: Tensor, labels: Tensor, counts: Tensor) -> dict[str, float]:
+    """Agreement of softmax(logits) (N, K) with labels (N,) and with the shares p of votes (N, K), means over images.
+
+    ``cross_entropy`` is −Σ p log q and ``kl`` that minus the entropy of p, in nats; ``kl_disputed`` is over the tenth
+    of the images people disagree most about; ``ece`` is the predicted class's calibration error by the votes.
+    """
+    p = shares(counts)
+    entropy = -torch.special.xlogy(p, p).sum(1)
+    divergence = -(p * logits.double().log_softmax(1)).sum(1) - entropy
+    disputed = entropy.topk(max(1, len(entropy) // 10)).indices
+    return {
+        "top1": (logits.argmax(1) == labels).double().mean().item(),
+        "cross_entropy": (divergence + entropy).mean().item(),
+        "kl": divergence.mean().item(),
+        "kl_disputed": divergence[disputed].mean().item(),
+        "ece": calibration.expected_calibration_error(logits.softmax(1), p).item(),
+    }
+
+
+def shares(counts: Tensor) -> Tensor:
+    return counts.double() / counts.sum(1, keepdim=True)
+
+
+def way(config: dict[str, Any]) -> str:
+    """The method, with n of averaged draws and m where it is not the default."""
+    if config["method"] == "averaged":
+        return f"mean of {config['n']} draws"
+    return ALONE if config.get("noise_count") == 0 else str(config["method"])
+
+
+def find(rows: Sequence[Row]) -> dict[tuple[str, int], Setting]:
+    """The largest group of runs by method and votes, few votes first; people's votes before simulated ones."""
+    people = [row for row in rows if row.config["data"] == "cifar10h"]
+    group = largest(people or rows, "data", "hidden", "batch", "epochs")
+    found = {(way(s.config), s.config["votes"]): s for s in at_best_rate(group, (), likelihood).values()}
+    order = [*PLAIN, EXPECTED, ALONE, *sorted({way for way, _ in found})]
+    return dict(sorted(found.items(), key=lambda item: (item[0][1] or VOTERS, order.index(item[0][0]))))
+
+
+CLAIMS = (
+    Claim("human-labels", "Where people disagree, the three soft losses are nearer to their votes than NLL on the "
+          "majority label.", "Introduction", "the motivation, not tested"),
+    Claim("expected-votes", "Expected InfoNCE learns from people's votes as well as soft target cross-entropy (within "
+          "0.003 nats of KL and 0.5 points).", "Introduction", "not considered"),
+)  # fmt: skip
+
+
+def findings(rows: Sequence[Row]) -> dict[str, Finding]:
+    found = find(rows)
+    if not all((method, 0) in found for method in PLAIN) or found["nll", 0].config["data"] != "cifar10h":
+        return {}
+    config = found["nll", 0].config
+    on = f"CIFAR-10H, all votes, {config['epochs']} epochs, batch {config['batch']}, {len(found['nll', 0])} seeds"
+    gains = [found[method, 0].minus(found["nll", 0], KL) for method in PLAIN[1:]]
+    ours = "; ".join(gain.signed(3) for gain in gains)
+    answers = {"human-labels": Finding(f"KL {ours} nats", on, verdict(*gains, below=0, new=True))}
+    if (EXPECTED, 0) in found:
+        kl, top1 = (found[EXPECTED, 0].minus(found[CE, 0], value) for value in (KL, TOP1))
+        within = verdict(kl * (1 / KL_MARGIN), top1 * (1 / MARGIN), above=-1, below=1, new=True)
+        answers["expected-votes"] = Finding(f"KL {kl.signed(4)} nats, top-1 {top1.signed()} points", on, within)
+    return answers
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    found = find(rows)
+    numbers = list(dict.fromkeys(number for _, number in found))
+    columns = {"top-1 (%)": (TOP1, 2), "KL (nats)": (KL, 4), "KL, scaled": (SCALED, 4),
+               "KL, most disputed tenth": (DISPUTED, 3), "ECE by votes (%)": (ECE, 2)}  # fmt: skip
+    names = {(method, str(number or "all")): setting for (method, number), setting in found.items()}
+    body = []
+    for method in dict.fromkeys(method for method, _ in found):
+        both = [{(method, number), (CE, number)} <= found.keys() for number in numbers]
+        gaps = [found[method, number].minus(found[CE, number], KL).spread(4) if here else "–"
+                for number, here in zip(numbers, both, strict=True)]  # fmt: skip
+        if method != CE:
+            body.append([NAMES.get(method, method), *gaps])
+    header = ("KL minus soft target cross-entropy's (nats)", *(f"{number or 'all'} votes" for number in numbers))
+    return [Table("human-labels-gaps", header, body), scores_table("human-labels", ["loss", "votes"], names, columns)]
+
+
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    found = find(rows)
+    panels = {"KL to the votes (nats)": KL, "KL after temperature scaling (nats)": SCALED,
+              "KL, most disputed tenth (nats)": DISPUTED, "top-1 (%)": TOP1}  # fmt: skip
+
+    def draw(axes) -> None:
+        methods = [method for method in dict.fromkeys(method for method, _ in found) if method != ALONE]
+        for ax, (unit, value) in zip(axes, panels.items(), strict=True):
+            for place, method in enumerate(methods):
+                points = {number or VOTERS: s.mean(value) for (other, number), s in found.items() if other == method}
+                look = {"loss": method} if method in TITLES else {"name": method, "colour": SERIES[place % len(SERIES)]}
+                curve(ax, points, **look)
+            label(ax, "votes per image in training", unit, log="x")
+
+    return [Figure("human-labels", draw, panels=4, columns=2)] if found else []
+
+
+EXPERIMENT = Experiment(
+    name="human-labels", question="Which losses learn from people's votes?", minutes=11, presets=PRESETS, runs=runs,
+    follow_up=follow_up, prepare=prepare, perform=perform, claims=CLAIMS, findings=findings, tables=tables,
+    figures=figures,
+)  # fmt: skip

@@ -1,0 +1,399 @@
+"""The experiments on features: committed rows, findings on made-up rows, one small training each."""
+
+import json
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments import accuracy, calibration, distillation, head, human_labels, long_tail, noise_samples, smoothing
+from experiments.data import features
+from experiments.harness import Row, mean, percent, to_mapping
+from experiments.harness.experiment import load
+from experiments.harness.rows import run_id
+from experiments.harness.runs import missing
+from experiments.losses import Loss, build_loss
+from experiments.training import SMOOTH, fit
+from softnce import NLL, InfoNCE, SoftTargets, noise
+
+NAMES = ("accuracy", "calibration", "distillation", "head", "human-labels", "long-tail", "noise-samples", "noisy-steps",
+         "smoothing")  # fmt: skip
+PAPER = Path(__file__).parents[2] / "results" / "paper"
+BEFORE = {claim["key"]: claim for claim in json.loads(Path(__file__).with_name("claims_before.json").read_text())}
+CHANGED = {  # claim: verdict, and whether its figures are new; docs/results/changes.md says why
+    "accuracy-rates": ("undecided", True),
+    "calibration-expected": ("undecided", True),
+    "calibration-reversed": ("not reproduced", True),
+    "head-expected": ("undecided", False),
+    "smoothing-expected": ("undecided", True),
+    "noise-correction": ("beyond", False),
+    "accuracy-worst": ("reproduced", True),
+    "accuracy-top-5": ("not reproduced", True),
+}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def committed(request):
+    experiment = load(request.param)
+    return experiment, experiment.results(PAPER)
+
+
+def test_every_committed_row_is_read_and_every_run_of_the_paper_preset_is_among_them(committed):
+    experiment, results = committed
+    rows = results.rows()
+    assert results.problems == []  # an id that is not that of its configuration would be one
+    assert len(rows) == len((PAPER / f"{experiment.name}.jsonl").read_text().splitlines())
+    options = experiment.presets["paper"]
+    wanted = [*experiment.runs(options), *(experiment.follow_up(options, rows) if experiment.follow_up else ())]
+    assert missing(results, wanted) == []
+    unused = {row.id for row in rows} - {results.id_of(to_mapping(run)) for run in wanted}
+    assert len(unused) == (20 if experiment.name == "noise-samples" else 0)  # the first test, shown beside the second
+
+
+def test_verdicts_and_figures_are_those_of_before_except_the_changes_that_are_listed(committed):
+    experiment, results = committed
+    found = experiment.findings(results.rows())
+    assert {claim.key for claim in experiment.claims} == found.keys()
+    for key, finding in found.items():
+        before = BEFORE.get(key)
+        wanted, new = CHANGED.get(key, (before and before["verdict"], False))
+        if before is not None:
+            assert finding.verdict == wanted, key
+            estimates = re.findall(r"[+−][\d.]+ \[[^]]+\]", finding.ours)
+            assert new or all(text in before["ours"] for text in estimates), key
+
+
+def test_tables_and_figures_are_made_from_committed_rows(committed, tmp_path):
+    experiment, results = committed
+    rows = results.rows()
+    for table in experiment.tables(rows):
+        assert table.name.startswith(experiment.name)
+        assert "nan" not in table.markdown()
+    for figure in experiment.figures(rows):
+        figure.save(tmp_path)
+        assert (tmp_path / f"{figure.name}-dark.svg").is_file()
+
+
+def made_up(module, options, result):
+    """The rows of an experiment whose runs give ``result(run)``, follow-ups included."""
+    experiment, rows = module.EXPERIMENT, []
+    wanted = list(experiment.runs(options))
+    while todo := [run for run in dict.fromkeys(wanted) if id_of(experiment, run) not in {row.id for row in rows}]:
+        rows += [Row(id_of(experiment, run), to_mapping(run), result(run)) for run in todo]
+        wanted = list(experiment.follow_up(options, rows)) if experiment.follow_up else []
+    return rows
+
+
+def id_of(experiment, run):
+    return run_id(experiment.name, experiment.version, to_mapping(run))
+
+
+def scores(top1, held_out=0.5, **more):
+    """A result with the same scores before and after scaling."""
+    test = {"top1": top1 / 100, "top5": 0.9, "ece": 0.1, "nll": 1.0} | more
+    return {"held_out": {"top1": held_out, "nll": 1.0}, "test": test, "scaled": test, "temperature": 1.0}
+
+
+def noisy(run, spread):
+    return random.Random(repr(run)).uniform(-spread, spread)
+
+
+ACCURACY = accuracy.Options(6, 6, 6, image_epochs=0, rates=(3e-4, 1e-3, 3e-3))
+TOP1 = {"nll": 68, "info-nce": 68, "soft-ce": 67, "soft-dist-info-nce": 65, "soft-target-info-nce": 67.1,
+        "expected-info-nce": 67}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spread", "worst", "rates"), [(0.01, "reproduced", "reproduced"), (6.0, "undecided", "undecided")]
+)
+def test_worst_top_5_and_rates_are_decided_by_intervals_over_seeds(spread, worst, rates):
+    def result(run):
+        top1 = TOP1[run.loss.name] + noisy(run, spread)
+        held_out = (0.6 if run.lr == 1e-3 else 0.58) + noisy(run, spread / 100)
+        return scores(top1, held_out, top5=top1 / 100)
+
+    found = accuracy.findings(made_up(accuracy, ACCURACY, result))
+    assert found["accuracy-worst"].verdict == worst
+    assert found["accuracy-rates"].verdict == rates
+    assert found["accuracy-top-5"].verdict == ("not reproduced" if spread < 1 else "undecided")
+    assert "epochs 3, batch 256, rates 0.0003 to 0.003" in found["accuracy-rates"].on
+
+
+def test_a_rate_that_one_seed_chose_decides_nothing():
+    rows = made_up(accuracy, replace(ACCURACY, rate_seeds=1), lambda run: scores(TOP1[run.loss.name], run.lr == 1e-3))
+    assert accuracy.findings(rows)["accuracy-rates"].verdict == "undecided"
+
+
+def test_a_claim_fails_where_it_fails_for_one_model():
+    def result(run):
+        behind = run.loss.name == "soft-target-info-nce" and isinstance(run, accuracy.EndToEnd)
+        return scores(TOP1[run.loss.name] - 5 * behind + noisy(run, 0.01), run.lr == 1e-3)
+
+    rows = made_up(accuracy, replace(ACCURACY, image_epochs=4, image_rates=(1e-3,)), result)  # one rate: nothing beside
+    found = accuracy.findings(rows)
+    assert found["accuracy-soft-ce"].verdict == "not reproduced"
+    assert found["accuracy-soft-ce"].on.count(";") == 1
+    assert found["accuracy-nll"].verdict == "not reproduced"
+
+
+@pytest.mark.parametrize(
+    ("gains", "lead", "spread", "gain", "linear"),
+    [
+        ((0.4, 0.9), -0.3, 0.01, "reproduced", "reproduced"),
+        ((0.4, 0.1), 0.3, 0.01, "not reproduced", "not reproduced"),
+        ((0.4, 0.9), -0.3, 3.0, "undecided", "undecided"),
+    ],
+)
+def test_gains_of_a_head_are_paired_and_at_the_chosen_rate(gains, lead, spread, gain, linear):
+    of_loss = dict(zip(("soft-ce", "soft-target-info-nce"), gains, strict=True))
+
+    def result(run):
+        top1 = 60 + 0.1 * run.seed + (run.head.kind == "mlp") * of_loss.get(run.loss.name, 0.5) + noisy(run, spread)
+        return scores(top1 + lead * (run.loss.name == "soft-target-info-nce"), run.lr == 3e-3)
+
+    rows = made_up(head, head.Options(6, 6, 6, ("cifar100",), (3,), rates=(1e-3, 3e-3)), result)
+    found = head.findings(rows)
+    assert (found["head-gain"].verdict, found["head-linear"].verdict) == (gain, linear)
+    (part,) = head.parts(rows)
+    assert {setting.lr for setting in part.settings.values()} == {3e-3}
+    if spread < 1:
+        assert part.gain("nll").mean == pytest.approx(0.5, abs=0.05)
+        assert part.extra().mean == pytest.approx(gains[1] - gains[0], abs=0.05)
+
+
+def test_tiny_imagenet_says_how_few_updates_it_had():
+    rows = made_up(
+        head, head.Options(2, 2, 2, ("tiny-imagenet",), (5,), rates=(1e-3,)), lambda run: scores(60 + run.seed)
+    )
+    assert "140 updates" in head.findings(rows)["head-linear"].on
+
+
+def test_where_one_image_chose_the_rate_the_mean_of_all_seeds_does():
+    options = calibration.Options(6, 3, ("tiny-imagenet",), (15,), rates=(1e-3, 3e-3))
+
+    def result(run):  # seed 0 alone prefers the other rate for soft target InfoNCE, by one image of 800
+        is_lucky = run.seed == 0 and run.lr == 3e-3
+        return scores(
+            47, 0.4788 if is_lucky else 0.4775 if run.lr == 1e-3 else 0.47, ece=0.1 if run.lr == 1e-3 else 0.25
+        )
+
+    rows = made_up(calibration, options, result)
+    cases = {case.augmentation: case for case in calibration.cases(rows)}
+    assert cases["smoothing and MixUp"].losses["soft-target-info-nce"].lr == 1e-3
+    assert len(cases["smoothing and MixUp"].losses["soft-target-info-nce"]) == 6
+    assert cases["smoothing"].losses["soft-target-info-nce"].lr == 3e-3  # seed 0 alone was tried at both
+
+
+def test_smoothing_is_a_temperature():
+    logits, labels = torch.randn(32, 7, generator=torch.Generator().manual_seed(0)), torch.arange(32) % 7
+    assert max(smoothing.identity_error(logits, labels, 0.3).values()) < smoothing.ROUNDING
+    probe = smoothing.settings(smoothing.Options(smoothing=(0.2,)))[1]
+    twin = smoothing.twin(replace(probe, lr=1e-3, seed=4))
+    assert twin.probe.loss.temperature == pytest.approx(1 / 0.8)
+    assert twin.probe.targets.hard
+    assert (twin.seed, twin.probe.lr) == (4, 1e-3)
+
+
+def test_the_steadier_loss_is_decided_by_seed():
+    options = smoothing.Options(4, 2, smoothing=(0.0, 0.1), expected_smoothing=(0.0, 0.1), rates=(1e-3,))
+
+    def result(run):
+        if isinstance(run, smoothing.Twin):
+            return scores(60)
+        slope = {"soft-ce": 10, "soft-target-info-nce": 1}.get(run.loss.name, 9)
+        return scores(60 + slope * run.targets.smoothing + noisy(run, 0.01)) | {
+            "identity": {"value": 1e-15, "gradient": 0}
+        }
+
+    found = smoothing.findings(made_up(smoothing, options, result))
+    assert found["smoothing-sensitivity"].verdict == "reproduced"
+    assert found["smoothing-temperature"].verdict == "beyond"
+    assert found["smoothing-expected"].verdict == "beyond"
+
+
+def test_further_seeds_are_kept_apart_and_the_first_test_is_shown():
+    options = noise_samples.Options(
+        3, 4, 4, batches=(8, 1024), expected_batches=(8,), numbers=(32,), rates=(1e-3, 3e-3), longer_epochs=2,
+        longer_rates=(1e-3,),
+    )  # fmt: skip
+
+    def result(run):
+        is_expected = run.loss.name == "expected-info-nce"
+        better = run.lr == 1e-3 if run.seed else run.lr == 3e-3  # seed 0 prefers the other rate
+        return scores(60 - 0.3 * is_expected + 5 * (run.seed < 1000) + noisy(run, 0.01), 0.6 if better else 0.59)
+
+    rows = made_up(noise_samples, options, result)
+    found = noise_samples.find(rows)
+    assert found.of("expected", 8).lr == 1e-3
+    assert found.of("expected", 8, further=True).mean(percent("top1")).mean == pytest.approx(59.7, abs=0.02)
+    assert found.gap("expected", 8, further=True).count == 4
+    assert noise_samples.findings(rows)["small-batch-expected"].verdict == "beyond"
+    assert noise_samples.find(rows, searched=1).of("batch", 1024).lr == 3e-3
+
+
+PRIOR = torch.tensor([0.6, 0.25, 0.1, 0.05])
+LABELS = torch.repeat_interleave(torch.arange(4), (PRIOR * 4000).long())
+
+
+def learned(loss, smoothing=0.0):
+    """Centred class scores fitted to labels that no feature says anything about: p(y|x) = p(y)."""
+    layer = torch.nn.Linear(1, 4, bias=False)
+    torch.nn.init.zeros_(layer.weight)
+    targets = SoftTargets.from_labels(LABELS, 4, smoothing)
+    fit(layer, loss, torch.ones(4000, 1), targets, batch=100, lr=0.05, epochs=8, seed=0)
+    return layer.weight.detach()[:, 0] - layer.weight.detach().mean()
+
+
+def centred(p):
+    return p.log() - p.log().mean()
+
+
+def test_the_correction_is_the_prior_and_without_it_the_prior_is_gone():
+    for loss, wanted in ((NLL(), PRIOR), (InfoNCE(PRIOR), PRIOR), (InfoNCE(noise.uniform(4)), noise.uniform(4))):
+        assert learned(loss).tolist() == pytest.approx(centred(wanted).tolist(), abs=0.15)
+
+
+def test_labels_drawn_from_smoothed_targets_need_the_smoothed_noise():
+    epsilon = 0.4
+    smoothed = (1 - epsilon) * PRIOR + epsilon / 4
+    targets = replace(SMOOTH, smoothing=epsilon)
+    corrected = build_loss(Loss("soft-dist-info-nce-smoothed-noise"), targets, LABELS, 4)
+    authors = build_loss(Loss("soft-dist-info-nce"), targets, LABELS, 4)
+    assert learned(corrected, epsilon).tolist() == pytest.approx(centred(smoothed).tolist(), abs=0.2)
+    assert learned(authors, epsilon).tolist() == pytest.approx(centred(PRIOR).tolist(), abs=0.2)  # not p(y|x) smoothed
+
+
+def tail_rows(effect, after, spread=0.01):
+    """Leaving the correction out moves scores by −0.8 log p(y) and accuracy by ``effect``; switching by ``after``."""
+    counts = [round(500 * 100 ** (-k / 9)) for k in range(10)]
+    surprise = [-torch.tensor(count / sum(counts)).log().item() for count in counts]
+
+    def result(run):
+        bare = run.loss.noise == "uniform"
+        top1 = 50 + effect * bare + 0.3 * run.seed + noisy(run, spread)
+        top1 += 2 * (run.loss.name == long_tail.CORRECTED)
+        found = scores(top1, 0.5)
+        return found | {
+            "switched": {"top1": (top1 + after) / 100},
+            "groups": dict.fromkeys(long_tail.GROUPS, top1 / 100),
+            "class_counts": counts,
+            "class_accuracy": [top1 / 100] * 10,
+            "class_score": [0.8 * s if bare else 0.0 for s in surprise],
+        }
+
+    return made_up(long_tail, long_tail.Options(imbalance=(100.0,), rates=(1e-3,)), result)
+
+
+@pytest.mark.parametrize(("effect", "after", "verdict"), [(3.0, 2.0, "beyond"), (-3.0, 2.0, "not reproduced")])
+def test_what_the_correction_does_is_read_off_the_rows(effect, after, verdict):
+    rows = tail_rows(effect, after)
+    tail = long_tail.tails(rows)[100.0]
+    assert tail.slope("info-nce") == pytest.approx(0.8)
+    assert tail.effect("info-nce").mean == pytest.approx(effect, abs=0.05)
+    found = long_tail.findings(rows)
+    assert found["noise-correction"].verdict == verdict
+    assert found["long-tail-smoothed-noise"].verdict == "beyond"
+    assert long_tail.findings(tail_rows(effect, after, spread=30.0))["noise-correction"].verdict == "undecided"
+
+
+def test_agreement_with_votes_is_cross_entropy_minus_entropy():
+    votes = torch.tensor([[3, 1, 0], [0, 0, 4]])
+    logits = torch.tensor([[1.0, 0.0, -1.0], [0.0, 0.0, 2.0]])
+    found = human_labels.agreement(logits, torch.tensor([0, 2]), votes)
+    p, q = torch.tensor([0.75, 0.25]).double(), logits.double().softmax(1)
+    first = (p * (p / q[0, :2]).log()).sum()
+    assert found["kl"] == pytest.approx(((first - q[1, 2].log()) / 2).item())
+    assert found["cross_entropy"] - found["kl"] == pytest.approx(-(p * p.log()).sum().item() / 2)
+    assert found["top1"] == 1.0
+    assert found["kl_disputed"] == pytest.approx(first.item())
+
+
+def test_votes_are_equivalent_only_within_both_margins():
+    def result(run, kl):
+        shift = kl if run.method == "expected-info-nce" else 0.01 * (run.method == "nll")
+        test = {"top1": 0.9 + noisy(run, 1e-4), "kl": 0.2 + shift + noisy(run, 1e-5), "ece": 0.01, "kl_disputed": 0.6}
+        return {"held_out": {"cross_entropy": 0.4}, "test": test, "scaled": test, "temperature": 1.0}
+
+    options = human_labels.Options(3, votes=(1, 0), rates=(1e-3,))
+    for kl, verdict in ((0.0, "beyond"), (0.01, "not reproduced")):
+        found = human_labels.findings(made_up(human_labels, options, lambda run, kl=kl: result(run, kl)))
+        assert found["expected-votes"].verdict == verdict
+        assert found["human-labels"].verdict == "beyond"
+
+
+def test_a_lesson_keeps_k_classes_and_says_where_the_rest_goes():
+    logits = torch.tensor([[4.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.5, 0.0]])
+    p = logits.double().softmax(1)
+    student = distillation.Student(distillation.Teacher("digits"), "soft-ce", 1)
+    assert torch.equal(distillation.lesson(logits, student).dense(), torch.eye(4)[[0, 2]])
+    spread = distillation.lesson(logits, replace(student, remainder="spread")).dense()
+    first = p[0, 0].item()
+    assert spread[0].tolist() == pytest.approx([first + (1 - first) / 4, *3 * [(1 - first) / 4]], abs=1e-6)
+    shared = distillation.lesson(logits, replace(student, remainder="shared")).dense()
+    rest = 1 - p.amax(1).mean().item()
+    assert shared[0].tolist() == pytest.approx([1 - rest * 3 / 4, *3 * [rest / 4]], abs=1e-6)
+    assert torch.allclose(distillation.lesson(logits, replace(student, k=0)).dense().double(), p, atol=1e-6)
+
+
+SMALL = {  # a change of the quick preset that leaves a few trainings of a second
+    "accuracy": {"epochs": 1, "rates": (3e-3,), "hidden": 16},
+    "calibration": {"epochs": (1,), "rates": (3e-3,), "hidden": 16},
+    "distillation": {"teacher_epochs": 1, "members": 1, "k": (0,)},
+    "head": {"epochs": (1,), "rates": (3e-3,), "hidden": 16},
+    "human-labels": {"epochs": 1, "votes": (0,), "hidden": 16},
+    "long-tail": {"epochs": 1, "rates": (3e-3,), "hidden": 16},
+    "noise-samples": {"batches": (64,), "tested_batch": 64, "expected_batches": (64,), "rates": (3e-3,), "hidden": 16},
+    "noisy-steps": {"epochs": 1, "seeds": 1},
+    "smoothing": {"epochs": 1, "rates": (3e-3,), "hidden": 16, "smoothing": (0.0, 0.1), "expected_smoothing": (0.1,)},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_small_trainings_give_tables(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(distillation, "CACHE", tmp_path)
+    experiment = load(name)
+    options = replace(experiment.presets["quick"], **SMALL[name])
+    runs = {id_of(experiment, run): run for run in experiment.runs(options)}
+    if experiment.prepare:
+        experiment.prepare(list(runs.values()))
+    rows = [Row(key, to_mapping(run), experiment.perform(run)) for key, run in runs.items()]
+    json.dumps([row.result for row in rows], allow_nan=False)
+    assert experiment.findings(rows).keys() <= {claim.key for claim in experiment.claims}
+    for table in experiment.tables(rows):
+        assert table.markdown()
+    for figure in experiment.figures(rows):
+        figure.save(tmp_path)
+
+
+def test_a_long_tail_is_trained_on_less_and_measured_by_class():
+    options = long_tail.Options(1, "digits", (10.0,), (10.0,), epochs=2, batch=32, hidden=32, rates=(3e-3,))
+    run = next(run for run in long_tail.runs(options) if run.loss.name == "nll")
+    result = long_tail.perform(run)
+    counts, accuracy = result["class_counts"], torch.tensor(result["class_accuracy"])
+    assert counts[0] / counts[-1] == pytest.approx(10, rel=0.05)
+    labels = features.load("digits").test.y
+    weights = torch.bincount(labels) / len(labels)
+    assert (weights * accuracy).sum().item() == pytest.approx(result["test"]["top1"], abs=1e-3)
+    assert result["switched"]["top1"] != result["test"]["top1"]
+
+
+def test_bad_options_are_named():
+    for module, changes, word in ((head, {"epochs": (3,)}, "epochs"), (calibration, {"epochs": (1,)}, "epochs"),
+                                  (noise_samples, {"tested_batch": 7}, "tested_batch")):  # fmt: skip
+        with pytest.raises(ValueError, match=word):
+            module.Options(**changes)
+
+
+@pytest.mark.slow
+def test_a_committed_row_is_trained_again(real_data):
+    """Up to rounding of features computed anew."""
+    experiment = load("noisy-steps")
+    row = experiment.results(PAPER).rows()[0]
+    from experiments.noisy_steps import Run
+
+    assert mean([Row("", row.config, experiment.perform(Run(**row.config)))], percent("top1")).mean == pytest.approx(
+        100 * row.result["test"]["top1"], abs=0.3
+    )
