@@ -1,0 +1,300 @@
+"""How high the right answers rank among all classes: recall@k, nDCG@k, hits@k and MRR.
+
+>>> logits = torch.tensor([[3.0, 1.0, 2.0, 0.0]])
+>>> found = ranks(logits, torch.tensor([2]))
+>>> found.rank, float(found.mrr()), float(found.hits(1))
+(tensor([[2.]], dtype=torch.float64), 0.5, 0.0)
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional as F
+
+from softnce._checks import as_whole, check_flag, check_places, check_tensor
+from softnce._precision import at_least_float32, full_precision
+from softnce.targets import SoftTargets
+from softnce.targets.soft_targets import as_soft_targets
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Exclude = Tensor | Sequence[Tensor] | tuple[Tensor, Tensor]
+"""Classes left out per row: (N, E) padded by −1; a list of N tensors; or a tuple of offsets (N + 1,) and classes."""
+ROWS = 256
+FEW = 4
+"""Right answers per row that are compared one by one; more are sorted."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks of the right answers of N rows, and the metrics of every row, (N,).
+
+    Rows without a right answer, ignored ones included, have NaN in every metric; take means by ``nanmean``.
+
+    Attributes:
+        rank: (N, S), from 1; NaN pads.
+        weight: (N, S) grades of the answers; 0 pads.
+    """
+
+    rank: Tensor
+    weight: Tensor
+
+    def _or_nan(self, values: Tensor) -> Tensor:
+        return values.masked_fill((self.weight == 0).all(1), torch.nan)
+
+    def recall(self, k: int) -> Tensor:
+        """The share of a row's right answers among its k best classes."""
+        found = (self.rank <= as_whole(k, "k")).sum(1).double()
+        return self._or_nan(found / (self.weight > 0).sum(1))
+
+    def hits(self, k: int) -> Tensor:
+        """1 if a right answer is among the k best classes, else 0."""
+        return self._or_nan((self.rank <= as_whole(k, "k")).any(1).double())
+
+    def mrr(self) -> Tensor:
+        """1/rank of the best right answer."""
+        return self._or_nan(self.rank.reciprocal().nan_to_num(nan=0).amax(1))
+
+    def ndcg(self, k: int) -> Tensor:
+        """Σ w/log2(1 + rank) over the answers among the k best, divided by its value in the best order."""
+        k = as_whole(k, "k")
+        gain = torch.where(self.rank <= k, self.weight / (1 + self.rank).log2(), 0).sum(1)
+        best = self.weight.sort(1, descending=True).values[:, :k]
+        place = torch.arange(best.shape[1], dtype=best.dtype, device=best.device)
+        return self._or_nan(gain / (best / (place + 2).log2()).sum(1))
+
+
+def ranks(
+    logits: Tensor,
+    targets: Tensor | SoftTargets,
+    *,
+    exclude: Exclude | None = None,
+    ignore_index: int = -100,
+    chunk_size: int = 8192,
+) -> Ranks:
+    """The rank of every right answer among the classes of ``logits`` (N, K).
+
+    Ties share their mean rank: an answer level with c other classes has 1 + (number higher) + c/2. NaN is the lowest
+    score.
+
+    Args:
+        targets: labels (N,), or several right answers as probabilities (N, K) or SoftTargets; the classes that a row
+            names with a weight above 0. A background is not an answer.
+        exclude: classes that do not compete, see :data:`Exclude`: known answers of other splits, items seen. Right
+            answers stay, also if they are excluded.
+        ignore_index: label of rows that are left out.
+        chunk_size: classes compared at a time.
+    """
+    check_tensor(logits, "logits")
+    if logits.dim() != 2 or not logits.is_floating_point():
+        raise ValueError(f"logits must be floating point (N, K), got {logits.dtype} of shape {tuple(logits.shape)}")
+    return _ranks(
+        lambda rows, part: logits[rows, part], logits, logits.shape[1], targets, exclude, ignore_index, chunk_size
+    )
+
+
+def linear_ranks(
+    features: Tensor,
+    table: Tensor,
+    targets: Tensor | SoftTargets,
+    *,
+    bias: Tensor | None = None,
+    cosine: bool = False,
+    exclude: Exclude | None = None,
+    ignore_index: int = -100,
+    chunk_size: int = 8192,
+) -> Ranks:
+    """:func:`ranks` of the logits ``features @ table.T + bias``, a block of rows and classes at a time.
+
+    Every score is computed twice, O(N·K·d): answers are compared with scores of the same matrix product.
+    """
+    check_tensor(features, "features")
+    check_tensor(table, "table")
+    if features.dim() != 2 or table.dim() != 2 or features.shape[1] != table.shape[1]:
+        raise ValueError(f"features and table must be (N, d) and (K, d), got {features.shape} and {table.shape}")
+    dtype = at_least_float32(torch.promote_types(features.dtype, table.dtype))
+    unit = F.normalize if check_flag(cosine, "cosine") else Tensor.clone
+
+    def scores(rows: slice, part: slice) -> Tensor:
+        found = unit(features[rows].to(dtype)) @ unit(table[part].to(dtype)).t()
+        return found if bias is None else found + bias[part]
+
+    return _ranks(scores, features, len(table), targets, exclude, ignore_index, chunk_size)
+
+
+def recall_at_k(logits: Tensor, targets: Tensor | SoftTargets, k: int, *, exclude: Exclude | None = None) -> Tensor:
+    """The mean of :meth:`Ranks.recall` over the rows that have an answer."""
+    return ranks(logits, targets, exclude=exclude).recall(k).nanmean()
+
+
+def ndcg_at_k(logits: Tensor, targets: Tensor | SoftTargets, k: int, *, exclude: Exclude | None = None) -> Tensor:
+    """The mean of :meth:`Ranks.ndcg` over the rows that have an answer."""
+    return ranks(logits, targets, exclude=exclude).ndcg(k).nanmean()
+
+
+def hits_at_k(logits: Tensor, targets: Tensor | SoftTargets, k: int, *, exclude: Exclude | None = None) -> Tensor:
+    """The mean of :meth:`Ranks.hits` over the rows that have an answer."""
+    return ranks(logits, targets, exclude=exclude).hits(k).nanmean()
+
+
+def mrr(logits: Tensor, targets: Tensor | SoftTargets, *, exclude: Exclude | None = None) -> Tensor:
+    """The mean of :meth:`Ranks.mrr` over the rows that have an answer."""
+    return ranks(logits, targets, exclude=exclude).mrr().nanmean()
+
+
+class RankingMeter:
+    """Means of the metrics over batches, and over ranks under ``torch.distributed``.
+
+    Args:
+        ks: the k of recall@k, nDCG@k and hits@k.
+        process_group: the ranks that :meth:`compute` adds up; None: all.
+
+    >>> meter = RankingMeter(ks=(1,))
+    >>> meter.update(ranks(torch.eye(3), torch.tensor([0, 1, 0])))
+    >>> round(meter.compute()["recall@1"], 4)
+    0.6667
+    """
+
+    def __init__(self, ks: Sequence[int] = (1, 10), process_group: "ProcessGroup | None" = None) -> None:
+        self.ks, self.process_group = [as_whole(k, "ks") for k in ks], process_group
+        self.names = ["mrr", *(f"{name}@{k}" for k in self.ks for name in ("recall", "ndcg", "hits"))]
+        self.reset()
+
+    def reset(self) -> None:
+        self.sums = torch.zeros(1 + len(self.names), dtype=torch.float64)
+
+    def update(self, found: Ranks) -> None:
+        """Takes in the ranks of a batch."""
+        each = [found.mrr(), *(metric(k) for k in self.ks for metric in (found.recall, found.ndcg, found.hits))]
+        self.sums = self.sums.to(found.rank.device)
+        self.sums += torch.stack(
+            [(found.weight > 0).any(1).sum(dtype=torch.float64), *(values.nansum() for values in each)]
+        )
+
+    def compute(self) -> dict[str, float]:
+        """The means over all rows so far, of all ranks; NaN without rows."""
+        sums = self.sums.clone()
+        if dist.is_available() and dist.is_initialized():
+            sums = sums.to("cuda" if dist.get_backend(self.process_group) == "nccl" else "cpu")
+            dist.all_reduce(sums, group=self.process_group)
+        count, *totals = sums.tolist()
+        return {name: total / count if count else float("nan") for name, total in zip(self.names, totals, strict=True)}
+
+
+@torch.no_grad()
+def _ranks(
+    scores: Callable[[slice, slice], Tensor],
+    like: Tensor,
+    num_classes: int,
+    targets: Tensor | SoftTargets,
+    exclude: Exclude | None,
+    ignore_index: int,
+    chunk_size: int,
+) -> Ranks:
+    chunk_size = as_whole(chunk_size, "chunk_size")
+    answers, weight = _answers(as_soft_targets(targets, num_classes, 0.0, ignore_index))
+    if len(answers) != len(like):
+        raise ValueError(f"targets have {len(answers)} rows, but there are {len(like)} rows of scores")
+    offsets, excluded = _ragged(exclude, len(like), num_classes, like.device)
+    parts = [slice(k, min(k + chunk_size, num_classes)) for k in range(0, num_classes, chunk_size)]
+    found = weight.new_full(answers.shape, torch.nan)
+    with full_precision(like.device):
+        for start in range(0, len(like), ROWS):
+            rows = slice(start, min(start + ROWS, len(like)))
+            mine, is_answer = answers[rows], weight[rows] > 0
+
+            def blocks(rows: slice = rows) -> Iterator[tuple[slice, Tensor]]:
+                for part in parts:
+                    yield part, scores(rows, part).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+            right: Tensor | None = None
+            for part, s in blocks():
+                right = s.new_zeros(mine.shape) if right is None else right
+                inside = (mine >= part.start) & (mine < part.stop)
+                right = torch.where(inside, s.gather(1, (mine - part.start).where(inside, 0)), right)
+            assert right is not None
+            first, last = int(offsets[rows.start]), int(offsets[rows.stop])
+            row = torch.repeat_interleave(offsets[rows.start : rows.stop + 1].diff())
+            higher, level = torch.zeros_like(weight[rows]), torch.zeros_like(weight[rows])
+            for part, s in blocks():
+                away = _excluded(s, part, row, excluded[first:last], mine, is_answer)
+                above, equal = _compared(s.masked_fill_(away, -torch.inf), right)
+                higher += above
+                level += equal - away.sum(1, keepdim=True) * (right == -torch.inf)
+            found[rows] = torch.where(is_answer, 1 + higher + (level - 1) / 2, torch.nan)
+    return Ranks(found, weight)
+
+
+def _answers(targets: SoftTargets) -> tuple[Tensor, Tensor]:
+    """The classes of the right answers and their weights, (N, S) each; every class once, weight 0 for no answer."""
+    weight = targets.pair_weight(torch.float64).detach()
+    if targets.index is None:
+        width = int((weight > 0).sum(1).max()) if len(weight) else 0
+        weight, classes = weight.topk(max(width, 1), dim=1)
+    else:
+        classes = targets.index
+        same = (classes[:, :, None] == classes[:, None, :]) & (weight > 0)[:, None, :]
+        first = ~(same.tril(-1).any(2)) & (weight > 0)
+        weight = torch.where(first, (same * weight[:, None, :]).sum(2), 0)
+    if targets.mask is not None:
+        weight, classes = weight * targets.mask[:, None], classes.where(targets.mask[:, None], 0)
+    return classes, weight
+
+
+def _ragged(exclude: Exclude | None, rows: int, num_classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Offsets (N + 1,) and the classes excluded, row after row."""
+    if exclude is None:
+        return torch.zeros(rows + 1, dtype=torch.long), torch.zeros(0, dtype=torch.long, device=device)
+    if isinstance(exclude, Tensor):
+        if exclude.dim() != 2 or len(exclude) != rows or exclude.dtype != torch.int64:
+            raise ValueError(f"exclude must be int64 ({rows}, E), padded by -1, got {exclude.dtype} {exclude.shape}")
+        there = exclude != -1
+        lengths, classes = there.sum(1), exclude[there]
+    elif isinstance(exclude, tuple):
+        offsets, classes = exclude
+        if offsets.shape != (rows + 1,) or int(offsets[0]) != 0 or int(offsets[-1]) != len(classes):
+            raise ValueError(f"exclude must hold offsets ({rows + 1},) from 0 to the number of classes, {len(classes)}")
+        lengths = offsets.diff()
+    else:
+        if len(exclude) != rows:
+            raise ValueError(f"exclude must hold one tensor for each of the {rows} rows, got {len(exclude)}")
+        lengths = torch.tensor([len(each) for each in exclude], dtype=torch.long)
+        classes = torch.cat([torch.zeros(0, dtype=torch.long, device=device), *(each.to(device) for each in exclude)])
+    if lengths.numel() and int(lengths.min()) < 0:
+        raise ValueError("exclude must hold offsets that do not fall")
+    check_places(classes, (len(classes),), num_classes, "exclude")
+    return F.pad(lengths.cpu().cumsum(0), (1, 0)), classes.to(device, torch.long)
+
+
+def _excluded(s: Tensor, part: slice, row: Tensor, excluded: Tensor, answers: Tensor, is_answer: Tensor) -> Tensor:
+    """Classes of a block that do not compete, (n, C)."""
+    away = torch.zeros(s.shape, dtype=torch.bool, device=s.device)
+    inside = (excluded >= part.start) & (excluded < part.stop)
+    away[row.to(s.device)[inside], excluded[inside] - part.start] = True
+    inside = is_answer & (answers >= part.start) & (answers < part.stop)
+    away[inside.nonzero()[:, 0], answers[inside] - part.start] = False
+    return away
+
+
+def _compared(s: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """How many scores (n, C) are above each of ``right`` (n, S), and how many equal it, (n, S) each."""
+    width = right.shape[1]
+    if width <= FEW:
+        columns = right.split(1, dim=1)
+        above, equal = (torch.cat([f(s, c).sum(1, keepdim=True) for c in columns], 1) for f in (torch.gt, torch.eq))
+        return above, equal
+    ascending, order = right.sort(1)
+    at_least = []
+    for from_right in (False, True):  # the number of answers below a score, and of those not above it
+        place = torch.searchsorted(ascending, s.contiguous(), right=from_right)
+        counts = torch.zeros(len(s), width + 1, dtype=torch.long, device=s.device)
+        counts.scatter_add_(1, place, torch.ones_like(place))
+        at_least.append(counts.flip(1).cumsum(1).flip(1)[:, 1:])
+    above = torch.empty_like(at_least[0]).scatter_(1, order, at_least[0])
+    not_below = torch.empty_like(above).scatter_(1, order, at_least[1])
+    return above, not_below - above
