@@ -10,7 +10,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
-from softnce.lab import SoftLabelClassifier
+from softnce.sklearn import SoftLabelClassifier
 
 
 def main(epochs: int = 40) -> float:

@@ -1,6 +1,6 @@
 """skorch and scikit-learn: a loss of softnce as criterion, and its temperature in a grid search.
 
-softnce.lab.SoftLabelClassifier is the shorter way if a linear or a small network is enough.
+softnce.sklearn.SoftLabelClassifier is the shorter way if a linear or a small network is enough.
 """
 
 import numpy as np

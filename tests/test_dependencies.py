@@ -45,10 +45,10 @@ def test_declared_is_imported() -> None:
     assert declared(*extras) - THROUGH_OTHERS | {"torch"} == found
 
 
-def test_the_library_needs_torch_alone_and_faiss_or_matplotlib_where_asked_for() -> None:
+def test_the_library_needs_torch_alone_and_faiss_or_scikit_learn_where_asked_for() -> None:
     package = ROOT / "src" / "softnce"
     library = [path for path in package.iterdir() if path.suffix == ".py" or (path.is_dir() and path.name != "lab")]
-    assert imported(*library) == {"torch", "faiss", "matplotlib"}
+    assert imported(*library) == {"torch", "faiss", "numpy", "sklearn"}
 
 
 def test_tests_need_nothing_undeclared() -> None:

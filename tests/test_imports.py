@@ -31,7 +31,6 @@ LAYERS = {
     "models": "models heads recipes GROUND",
     "recipes": "recipes losses heads GROUND",
     "optimiser": "recipes",
-    "estimator": "losses",
     "losses": "GROUND",
     "heads": "GROUND",
     "targets": "GROUND",

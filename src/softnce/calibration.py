@@ -107,7 +107,8 @@ def brier_score(probs: ArrayLike, targets: Targets, *, ignore_index: int = -100)
     """
     probs, frequency = _probs_and_frequency(probs, targets, ignore_index)
     p = probs.double()
-    return (p.square().sum(1) - 2 * (p * frequency).sum(1) + 1).mean()
+    score: Tensor = (p.square().sum(1) - 2 * (p * frequency).sum(1) + 1).mean()
+    return score
 
 
 def negative_log_likelihood(logits: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> Tensor:
@@ -193,8 +194,8 @@ class CalibrationMeter:
         confidence, outcome = top_label(probs, frequency)
         scores = brier_score(probs, frequency), negative_log_likelihood(logits, frequency)
         totals = _bin_totals(probs, frequency, _width_edges(probs, self.bins)).cpu()
-        sums = (len(probs) * score.item() for score in scores)
-        self._add([confidence.cpu()], [outcome.float().cpu()], *sums, totals)
+        brier, nll = (len(probs) * score.item() for score in scores)
+        self._add([confidence.cpu()], [outcome.float().cpu()], brier, nll, totals)
 
     def gather(self) -> None:
         """Collect what every process accumulated, so that each holds the whole. Every rank must call it."""

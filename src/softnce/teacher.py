@@ -166,7 +166,7 @@ def _read(path: Path) -> dict[str, Any]:
     if hashlib.sha256(content).digest() != digest:
         raise ValueError(f"{path}: damaged: the content has another SHA-256 than was written")
     try:
-        fields = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        fields: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception:  # torch raises many kinds of error for bytes it did not write
         raise ValueError(f"{path}: not a file of teacher outputs, or damaged") from None
     kinds = {"classes": int, "temperature": float, "index": Tensor, "probability": Tensor, "labels": str}

@@ -5,17 +5,18 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from softnce import SoftTargets
-from softnce.lab import SoftLabelClassifier
-from softnce.lab.losses import LOSSES
+from softnce.sklearn import LOSSES, SoftLabelClassifier, neg_soft_log_loss
 
 
 @pytest.mark.slow
@@ -95,6 +96,68 @@ def test_early_stopping_keeps_the_best_epoch(digits: tuple, capsys: pytest.Captu
         "soft-ce", hidden_layer_sizes=(64,), early_stopping=True, max_epochs=best + 1, random_state=0
     ).fit(x, noisy)
     np.testing.assert_array_equal(again.predict_proba(x), model.predict_proba(x))
+
+
+def test_early_stopping_of_a_contrast_is_at_a_fitted_temperature(digits: tuple) -> None:
+    """At temperature 1 its cross-entropy rises from the first epoch on, while it learns."""
+    x, y = digits
+    model = SoftLabelClassifier("soft-target-info-nce", early_stopping=True, patience=5, max_epochs=60, random_state=0)
+    soft = np.eye(10)[y] * 0.5 + 0.05
+    model.fit(x, soft)
+    assert model.n_iter_ > 10
+    assert model.score(x, soft) > 0.9
+    assert model.temperature_ != 1
+    plain = SoftLabelClassifier(random_state=0, max_epochs=3, early_stopping=True).fit(x, soft)
+    assert plain.temperature_ == 1
+
+
+def test_ignored_rows_neither_train_nor_count(digits: tuple) -> None:
+    x, y = digits
+    rows = np.arange(600) % 4 > 0
+    targets = SoftTargets.from_labels(np.where(rows, y, -100), 10, smoothing=0.1)
+    clean = SoftLabelClassifier(max_epochs=5, early_stopping=True, random_state=0).fit(x[rows], targets[rows])
+    for given in (targets, targets.numpy().astype(float)):
+        model = SoftLabelClassifier(max_epochs=5, early_stopping=True, random_state=0).fit(x, given)
+        np.testing.assert_allclose(model.predict_proba(x), clean.predict_proba(x), rtol=0, atol=1e-5)
+        assert model.score(x, given) == pytest.approx(clean.score(x[rows], y[rows]))
+        assert neg_soft_log_loss(model, x, given) == pytest.approx(neg_soft_log_loss(clean, x[rows], targets[rows]))
+    model = SoftLabelClassifier(max_epochs=5, random_state=0).fit(x, targets.argmax())
+    assert model.classes_.tolist() == list(range(10))
+    assert model.score(x, targets.argmax()) == model.score(x[rows], y[rows])
+    with pytest.raises(ValueError, match="every row is ignored"):
+        SoftLabelClassifier().fit(x, np.full(600, -100))
+
+
+def test_sparse_features(digits: tuple) -> None:
+    x, y = digits
+    dense, sparse = (SoftLabelClassifier(max_epochs=3, random_state=0).fit(m, y) for m in (x, csr_matrix(x)))
+    np.testing.assert_allclose(sparse.predict_proba(csr_matrix(x)), dense.predict_proba(x), rtol=0, atol=1e-12)
+
+
+def test_classes_of_soft_labels_have_names(digits: tuple) -> None:
+    x, y = digits
+    names = [f"digit {k}" for k in range(10)]
+    model = SoftLabelClassifier(max_epochs=10, random_state=0, classes=names).fit(x, np.eye(10)[y])
+    assert (model.predict(x) == np.array(names)[y]).mean() > 0.9
+    assert model.score(x, np.eye(10)[y]) == model.score(x, np.array(names)[y])
+    with pytest.raises(ValueError, match="classes must name the 10 columns of y, got 3"):
+        SoftLabelClassifier(classes=names[:3]).fit(x, np.eye(10)[y])
+    with pytest.raises(ValueError, match="classes names the columns of soft labels"):
+        SoftLabelClassifier(classes=names).fit(x, y)
+
+
+def test_the_scorer_of_votes(digits: tuple) -> None:
+    x, y = digits
+    model = SoftLabelClassifier(max_epochs=5, random_state=0).fit(x, y)
+    weight = np.random.default_rng(0).random(600)
+    expected = -log_loss(y, model.predict_proba(x), sample_weight=weight)
+    assert neg_soft_log_loss(model, x, y, weight) == pytest.approx(expected)
+    votes = 0.7 * np.eye(10)[y] + 0.3 * np.eye(10)[(y + 1) % 10]
+    by_hand = (votes * np.log(model.predict_proba(x))).sum(1).mean()
+    assert neg_soft_log_loss(model, x, votes) == pytest.approx(by_hand)
+    assert cross_val_score(model, x, votes, cv=3, scoring=neg_soft_log_loss).mean() < 0
+    with pytest.raises(ValueError, match=r"y holds 1\d, which is none"):
+        neg_soft_log_loss(model, x, y + 2)
 
 
 def test_zero_weight_takes_a_row_out_of_the_loss(digits: tuple) -> None:

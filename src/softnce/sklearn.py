@@ -1,0 +1,365 @@
+"""A scikit-learn classifier trained by any of the losses, on labels or on soft labels, and a scorer for votes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+try:
+    import numpy as np
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.metrics import accuracy_score
+    from sklearn.model_selection import train_test_split
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        assert_all_finite,
+        check_consistent_length,
+        check_is_fitted,
+        column_or_1d,
+        validate_data,
+    )
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("softnce.sklearn needs scikit-learn 1.6 or later: pip install scikit-learn") from error
+
+from softnce import calibration, losses, noise
+from softnce._checks import as_tensor
+from softnce.targets import SoftTargets
+
+__all__ = ["SoftLabelClassifier", "neg_soft_log_loss"]
+
+LOSSES: dict[str, type[losses.ClassifierLoss]] = {
+    "nll": losses.NLL,
+    "soft-ce": losses.SoftTargetCrossEntropy,
+    "info-nce": losses.InfoNCE,
+    "soft-dist-info-nce": losses.SoftDistributionInfoNCE,
+    "soft-target-info-nce": losses.SoftTargetInfoNCE,
+    "expected-info-nce": losses.ExpectedInfoNCE,
+}
+LABELS_ONLY = ("nll", "info-nce")
+IGNORED = -100
+DTYPES = [np.float64, np.float32]
+
+
+class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A linear classifier, or one with hidden layers, for labels and for soft labels.
+
+    Works in pipelines, ``GridSearchCV`` and ``CalibratedClassifierCV``, with dense and sparse features. Scale dense
+    features first, for example by ``make_pipeline(StandardScaler(), SoftLabelClassifier())``: it takes gradient steps
+    (AdamW). Ignored rows (label −100, masked ``SoftTargets``, rows of NaN) neither train nor count in a score.
+
+    Args:
+        loss: one of ``"nll"``, ``"soft-ce"``, ``"info-nce"``, ``"soft-dist-info-nce"``, ``"soft-target-info-nce"``,
+            ``"expected-info-nce"``. ``"nll"`` and ``"info-nce"`` take labels only. The noise of the contrastive ones
+            is the marginal of the training targets. With few classes cross-entropy is hard to beat.
+        classes: names of the columns of soft labels; None: their numbers, or the columns of a data frame.
+        hidden_layer_sizes: widths of the hidden layers (ReLU); none: a linear classifier.
+        temperature: τ of the loss.
+        label_smoothing: ε of the loss; not with ``"nll"`` and ``"info-nce"``.
+        learning_rate: of AdamW.
+        weight_decay: of AdamW.
+        batch_size: rows per step.
+        max_epochs: passes over the training set.
+        early_stopping: hold out ``validation_fraction`` of the rows, stop once their cross-entropy has not improved for
+            ``patience`` epochs, and keep the best epoch's weights. A contrastive loss leaves the scale of its logits
+            open, so its cross-entropy is taken at the temperature that fits the held-out rows best.
+        validation_fraction: of the rows, with ``early_stopping``.
+        patience: epochs, with ``early_stopping``.
+        verbose: print one line per epoch.
+        random_state: of initial weights, order and draws.
+
+    Attributes:
+        classes_: the labels (K,); of soft labels the names of their columns.
+        network_: the trained ``torch.nn.Module``, features to logits.
+        temperature_: divisor of the logits in ``predict_proba``: τ, or the temperature fitted by ``early_stopping``.
+        n_iter_: epochs made.
+        loss_curve_: mean training loss of each epoch.
+        validation_curve_: cross-entropy of the rows held out, after each epoch; None without ``early_stopping``.
+
+    >>> X, P = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([[1, 0], [0.8, 0.2], [0.2, 0.8], [0, 1]])
+    >>> SoftLabelClassifier(random_state=0, classes=["no", "yes"]).fit(X - 1.5, P).predict([[-2.0], [2.0]]).tolist()
+    ['no', 'yes']
+    """
+
+    def __init__(
+        self,
+        loss: str = "soft-ce",
+        *,
+        classes: Sequence[Any] | None = None,
+        hidden_layer_sizes: Sequence[int] = (),
+        temperature: float = 1.0,
+        label_smoothing: float = 0.0,
+        learning_rate: float = 0.01,
+        weight_decay: float = 0.01,
+        batch_size: int = 256,
+        max_epochs: int = 100,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        verbose: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.loss = loss
+        self.classes = classes
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.temperature = temperature
+        self.label_smoothing = label_smoothing
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on features X (N, d) and labels (N,), probabilities (N, K) or SoftTargets.
+
+        Args:
+            X: features, dense or sparse.
+            y: labels of any kind, or a probability for every class, rows that sum to 1.
+            sample_weight: (N,) weights of the rows in the loss.
+        """
+        self._check_options()
+        X = validate_data(self, X, dtype=DTYPES, accept_sparse="csr", ensure_min_samples=2)
+        targets = self._targets(y, X.shape[0])
+        weight = None
+        if sample_weight is not None:
+            weight = torch.tensor(_check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True))
+        train, held = _counted(targets), None
+        if len(train) == 0:
+            raise ValueError("y holds no row that counts: every row is ignored")
+        seeds = check_random_state(self.random_state)
+        generator = torch.Generator().manual_seed(int(seeds.randint(2**31)))
+        if self.early_stopping:
+            train, held = self._split(train, targets, seeds)
+        self.network_ = self._network(int(seeds.randint(2**31)), X.dtype)
+        self.temperature_ = self.temperature
+        self._train(X, targets, weight, train, held, generator)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """p(k|x), (N, K); columns as ``classes_``."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=DTYPES, accept_sparse="csr", reset=False)
+        logits = self._logits(X, torch.arange(X.shape[0]))
+        probs: np.ndarray = (logits.double() / self.temperature_).softmax(1).numpy()
+        return probs
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """log p(k|x), (N, K)."""
+        logarithm: np.ndarray = np.log(self.predict_proba(X))
+        return logarithm
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class of each row, (N,)."""
+        best: np.ndarray = self.classes_[self.predict_proba(X).argmax(1)]
+        return best
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy; against the likeliest class of soft labels. Ignored rows do not count."""
+        predicted = self.predict(X)
+        if _is_soft(y):
+            targets = _soft_targets(y)
+            rows, truth = _counted(targets).numpy(), self.classes_[targets.argmax(0).numpy()]
+        else:
+            truth = column_or_1d(y)
+            rows = np.flatnonzero(~_is_ignored(truth))
+        weight = None if sample_weight is None else np.asarray(sample_weight)[rows]
+        return float(accuracy_score(truth[rows], predicted[rows], sample_weight=weight))
+
+    # ---------------------------------------------------------------------------------------------- training
+
+    def _train(
+        self, X: Any, targets: SoftTargets, weight: Tensor | None, train: Tensor, held: Tensor | None, generator: Any
+    ) -> None:
+        criterion = self._criterion(targets[train])
+        self.loss_curve_: list[float] = []
+        self.validation_curve_: list[float] | None = None if held is None else []
+        best, since = (copy.deepcopy(self.network_.state_dict()), self.temperature_), 0
+        optimiser = torch.optim.AdamW(self.network_.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        for epoch in range(self.max_epochs):
+            total = 0.0
+            for rows in train[torch.randperm(len(train), generator=generator)].split(self.batch_size):
+                optimiser.zero_grad()
+                share = None if weight is None else weight[rows]
+                value = criterion(
+                    self.network_(_features(X, rows)), targets[rows], sample_weight=share, generator=generator
+                )
+                value.backward()
+                optimiser.step()
+                total += value.item() * len(rows)
+            self.loss_curve_.append(total / len(train))
+            line = f"epoch {epoch + 1}/{self.max_epochs}  loss {self.loss_curve_[-1]:.4f}"
+            if held is not None and self.validation_curve_ is not None:
+                score, temperature = self._validated(X, targets[held], weight, held)
+                self.validation_curve_.append(score)
+                line += f"  held out {score:.4f}"
+                since += 1
+                if score == min(self.validation_curve_):
+                    best, since = (copy.deepcopy(self.network_.state_dict()), temperature), 0
+            if self.verbose:
+                print(line)
+            if since >= self.patience:
+                break
+        if held is not None:
+            self.network_.load_state_dict(best[0])
+            self.temperature_ = best[1]
+        self.n_iter_ = len(self.loss_curve_)
+
+    def _validated(self, X: Any, targets: SoftTargets, weight: Tensor | None, held: Tensor) -> tuple[float, float]:
+        """Cross-entropy of the rows held out, and the temperature at which it is taken."""
+        logits, temperature = self._logits(X, held).double(), self.temperature
+        if issubclass(LOSSES[self.loss], losses.ContrastiveLoss):
+            temperature = calibration.fit_temperature(logits, targets)
+        each = -(targets.dense(torch.float64) * (logits / temperature).log_softmax(1)).sum(1)
+        share = torch.ones_like(each) if weight is None else weight[held].double()
+        return float((each * share).sum() / share.sum()), temperature
+
+    def _logits(self, X: Any, rows: Tensor) -> Tensor:
+        dtype = next(self.network_.parameters()).dtype
+        with torch.no_grad():
+            return torch.cat([self.network_(_features(X, part).to(dtype)) for part in rows.split(4096)])
+
+    def _criterion(self, targets: SoftTargets) -> losses.ClassifierLoss:
+        kind = LOSSES[self.loss]
+        options: dict[str, Any] = {"temperature": self.temperature, "distributed": False}
+        if self.loss not in LABELS_ONLY:
+            options["label_smoothing"] = self.label_smoothing
+        if not issubclass(kind, losses.ContrastiveLoss):
+            return kind(**options)
+        return kind(noise.from_counts(targets.class_mass(), floor=1), **options)
+
+    def _network(self, seed: int, dtype: Any) -> nn.Module:
+        widths = [self.n_features_in_, *self.hidden_layer_sizes]
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            hidden = [(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(widths)]
+            layers = [layer for pair in hidden for layer in pair]
+            network = nn.Sequential(*layers, nn.Linear(widths[-1], len(self.classes_)))
+        return network.to(torch.float64 if dtype == np.float64 else torch.float32)
+
+    def _split(self, rows: Tensor, targets: SoftTargets, seeds: np.random.RandomState) -> tuple[Tensor, Tensor]:
+        """Rows to train on and rows to hold out, with the classes in equal shares if there are enough of each."""
+        classes = targets.argmax(0)[rows].numpy()
+        count = max(1, round(self.validation_fraction * len(rows)))
+        sizes = np.bincount(classes)
+        possible = sizes[sizes > 0].min() >= 2 and min(count, len(rows) - count) >= (sizes > 0).sum()
+        parts = train_test_split(
+            rows.numpy(), test_size=count, random_state=seeds, stratify=classes if possible else None
+        )
+        train, held = (torch.from_numpy(np.sort(part)) for part in parts)
+        return train, held
+
+    # ----------------------------------------------------------------------------------------------- checks
+
+    def _check_options(self) -> None:
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        if self.loss in LABELS_ONLY and self.label_smoothing:
+            raise ValueError(f"label_smoothing must be 0 with loss={self.loss!r}, got {self.label_smoothing}")
+        for name in ("batch_size", "max_epochs", "patience"):
+            if not isinstance(getattr(self, name), (int, np.integer)) or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction must be between 0 and 1, got {self.validation_fraction!r}")
+
+    def _targets(self, y: Any, rows: int) -> SoftTargets:
+        """Targets over K classes, and ``classes_``."""
+        if y is None:
+            raise ValueError("SoftLabelClassifier requires y to be passed, but the target y is None")
+        if _is_soft(y):
+            targets = _soft_targets(y)
+            if self.loss in LABELS_ONLY:
+                raise ValueError(
+                    f"loss={self.loss!r} takes labels (N,) only, got soft labels {tuple(targets.shape)} as y"
+                )
+            names = getattr(y, "columns", range(targets.num_classes)) if self.classes is None else self.classes
+            self.classes_ = np.asarray(list(names))
+            if len(self.classes_) != targets.num_classes:
+                raise ValueError(f"classes must name the {targets.num_classes} columns of y, got {len(self.classes_)}")
+        else:
+            if self.classes is not None:
+                raise ValueError("classes names the columns of soft labels, but y holds labels, which name themselves")
+            y = column_or_1d(y, warn=True)
+            assert_all_finite(y, input_name="y")
+            check_classification_targets(y)
+            is_ignored = _is_ignored(y)
+            self.classes_, labels = np.unique(y[~is_ignored], return_inverse=True)
+            index = np.full(len(y), IGNORED)
+            index[~is_ignored] = labels
+            targets = SoftTargets.from_labels(index, max(1, len(self.classes_)), ignore_index=IGNORED)
+        check_consistent_length(np.empty(rows), np.empty(len(targets)))
+        return targets
+
+
+def neg_soft_log_loss(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+    """Scorer for votes: the mean of Σ_k y_k log p(k|x), where y is labels, probabilities (N, K) or SoftTargets.
+
+    Higher is better. Pass it as ``scoring`` to ``GridSearchCV`` or ``cross_val_score``. For labels it equals
+    ``"neg_log_loss"`` without clipping. Ignored rows do not count.
+    """
+    log_probs = torch.from_numpy(np.log(np.asarray(estimator.predict_proba(X), float)))
+    if _is_soft(y):
+        targets = _soft_targets(y)
+    else:
+        y = column_or_1d(y)
+        known = {name: k for k, name in enumerate(estimator.classes_.tolist())}
+        unknown = set(y[~_is_ignored(y)].tolist()) - set(known)
+        if unknown:
+            raise ValueError(f"y holds {unknown.pop()!r}, which is none of the estimator's classes")
+        targets = SoftTargets.from_labels([known.get(label, IGNORED) for label in y.tolist()], len(known))
+    rows = _counted(targets)
+    share = torch.ones(len(rows)) if sample_weight is None else torch.as_tensor(np.asarray(sample_weight))[rows]
+    alpha = targets[rows].dense(torch.float64)
+    each = torch.where(alpha > 0, alpha * log_probs[rows], 0.0).sum(1)
+    return float((each * share).sum() / share.sum())
+
+
+def _is_soft(y: Any) -> bool:
+    """Whether ``y`` is soft labels: SoftTargets, or two columns at least."""
+    if isinstance(y, SoftTargets):
+        return True
+    shape = np.asarray(y).shape
+    return len(shape) == 2 and shape[1] > 1
+
+
+def _soft_targets(y: Any) -> SoftTargets:
+    """Soft labels as SoftTargets; rows of NaN are ignored."""
+    if isinstance(y, SoftTargets):
+        return y.cpu()
+    rows = as_tensor(y, "y").double().clone()
+    is_ignored = rows.isnan().all(1)
+    rows[is_ignored] = 1 / rows.shape[1]
+    targets = SoftTargets.from_dense(rows)
+    targets.mask = is_ignored.logical_not() if bool(is_ignored.any()) else None
+    return targets
+
+
+def _is_ignored(labels: np.ndarray) -> np.ndarray:
+    is_number = labels.dtype.kind in "iuf"
+    return labels == IGNORED if is_number else np.zeros(len(labels), bool)
+
+
+def _counted(targets: SoftTargets) -> Tensor:
+    """Rows that are not ignored."""
+    return torch.arange(len(targets)) if targets.mask is None else targets.mask.nonzero()[:, 0]
+
+
+def _features(X: Any, rows: Tensor) -> Tensor:
+    """Some rows of dense or sparse features."""
+    part = X[rows.numpy()]
+    return torch.from_numpy(np.array(part) if isinstance(part, np.ndarray) else part.toarray())
