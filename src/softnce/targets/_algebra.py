@@ -253,15 +253,10 @@ class Algebra(Storage):
     def compact(self, *others: Self) -> tuple[Tensor, *tuple[Self, ...]]:
         r"""The classes that occur in these rows or in ``others``, and the same targets over those classes alone.
 
-        With it the label table may live anywhere: ask its engine (a parameter server, TorchRec, an FSDP gather) for the
-        rows of ``classes``, and take the loss of their logits. This equals the loss from the whole table, in value and
-        gradient, with the noise of those classes: η[classes], normalised. (η is defined up to a factor: all scores move
-        by one constant, which every contrast drops.) It holds for contrastive losses whose candidates are the batch or
-        ``others``; candidates that reach further classes (``NoiseCandidates``, ``ClassCandidates``, and
-        ``SampledCandidates``, which draw inside the loss) do not fit.
-
-        Time O(N·S·log(N·S)), whatever K, or O(N·K) for dense rows. How many classes occur depends on the values, so on
-        a GPU the host waits for them.
+        The label table may then live anywhere: fetch the rows of ``classes``, take the loss of their logits with the
+        noise η[classes]. Value and gradient equal those of the whole table for contrastive losses whose candidates are
+        the batch or ``others``; candidates that reach further classes (``NoiseCandidates``, ``ClassCandidates``,
+        ``SampledCandidates``) do not fit. O(N·S·log(N·S)), or O(N·K) for dense rows; on a GPU the host waits.
 
         Args:
             others: further targets of the same K classes, for example candidates (M, K).

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from softnce._checks import (
@@ -158,12 +159,12 @@ class SoftTargets(Algebra):
             raise ValueError(f"temperature must be positive and finite, got {temperature}")
         check_choice(remainder, "remainder", get_args(Rest))
         if values_are_checked(logits) and logits.numel():
-            if not bool((logits < torch.inf).all()):
-                raise ValueError("logits hold NaN or +inf")
             best = logits.amax(1)
-            if bool((best == -torch.inf).any()):
-                row = int((best == -torch.inf).nonzero()[0])
-                raise ValueError(f"logits of row {row} are all −inf: at least one class needs a finite logit")
+            if not bool(best.isfinite().all()):  # the greatest of a row with NaN is NaN
+                row = int(best.isfinite().int().argmin())
+                raise ValueError(
+                    f"logits hold NaN, +inf or no finite logit in row {row}, got {float(best[row])} at most"
+                )
         scaled = logits.to(at_least_float32(logits.dtype)) / temperature
         top, index = scaled.topk(k, dim=1)
         if remainder == "renormalise":
@@ -383,11 +384,7 @@ def _filled_rows(index: Sequence[Any], weight: Sequence[Any]) -> tuple[Tensor, T
                 f"got shapes {tuple(mine.shape)} and {tuple(its.shape)} in row {i}"
             )
     dtype = torch.promote_types(torch.get_default_dtype(), weights[0].dtype)
-    width = max(map(len, classes))
-    return (
-        torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in classes]),
-        torch.stack([torch.nn.functional.pad(row.to(dtype), (0, width - len(row))) for row in weights]),
-    )
+    return pad_sequence(classes, batch_first=True), pad_sequence([w.to(dtype) for w in weights], batch_first=True)
 
 
 # Soft targets saved with torch.save load with weights_only=True, as a file of a teacher's outputs should.
