@@ -282,7 +282,7 @@ def from_mapping(mapping: Mapping[str, Any], source: str, overrides: list[str] |
         parser = parser_of(KINDS[kind], source)
         parser.set_defaults(parser.parse_object(dict(mapping)).as_flat().__dict__)
         values = parser.parse_args(overrides or [])
-        return KINDS[kind](**dict(parser.instantiate_classes(values).items(branches=False)))
+        return KINDS[kind](**dict(parser.instantiate(values).items(branches=False)))
     except RecursionError:
         raise ValueError(f"{source}: nested too deeply") from None
     except Exception as error:  # jsonargparse raises several kinds
