@@ -120,13 +120,17 @@ class Classifier(L.LightningModule):
         """The generator of all shares of a batch, so that they draw the same."""
         return torch.Generator(device).manual_seed(derived_seed(self.seed, step))
 
+    def remember(self, whole: SoftTargets, step: int) -> None:
+        """Updates the queue of the loss, if it has one, by the targets of a whole batch; once per update."""
+        if isinstance(self.loss, ContrastiveLoss):
+            self.loss.remember(whole, generator=self._shared_generator(step, whole.device))
+
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Once per update: log the loss of the whole batch, and stop if it is NaN or infinite."""
         total = torch.stack(self._pending).sum()
         self._pending.clear()
-        if self._whole is not None and isinstance(self.loss, ContrastiveLoss):
-            whole, step = self._whole
-            self.loss.remember(whole, generator=self._shared_generator(step, whole.device))
+        if self._whole is not None:
+            self.remember(*self._whole)
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(total)
         value, rate = total.item(), max(group["lr"] for group in optimizer.param_groups)

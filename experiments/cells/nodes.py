@@ -70,8 +70,9 @@ def follow(recipe: GraphRecipe) -> tuple[Classifier, Course]:
         values = []
         for place, batch in enumerate(loader):
             optimiser.zero_grad()
-            value, _ = classifier.step_loss(batch, step, place)
+            value, soft = classifier.step_loss(batch, step, place)
             value.backward()
+            classifier.remember(soft, step)
             if recipe.optimiser.clip:
                 torch.nn.utils.clip_grad_norm_(parameters, recipe.optimiser.clip)
             optimiser.step()

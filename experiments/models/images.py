@@ -92,9 +92,11 @@ def build_backbone(model: ImageModel, image_size: int) -> nn.Module:
         raise ValueError(f"model.name {model.name!r} is not a model of timm; similar: {', '.join(near)}")
     options: dict[str, Any] = {"drop_path_rate": model.drop_path} if model.drop_path > 0 else {}
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        plain = _create(name)
-    if hasattr(plain, "set_input_size"):  # transformers are built for one image size
-        options["img_size"] = image_size
+        try:  # transformers are built for one image size
+            plain = _create(name, img_size=image_size)
+            options["img_size"] = image_size
+        except (TypeError, AssertionError):
+            plain = _create(name)
     if type(plain) is VisionTransformer and plain.global_pool == "token":
         options["global_pool"] = "avg"
     if model.weights == "hub":
