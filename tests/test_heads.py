@@ -1,9 +1,11 @@
 import pytest
 import torch
+from allocations import peak
 from torch import nn
 
 import softnce
 from softnce import heads
+from softnce.optimisers import RowAdagrad
 
 
 def test_the_papers_head() -> None:
@@ -149,3 +151,109 @@ def test_the_best_classes_of_half_precision_features() -> None:
     assert torch.equal(head.topk(z, 3)[1], head.topk(z.float(), 3)[1])
     with torch.autocast("cpu", torch.bfloat16):
         assert head(z).dtype == torch.bfloat16
+
+
+def test_positions_of_sequences_are_rows_and_padding_is_ignored() -> None:
+    torch.manual_seed(0)
+    head = heads.LabelEmbeddingHead(4, 30, bias=True).double()
+    z = torch.randn(3, 5, 4, dtype=torch.float64, requires_grad=True)
+    labels, weight = torch.randint(30, (3, 5)), torch.rand(3, 5, dtype=torch.float64)
+    labels[0, 3:] = labels[2, 1:] = -100
+    soft = softnce.SoftTargets.from_labels(labels.flatten(), 30)
+    criterion = softnce.SoftTargetInfoNCE()
+    there = labels.flatten() != -100
+    kept = [t.flatten(0, 1)[there] for t in (z, labels, weight)]
+    expected = head.loss(kept[0], kept[1], criterion, sample_weight=kept[2])
+    for targets in (labels, soft):
+        found = head.loss(z, targets, criterion, sample_weight=weight)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(*(torch.autograd.grad(v, z, retain_graph=True)[0] for v in (found, expected)))
+    each = head.loss(z, labels, softnce.SoftTargetInfoNCE(reduction="none"))
+    assert each.shape == (3, 5)
+    assert not each[labels == -100].any()
+    with pytest.raises(ValueError, match=r"targets must have shape \(3, 5\)"):
+        head.loss(z, labels.T, criterion)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("assigned", [False, True])
+def test_a_tied_table_gets_the_gradients_of_both_uses(sparse: bool, assigned: bool) -> None:
+    torch.manual_seed(0)
+    embedding = nn.Embedding(30, 4, sparse=sparse, padding_idx=0, dtype=torch.float64)
+    head = heads.LabelEmbeddingHead.from_embedding(embedding)
+    if assigned:
+        head = heads.LabelEmbeddingHead(4, 30)
+        head.table = embedding
+    inputs, labels = torch.randint(1, 30, (3, 5)), torch.randint(30, (3,))
+    criterion = softnce.SoftTargetInfoNCE()
+    head.loss(embedding(inputs).mean(1), labels, criterion).backward()
+    table = embedding.weight.detach().clone().requires_grad_()
+    criterion(table[inputs].mean(1) @ table.T, labels).backward()
+    assert embedding.weight.grad.is_sparse == sparse
+    found = embedding.weight.grad.to_dense()
+    torch.testing.assert_close(found, table.grad)
+    assert [name for name, _ in head.named_parameters()] == ["table.weight"]
+    assert head.table(labels).shape == (3, 4)
+
+
+def test_an_embedding_that_a_loss_cannot_follow_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_norm"):
+        heads.LabelEmbeddingHead.from_embedding(nn.Embedding(3, 2, max_norm=1.0))
+    with pytest.raises(TypeError, match=r"embedding must be an nn\.Embedding, got Linear"):
+        heads.LabelEmbeddingHead.from_embedding(nn.Linear(3, 2))  # type: ignore[arg-type]
+
+
+def test_a_tied_head_may_have_a_bias() -> None:
+    embedding = nn.Embedding(30, 4)
+    head = heads.LabelEmbeddingHead.from_embedding(embedding, cosine=True, bias=True)
+    head.loss(torch.randn(2, 4), torch.tensor([3, 4]), softnce.SoftTargetInfoNCE()).backward()
+    assert head.bias is not None
+    assert head.bias.shape == (30,)
+    assert head.bias.grad is not None
+
+
+def test_the_best_classes_without_those_seen() -> None:
+    torch.manual_seed(0)
+    head, z = heads.LabelEmbeddingHead(4, 12, bias=True), torch.randn(6, 4)
+    seen = torch.randint(-1, 12, (6, 9))
+    seen[0] = -1
+    lists = [row[row >= 0] for row in seen]
+    offsets = torch.tensor([0, *torch.tensor([len(each) for each in lists]).cumsum(0).tolist()])
+    logits = head(z).detach()
+    for row, each in enumerate(lists):
+        logits[row, each] = -torch.inf
+    values, classes = logits.topk(9)
+    classes[values == -torch.inf] = -1
+    assert (classes == -1).any()
+    for exclude in (seen, lists, (offsets, torch.cat(lists))):
+        found = head.topk(z, 9, chunk_size=5, exclude=exclude)
+        torch.testing.assert_close(found[0], values)
+        assert torch.equal(found[1], classes)
+    assert torch.equal(head.topk(z, 2, exclude=torch.full((6, 3), -1))[1], head.topk(z, 2)[1])
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        softnce.ExpectedInfoNCE(),
+        softnce.ExpectedInfoNCE(candidates=softnce.BatchCandidates() + softnce.NoiseCandidates(64)),
+        softnce.SoftTargetInfoNCE(candidates=softnce.BatchCandidates() + softnce.SampledCandidates(64)),
+    ],
+    ids=["the batch", "noise", "sampled"],
+)
+def test_the_memory_of_a_step_does_not_depend_on_the_number_of_classes(criterion: nn.Module) -> None:
+    found = []
+    for num_classes in (10_000, 1_000_000):
+        head = heads.LabelEmbeddingHead(16, num_classes)
+        optimiser = RowAdagrad(head.parameters(), lr=1.0)
+        hard = softnce.SoftTargets.from_labels(torch.arange(128), num_classes)
+        targets, z = hard.mix(hard.flip(0), 0.7), torch.randn(128, 16, requires_grad=True)
+
+        def step(head=head, optimiser=optimiser, targets=targets, z=z) -> None:
+            optimiser.zero_grad()
+            head.loss(z, targets, criterion).backward()
+            optimiser.step()
+
+        step()  # makes the state
+        found.append(peak(step))
+    assert 0 < found[1] <= 1.1 * found[0] < 1_000_000 * 4

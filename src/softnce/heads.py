@@ -5,6 +5,7 @@ logits the dot products z·y_k.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -14,9 +15,13 @@ from torch.nn import functional as F
 from softnce import functional
 from softnce._checks import as_number, as_whole, check_flag
 from softnce._precision import autocast_is_on
-from softnce._rows import check_table, is_sharded
-from softnce.losses import ContrastiveLoss
+from softnce._rows import is_sharded
+from softnce.label_index import LabelIndex
+from softnce.losses import ClassifierLoss
+from softnce.ranking import Exclude, excluded_classes
 from softnce.targets import SoftTargets
+
+__all__ = ["CosineHead", "LabelEmbeddingHead", "LabelIndex", "MLPHead"]
 
 
 class MLPHead(nn.Sequential):
@@ -129,8 +134,7 @@ class LabelEmbeddingHead(nn.Module):
     ) -> None:
         super().__init__()
         dim, num_classes = as_whole(dim, "dim"), as_whole(num_classes, "num_classes")
-        self.sparse = check_flag(sparse, "sparse")
-        self.table = _Table(num_classes, dim, sparse=self.sparse)
+        self.table: nn.Embedding = _Table(num_classes, dim, sparse=check_flag(sparse, "sparse"))
         nn.init.normal_(self.table.weight, std=1 / math.sqrt(dim))
         self.cosine = check_flag(cosine, "cosine")
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_classes)) if check_flag(bias, "bias") else None)
@@ -154,9 +158,39 @@ class LabelEmbeddingHead(nn.Module):
                 head.bias.copy_(linear.bias)
         return head
 
+    @classmethod
+    def from_embedding(cls, embedding: nn.Embedding, cosine: bool = False, bias: bool = False) -> Self:
+        """A head on ``embedding`` itself: input and output are tied, and the gradients of both uses add up.
+
+        They are sparse if the embedding is, ``nn.Embedding(..., sparse=True)``.
+
+        >>> items = nn.Embedding(100_000, 16, sparse=True)
+        >>> head = LabelEmbeddingHead.from_embedding(items)
+        >>> head.weight is items.weight, head.sparse
+        (True, True)
+        """
+        if not isinstance(embedding, nn.Embedding):
+            raise TypeError(f"embedding must be an nn.Embedding, got {type(embedding).__name__}")
+        if embedding.max_norm is not None or embedding.scale_grad_by_freq:
+            raise ValueError("embedding must not use max_norm or scale_grad_by_freq, which a loss does not apply")
+        head = cls(embedding.embedding_dim, 1, embedding.sparse, cosine)
+        head.table = embedding
+        if check_flag(bias, "bias"):
+            head.bias = nn.Parameter(embedding.weight.new_zeros(embedding.num_embeddings))
+        return head
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the gradients of the table are sparse."""
+        return self.table.sparse
+
     @property
     def weight(self) -> Tensor:
-        """The label embeddings, (K, d)."""
+        """The label embeddings, (K, d).
+
+        For the embeddings of some classes call ``head.table(classes)``: the gradient of ``head.weight[classes]`` is
+        dense.
+        """
         return self.table.weight
 
     def extra_repr(self) -> str:
@@ -167,7 +201,7 @@ class LabelEmbeddingHead(nn.Module):
         self,
         features: Tensor,
         targets: Tensor | SoftTargets | None = None,
-        criterion: ContrastiveLoss | None = None,
+        criterion: ClassifierLoss | None = None,
         *,
         sample_weight: Tensor | None = None,
         batch: SoftTargets | None = None,
@@ -194,144 +228,80 @@ class LabelEmbeddingHead(nn.Module):
         self,
         features: Tensor,
         targets: Tensor | SoftTargets,
-        criterion: ContrastiveLoss,
+        criterion: ClassifierLoss,
         *,
         sample_weight: Tensor | None = None,
         batch: SoftTargets | None = None,
         own: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """``criterion(self(features), targets)`` without the logits; arguments as in ``criterion.linear``."""
-        if not isinstance(criterion, ContrastiveLoss):
+        """``criterion(self(features), targets)`` without the logits; arguments as in ``criterion.linear``.
+
+        Features may be (N, L, d), such as positions of sequences: with labels or weights (N, L), probabilities
+        (N, L, K) or SoftTargets of N·L rows. Pad with the criterion's ``ignore_index``.
+        """
+        if not isinstance(criterion, ClassifierLoss) or not hasattr(criterion, "linear"):
             given = type(criterion).__name__
             if isinstance(criterion, nn.Module):
                 given += ", which needs the logits: criterion(head(features), targets)"
             raise TypeError(f"criterion must be a contrastive loss such as ExpectedInfoNCE(), got {given}")
-        if self.sparse and self.table.is_sharded and torch.is_grad_enabled():
+        if self.sparse and getattr(self.table, "is_sharded", False) and torch.is_grad_enabled():
             raise ValueError("FSDP2 cannot exchange sparse gradients: make the head with sparse=False")
-        return criterion.linear(
+        _check_features(features, self.weight, same_dtype=False)
+        shape = features.shape[:-1]
+        if len(shape) > 1:
+            features = features.flatten(0, -2)
+            if isinstance(targets, Tensor) and targets.shape[: len(shape)] != shape:
+                raise ValueError(f"targets must have shape {tuple(shape)} as features, got {tuple(targets.shape)}")
+            if isinstance(targets, Tensor):
+                targets = targets.flatten(0, len(shape) - 1)
+            if sample_weight is not None:
+                sample_weight = sample_weight.flatten()
+        linear: Callable[..., Tensor] = criterion.linear  # type: ignore[assignment]
+        value = linear(
             features, self.weight, targets, bias=self.bias, sparse=self.sparse, cosine=self.cosine,
             sample_weight=sample_weight, batch=batch, own=own, generator=generator,
         )  # fmt: skip
+        return value.reshape(shape) if value.dim() else value
 
     @torch.no_grad()
-    def topk(self, features: Tensor, k: int, chunk_size: int = 65536) -> tuple[Tensor, Tensor]:
-        """The k best logits and their classes, (N, k) each, through the whole table in chunks. O(N·K·d)."""
-        return functional.linear_topk(
-            features, self.weight, k, bias=self.bias, cosine=self.cosine, chunk_size=chunk_size
-        )
+    def topk(
+        self, features: Tensor, k: int, chunk_size: int = 65536, exclude: Exclude | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The k best logits and their classes, (N, k) each, through the whole table in chunks. O(N·K·d).
+
+        Args:
+            features: (N, d).
+            k: classes returned per row.
+            chunk_size: classes scored at a time.
+            exclude: classes left out per row, such as items seen, in a form of :data:`softnce.ranking.Exclude`. A row
+                with fewer than k classes left is filled up with class −1 and logit −∞.
+        """
+        num_classes, more = len(self.weight), 0
+        if exclude is not None:
+            rows, classes = excluded_classes(exclude, len(features), num_classes, features.device)
+            more = int(rows.bincount(minlength=1).max())
+            k = as_whole(k, "k")
+            if k > num_classes:
+                raise ValueError(f"k must be between 1 and the {num_classes} classes, got {k}")
+        values, best = functional.linear_topk(
+            features, self.weight, min(k + more, num_classes) if more else k, bias=self.bias, cosine=self.cosine,
+            chunk_size=chunk_size,
+        )  # fmt: skip
+        if not more:
+            return values, best
+        row = torch.arange(len(best), device=best.device)[:, None]
+        away = torch.isin(row * num_classes + best, rows * num_classes + classes)
+        values, order = values.masked_fill(away, -torch.inf).topk(k, dim=1)
+        return values, best.masked_fill(away, -1).gather(1, order)
 
 
-class LabelIndex:
-    """An approximate index over a head's label embeddings for fast top-k (needs ``softnce[faiss]``).
-
-    The table is divided into ``cells`` by clustering; a search looks into the ``probes`` nearest. Unless ``probes`` are
-    given, the fewest are taken that find the share ``recall`` of the true ten best classes of some ``features``, with
-    two standard errors to spare: few for a table with clusters, most of the cells for one without. :meth:`recall` tells
-    how many of the true best are found for further features. The index is a copy: build it anew when the table has
-    changed.
-
-    Building costs O(K·cells·d) for the clusters and O(256·K·d) for the choice of ``probes``.
-
-    Args:
-        head: the trained head.
-        cells: number of clusters, by default about 4·√K.
-        probes: clusters searched for a query; None: as many as ``recall`` needs.
-        recall: share of the true best classes to find, in (0, 1).
-        features: (n, d), a few hundred features as they will come; None: 256 random directions, the hardest case.
-    """
-
-    def __init__(
-        self,
-        head: LabelEmbeddingHead,
-        cells: int | None = None,
-        probes: int | None = None,
-        *,
-        recall: float = 0.95,
-        features: Tensor | None = None,
-    ) -> None:
-        try:
-            import faiss
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("LabelIndex needs faiss: pip install 'softnce[faiss]'") from error
-        if not isinstance(head, LabelEmbeddingHead):
-            raise TypeError(f"head must be a LabelEmbeddingHead, got {type(head).__name__}")
-        weight = head.weight.detach()
-        table = self._with(head.bias, F.normalize(weight, dim=1) if head.cosine else weight)
-        num_classes, dim = table.shape
-        if cells is None:
-            cells = max(1, min(num_classes // 39, int(4 * math.sqrt(num_classes))))  # faiss wants 39 points per cell
-        cells = as_whole(cells, "cells")
-        if cells > num_classes:
-            raise ValueError(f"cells must be at most the {num_classes} classes, got {cells}")
-        probes = None if probes is None else as_whole(probes, "probes")
-        recall = as_number(recall, "recall", "a number in (0, 1)")
-        if not 0 < recall < 1:
-            raise ValueError(f"recall must be in (0, 1), got {recall}")
-        if features is not None:
-            check_table(features, weight, None)
-        self.head = head
-        self.index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, cells, faiss.METRIC_INNER_PRODUCT)
-        self.index.train(table)
-        self.index.add(table)
-        if probes is None:
-            probes = self._fewest_probes(recall, features, min(10, num_classes))
-        self.index.nprobe = min(probes, cells)
-
-    def _fewest_probes(self, recall: float, features: Tensor | None, k: int) -> int:
-        """The fewest cells that find enough, by bisection: more cells never find less."""
-        if features is None:
-            weight = self.head.weight
-            features = torch.randn(256, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
-        true = self.head.topk(features, k)[1]
-        low, high = 1, int(self.index.nlist)
-        while low < high:
-            self.index.nprobe = middle = (low + high) // 2
-            found = self._share_found(features, true)
-            if float(found.mean() - 2 * found.std(correction=0) / math.sqrt(len(found))) >= recall:
-                high = middle
-            else:
-                low = middle + 1
-        return high
-
-    @torch.no_grad()
-    def topk(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """As ``head.topk``, among the cells searched; class −1 where those hold fewer than k."""
-        check_table(features, self.head.weight, None, allow_empty=True)
-        k = as_whole(k, "k")
-        if k > self.index.ntotal:
-            raise ValueError(f"k must be between 1 and the {self.index.ntotal} classes, got {k}")
-        z = F.normalize(features, dim=1) if self.head.cosine else features
-        ones = None if self.head.bias is None else torch.ones(len(z))
-        values, classes = self.index.search(self._with(ones, z), k)
-        return torch.from_numpy(values).to(features.device), torch.from_numpy(classes).to(features.device)
-
-    @staticmethod
-    def _with(extra: Tensor | None, rows: Tensor) -> Any:
-        """Rows for faiss; a bias is one more column, which a feature of 1 picks."""
-        rows = rows.detach().float().cpu()
-        if extra is not None:
-            rows = torch.cat([rows, extra.detach().float().cpu()[:, None]], 1)
-        return rows.contiguous().numpy()
-
-    def recall(self, features: Tensor, k: int) -> float:
-        """The share of the true k best classes that the index finds for these features."""
-        if isinstance(features, Tensor) and len(features) == 0:
-            raise ValueError("features are empty: recall needs at least one row")
-        return float(self._share_found(features, self.head.topk(features, k)[1]).mean())
-
-    def _share_found(self, features: Tensor, true: Tensor) -> Tensor:
-        """Of the true best classes of each row, (N, k), the share that the index finds, (N,)."""
-        found = self.topk(features, true.shape[1])[1]
-        return (true[:, :, None] == found[:, None, :]).any(2).double().mean(1)
-
-
-def _check_features(features: Tensor, weight: Tensor) -> None:
+def _check_features(features: Tensor, weight: Tensor, same_dtype: bool = True) -> None:
     """Features (..., d) must fit label embeddings or a layer (·, d)."""
     if not isinstance(features, Tensor) or not features.is_floating_point():
         got = features.dtype if isinstance(features, Tensor) else type(features).__name__
         raise TypeError(f"features must be a floating point tensor, got {got}")
     if features.dim() == 0 or features.shape[-1] != weight.shape[1]:
         raise ValueError(f"features must have {weight.shape[1]} columns, got shape {tuple(features.shape)}")
-    if features.dtype != weight.dtype and not autocast_is_on(features.device):
+    if same_dtype and features.dtype != weight.dtype and not autocast_is_on(features.device):
         raise TypeError(f"features must be {weight.dtype} as the head is, got {features.dtype}")

@@ -200,7 +200,8 @@ def _ranks(
     answers, weight = _answers(as_soft_targets(targets, num_classes, 0.0, ignore_index))
     if len(answers) != len(like):
         raise ValueError(f"targets have {len(answers)} rows, but there are {len(like)} rows of scores")
-    offsets, excluded = _ragged(exclude, len(like), num_classes, like.device)
+    row, excluded = excluded_classes(exclude, len(like), num_classes, like.device)
+    offsets = torch.searchsorted(row, torch.arange(0, len(like) + ROWS, ROWS, device=row.device)).tolist()
     parts = [slice(k, min(k + chunk_size, num_classes)) for k in range(0, num_classes, chunk_size)]
     found = weight.new_full(answers.shape, torch.nan)
     with full_precision(like.device):
@@ -218,11 +219,10 @@ def _ranks(
                 inside = (mine >= part.start) & (mine < part.stop)
                 right = torch.where(inside, s.gather(1, (mine - part.start).where(inside, 0)), right)
             assert right is not None
-            first, last = int(offsets[rows.start]), int(offsets[rows.stop])
-            row = torch.repeat_interleave(offsets[rows.start : rows.stop + 1].diff())
+            those = slice(*offsets[start // ROWS : start // ROWS + 2])
             higher, level = torch.zeros_like(weight[rows]), torch.zeros_like(weight[rows])
             for part, s in blocks():
-                away = _excluded(s, part, row, excluded[first:last], mine, is_answer)
+                away = _excluded(s, part, row[those] - start, excluded[those], mine, is_answer)
                 above, equal = _compared(s.masked_fill_(away, -torch.inf), right)
                 higher += above
                 level += equal - away.sum(1, keepdim=True) * (right == -torch.inf)
@@ -246,10 +246,12 @@ def _answers(targets: SoftTargets) -> tuple[Tensor, Tensor]:
     return classes, weight
 
 
-def _ragged(exclude: Exclude | None, rows: int, num_classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Offsets (N + 1,) and the classes excluded, row after row."""
+def excluded_classes(
+    exclude: Exclude | None, rows: int, num_classes: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The rows, in order, and the classes excluded in them, (T,) each."""
     if exclude is None:
-        return torch.zeros(rows + 1, dtype=torch.long), torch.zeros(0, dtype=torch.long, device=device)
+        return (torch.zeros(0, dtype=torch.long, device=device),) * 2
     if isinstance(exclude, Tensor):
         if exclude.dim() != 2 or len(exclude) != rows or exclude.dtype != torch.int64:
             raise ValueError(f"exclude must be int64 ({rows}, E), padded by -1, got {exclude.dtype} {exclude.shape}")
@@ -268,14 +270,14 @@ def _ragged(exclude: Exclude | None, rows: int, num_classes: int, device: torch.
     if lengths.numel() and int(lengths.min()) < 0:
         raise ValueError("exclude must hold offsets that do not fall")
     check_places(classes, (len(classes),), num_classes, "exclude")
-    return F.pad(lengths.cpu().cumsum(0), (1, 0)), classes.to(device, torch.long)
+    return torch.repeat_interleave(lengths).to(device), classes.to(device, torch.long)
 
 
 def _excluded(s: Tensor, part: slice, row: Tensor, excluded: Tensor, answers: Tensor, is_answer: Tensor) -> Tensor:
     """Classes of a block that do not compete, (n, C)."""
     away = torch.zeros(s.shape, dtype=torch.bool, device=s.device)
     inside = (excluded >= part.start) & (excluded < part.stop)
-    away[row.to(s.device)[inside], excluded[inside] - part.start] = True
+    away[row[inside], excluded[inside] - part.start] = True
     inside = is_answer & (answers >= part.start) & (answers < part.stop)
     away[inside.nonzero()[:, 0], answers[inside] - part.start] = False
     return away

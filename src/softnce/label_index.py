@@ -1,0 +1,120 @@
+"""An approximate index over the label embeddings of a head."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from softnce._checks import as_number, as_whole
+from softnce._rows import check_table
+
+if TYPE_CHECKING:
+    from softnce.heads import LabelEmbeddingHead
+
+
+class LabelIndex:
+    """An approximate index over a head's label embeddings for fast top-k (needs ``softnce[faiss]``).
+
+    The table is divided into ``cells`` by clustering; a search looks into the ``probes`` nearest. Unless ``probes`` are
+    given, the fewest are taken that find the share ``recall`` of the true ten best classes of some ``features``, with
+    two standard errors to spare: few for a table with clusters, most of the cells for one without. :meth:`recall` tells
+    how many of the true best are found for further features. The index is a copy: build it anew when the table has
+    changed.
+
+    Building costs O(K·cells·d) for the clusters and O(256·K·d) for the choice of ``probes``.
+
+    Args:
+        head: the trained head.
+        cells: number of clusters, by default about 4·√K.
+        probes: clusters searched for a query; None: as many as ``recall`` needs.
+        recall: share of the true best classes to find, in (0, 1).
+        features: (n, d), a few hundred features as they will come; None: 256 random directions, the hardest case.
+    """
+
+    def __init__(
+        self,
+        head: "LabelEmbeddingHead",
+        cells: int | None = None,
+        probes: int | None = None,
+        *,
+        recall: float = 0.95,
+        features: Tensor | None = None,
+    ) -> None:
+        try:
+            import faiss
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("LabelIndex needs faiss: pip install 'softnce[faiss]'") from error
+        from softnce.heads import LabelEmbeddingHead  # which imports this file
+
+        if not isinstance(head, LabelEmbeddingHead):
+            raise TypeError(f"head must be a LabelEmbeddingHead, got {type(head).__name__}")
+        weight = head.weight.detach()
+        table = self._with(head.bias, F.normalize(weight, dim=1) if head.cosine else weight)
+        num_classes, dim = table.shape
+        if cells is None:
+            cells = max(1, min(num_classes // 39, int(4 * math.sqrt(num_classes))))  # faiss wants 39 points per cell
+        cells = as_whole(cells, "cells")
+        if cells > num_classes:
+            raise ValueError(f"cells must be at most the {num_classes} classes, got {cells}")
+        probes = None if probes is None else as_whole(probes, "probes")
+        recall = as_number(recall, "recall", "a number in (0, 1)")
+        if not 0 < recall < 1:
+            raise ValueError(f"recall must be in (0, 1), got {recall}")
+        if features is not None:
+            check_table(features, weight, None)
+        self.head = head
+        self.index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, cells, faiss.METRIC_INNER_PRODUCT)
+        self.index.train(table)
+        self.index.add(table)
+        if probes is None:
+            probes = self._fewest_probes(recall, features, min(10, num_classes))
+        self.index.nprobe = min(probes, cells)
+
+    def _fewest_probes(self, recall: float, features: Tensor | None, k: int) -> int:
+        """The fewest cells that find enough, by bisection: more cells never find less."""
+        if features is None:
+            weight = self.head.weight
+            features = torch.randn(256, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
+        true = self.head.topk(features, k)[1]
+        low, high = 1, int(self.index.nlist)
+        while low < high:
+            self.index.nprobe = middle = (low + high) // 2
+            found = self._share_found(features, true)
+            if float(found.mean() - 2 * found.std(correction=0) / math.sqrt(len(found))) >= recall:
+                high = middle
+            else:
+                low = middle + 1
+        return high
+
+    @torch.no_grad()
+    def topk(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """As ``head.topk``, among the cells searched; class −1 where those hold fewer than k."""
+        check_table(features, self.head.weight, None, allow_empty=True)
+        k = as_whole(k, "k")
+        if k > self.index.ntotal:
+            raise ValueError(f"k must be between 1 and the {self.index.ntotal} classes, got {k}")
+        z = F.normalize(features, dim=1) if self.head.cosine else features
+        ones = None if self.head.bias is None else torch.ones(len(z))
+        values, classes = self.index.search(self._with(ones, z), k)
+        return torch.from_numpy(values).to(features.device), torch.from_numpy(classes).to(features.device)
+
+    @staticmethod
+    def _with(extra: Tensor | None, rows: Tensor) -> Any:
+        """Rows for faiss; a bias is one more column, which a feature of 1 picks."""
+        rows = rows.detach().float().cpu()
+        if extra is not None:
+            rows = torch.cat([rows, extra.detach().float().cpu()[:, None]], 1)
+        return rows.contiguous().numpy()
+
+    def recall(self, features: Tensor, k: int) -> float:
+        """The share of the true k best classes that the index finds for these features."""
+        if isinstance(features, Tensor) and len(features) == 0:
+            raise ValueError("features are empty: recall needs at least one row")
+        return float(self._share_found(features, self.head.topk(features, k)[1]).mean())
+
+    def _share_found(self, features: Tensor, true: Tensor) -> Tensor:
+        """Of the true best classes of each row, (N, k), the share that the index finds, (N,)."""
+        found = self.topk(features, true.shape[1])[1]
+        return (true[:, :, None] == found[:, None, :]).any(2).double().mean(1)
