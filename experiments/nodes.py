@@ -1,8 +1,8 @@
 """Do the losses differ on graphs? Node classification: generated tissue fold by fold, and citation graphs.
 
 The paper's benchmark, CellTypeGraph, is not at hand. Tissue in its layout (30 specimens of 290 to 800 cells, nine
-types) was grown by a generator that is no longer here; its rows stay and are read. DeeperGCN of 8 layers, width 64, 30 epochs
-for every loss, a fold each. Cora and CiteSeer: public split, a GCN and a DeeperGCN of two layers, a seed each.
+types) was grown by a generator that is no longer here; its rows stay and are read. DeeperGCN of 8 layers, width 64, 30
+epochs for every loss, a fold each. Cora and CiteSeer: public split, a GCN and a DeeperGCN of two layers, a seed each.
 
 NLL and InfoNCE see labels, the soft losses the same labels smoothed by 0.1. Soft distribution InfoNCE is run in the
 authors' way, where η are the labels' frequencies, and on tissue also corrected, with η the marginal of the smoothed
