@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments import fine_tuning
+from experiments.data.targets import Targets
 from experiments.fine_tuning import IMAGES, ORDER, PRESETS, Options, Run, findings, follow_up, recipe_of, runs
 from experiments.harness import Row, to_mapping
 
@@ -59,7 +60,7 @@ def test_a_run_is_a_recipe() -> None:
     assert (recipe.schedule.epochs, recipe.optimiser.batch) == (8, 128)
     assert (recipe.targets.mixup, recipe.targets.cutmix, recipe.loss.name) == (0.8, 1.0, "soft-ce")
     assert recipe.data.dir.name == "cifar100"
-    still = recipe_of(replace(run, frozen=True))
+    still = recipe_of(replace(run, frozen=True, targets=Targets()))
     assert (still.model.freeze, still.data.augment) == ("backbone", "none")
 
 
