@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 from example_files import EXAMPLES, example
+from sklearn.datasets import load_digits
 
 from softnce.lab.models import torchvision_operators  # noqa: F401  (timm, Lightning and transformers import torchvision)
 
@@ -105,6 +106,13 @@ def test_the_estimator() -> None:
 def test_votes_tell_more_than_their_majority() -> None:
     divergence = load("human_votes").main(samples=2000, steps=200)
     assert divergence["votes"] < divergence["majority label"] / 2
+
+
+def test_text_and_images_of_ones_own() -> None:
+    likely = load("text_from_csv").main(new=("the soup was superb", "a bland soup", "the soup was awful"))["positive"]
+    assert likely[0] > 0.8 > 0.5 > likely[1] > likely[2]  # two of three annotators are against bland
+    found = load("image_folder").main()
+    assert found == sorted(str(label) for label in load_digits().target[600:610])  # files in the order of their classes
 
 
 def test_a_student_learns_from_a_file() -> None:
