@@ -77,6 +77,8 @@ def test_a_default_device_does_not_reach_inside() -> None:
         found = distinct(t)
         group_ids(t, [t])
         t.vertex()
+    for away in (t.to("meta"), t.to_dense().to("meta")):  # whose values cannot be read: nothing waits for them
+        assert [x.shape for x in (*group_ids(away, [away]), *away.vertex())] == [(6,)] * 4
     assert torch.equal(found.targets.index, expected.targets.index)
     assert torch.equal(found.place, expected.place)
 
