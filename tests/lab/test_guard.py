@@ -25,7 +25,7 @@ from softnce.lab.report.page import Table
 PAPER = Path(__file__).parents[2] / "results" / "paper"
 GOLDEN = Path(__file__).with_name("golden.json")
 NUMBER = re.compile(r"(?<![\w.])[-−+]?\d[\d,]*(?:\.\d+)?(?:e[-−+]?\d+)?(?!\w)")
-STUDIES = sorted(path.stem for path in PAPER.glob("*.jsonl"))
+STUDIES = sorted(path.stem for path in PAPER.glob("*.jsonl") if path.stem in studies.names())
 
 
 def numbers(text: str) -> list[float]:
@@ -96,7 +96,7 @@ def same(ours: object, theirs: object) -> bool:
 
 
 def test_every_study_with_results_is_in_the_golden_file():
-    assert sorted(golden()) == STUDIES
+    assert set(STUDIES) <= golden().keys()
 
 
 @pytest.mark.parametrize("study", STUDIES)

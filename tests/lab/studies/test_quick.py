@@ -9,12 +9,12 @@ from softnce.lab import studies
 from softnce.lab.commands import study as study_command
 from softnce.lab.commands.report import build_report
 
-JUDGED = ("density", "long-tail", "classes", "human-labels", "distillation", "information", "exact-loss")
+JUDGED = ("density", "long-tail", "human-labels", "distillation", "information")
 """Studies whose claims need no real data set: the quick preset says something about each of them."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in studies.names() if name != "fine-tuning"])  # which tests it itself
+@pytest.mark.parametrize("name", studies.names())
 def test_the_quick_preset_makes_a_page(name, made, tmp_path, monkeypatch):
     monkeypatch.delenv("SOFTNCE_DATA", raising=False)
     study, rows = studies.load(name), made(name, "--preset", "quick")

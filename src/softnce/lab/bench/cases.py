@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets, functional
 from softnce.lab.bench import baselines
-from softnce.lab.studies.classes.sampled_softmax import sampled_softmax
+from softnce.lab.bench.sampled_softmax import sampled_softmax
 
 Step = Callable[[], object]
 Family = Literal["soft", "labels", "table"]
