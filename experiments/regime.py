@@ -33,6 +33,7 @@ from experiments.harness import (
     Finding,
     Row,
     Table,
+    climb,
     curve,
     difference,
     estimate,
@@ -111,23 +112,11 @@ def searched(rows: Sequence[Row], loss: str, options: Options) -> dict[float, fl
     }
 
 
-def rate_found(scores: dict[float, float], first: Sequence[float]) -> tuple[float | None, list[float]]:
-    """The best rate, None while the search goes on, and the rates still to try: one on either side of the best."""
-    if len(first) == 1:
-        return first[0], []
-    if todo := [rate for rate in first if rate not in scores]:
-        return None, todo
-    best = max(scores, key=lambda rate: scores[rate])
-    at = LADDER.index(best)
-    todo = [rate for rate in LADDER[max(at - 1, 0) : at + 2] if rate not in scores]
-    return (None if todo else best), todo
-
-
 def wanted(options: Options, rows: Sequence[Row] = ()) -> list[Run]:
     """Search, then the main length with all losses seed by seed, then the other lengths."""
     o, rates, runs = options, {}, []
     for loss in LOSSES:
-        rates[loss], todo = rate_found(searched(rows, loss, o), o.rates)
+        rates[loss], todo = climb(searched(rows, loss, o), o.rates, LADDER)
         runs += [run_of(o, loss, o.search_epochs, lr, SEARCH_SEED) for lr in todo]
     lengths = [(o.epochs, o.seeds), *((epochs, o.other_seeds) for epochs in o.other_epochs)]
     for epochs, seeds in lengths:

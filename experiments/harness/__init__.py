@@ -22,7 +22,8 @@ Nothing has to be registered: a file (or folder's `__init__.py`) with a line `EX
 - **Rows**: `Row.config`, `Row.result`. Reading is robust; do not check again. Raise `Diverged` for NaN.
 - **Statistics**: `estimate`, `mean(rows, value)`, `difference(a, b, value)` (paired by seed), `over(rows, x, value)` (a
   curve), `alike`, `largest`; an `Estimate` prints as `spread(2)` in tables, as `signed(2)` in findings.
-- **Search**: `trials`, `tuned`, `at_best_rate` and `chosen`: learning rates chosen on the held-out part.
+- **Search**: `trials`, `tuned`, `at_best_rate` and `chosen`: learning rates chosen on the held-out part; `climb`: until
+  the best rate lies inside those tried.
 - **Verdicts** come from `verdict(estimate, …, above=0)` only. On par: `verdict(gap, above=-MARGIN, below=MARGIN)`.
   Ours, not the paper's: `new=True`. `needed(gap, above=0)` adds how many seeds would decide. `together(findings)` joins
   data sets. A number that no seed changes is `exactly(value)`.
@@ -40,7 +41,7 @@ from experiments.harness.figures import LOOKS, OTHER, SERIES, Figure, Look, curv
 from experiments.harness.options import later, option, to_mapping
 from experiments.harness.rows import Row, run_id
 from experiments.harness.runs import Diverged
-from experiments.harness.search import LEARNING_RATES, Setting, at_best_rate, chosen, trials, tuned
+from experiments.harness.search import LEARNING_RATES, Setting, at_best_rate, chosen, climb, trials, tuned
 from experiments.harness.statistics import (
     Estimate,
     alike,
@@ -78,6 +79,7 @@ __all__ = [
     "at_best_rate",
     "by_seed",
     "chosen",
+    "climb",
     "curve",
     "difference",
     "difference_of_differences",

@@ -4,7 +4,7 @@ A setting is a run without its ``lr`` and ``seed``.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -111,6 +111,24 @@ def chosen(rows: Sequence[Row], searched: int = 1, score: Callable[[Row], float]
     """The settings whose search is finished, in the order of the losses."""
     found = at_best_rate(rows, (), score, searched).values()
     return [setting for loss in LOOKS for setting in found if setting.loss == loss]
+
+
+def climb(
+    scores: Mapping[float, float], first: Sequence[float], ladder: Sequence[float]
+) -> tuple[float | None, list[float]]:
+    """The best value of a search, None while it goes on, and the values still to try.
+
+    All of ``first``, then neighbours on the ``ladder`` until the best has a worse one on either side. A single first
+    value is taken without a search.
+    """
+    if len(first) == 1:
+        return first[0], []
+    if todo := [value for value in first if value not in scores]:
+        return None, todo
+    best = max(scores, key=lambda value: scores[value])
+    at = ladder.index(best)
+    todo = [value for value in ladder[max(at - 1, 0) : at + 2] if value not in scores]
+    return (None if todo else best), todo
 
 
 def tried_rates(rows: Sequence[Row]) -> list[float]:

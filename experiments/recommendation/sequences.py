@@ -1,0 +1,221 @@
+"""A small transformer predicts a user's next item; its item table is input and output (SASRec's size and protocol).
+
+The last item of every user is the test, the one before it validation, which chooses the epoch. Losses without the whole
+catalogue see the items of the batch or 256 to 1,024 drawn ones, and give sparse gradients of the table.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from experiments.harness import Diverged
+from experiments.recommendation.catalogue import sampled_softmax
+from experiments.recommendation.data import Histories, sequences
+from softnce import BatchCandidates, SoftTargets, functional, ranking
+
+FULL = ("softmax", "softmax-several")  # score all items
+LOSSES = (*FULL, "sampled-softmax", "info-nce", "info-nce-user-out", "expected-several", "gbce", "bce")
+LENGTH, SEVERAL = 50, 3  # items read; next items of a soft target, with weights 4, 2 and 1
+CERTAINTY = 0.75  # t of gBCE
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training. The epoch is chosen on validation; ``final``: the test is scored then."""
+
+    data: str
+    loss: str
+    lr: float
+    dropout: float
+    epochs: int
+    batch: int
+    negatives: int
+    seed: int
+    final: bool
+    dim: int = 64
+
+
+@dataclass(frozen=True)
+class Rows:
+    """P positions of a batch of users.
+
+    Attributes:
+        features: (P, d).
+        user: row of the batch, (P,).
+        following: the next items, (P, 3), −1 after the end; the first is the label.
+        inputs: items of the batch, (B, L), −1 where padded.
+    """
+
+    features: Tensor
+    user: Tensor
+    following: Tensor
+    inputs: Tensor
+
+
+class Sequential(nn.Module):
+    """Two transformer layers over item and position embeddings; features score items by dot products."""
+
+    def __init__(self, num_items: int, dim: int, dropout: float, sparse: bool) -> None:
+        super().__init__()
+        self.items = nn.Embedding(num_items, dim, sparse=sparse)
+        self.places = nn.Parameter(torch.empty(LENGTH, dim))
+        self.offset = nn.Parameter(torch.tensor(-5.0))  # of gBCE: else all items drift together and the inputs collapse
+        self.start = nn.Sequential(nn.LayerNorm(dim), nn.Dropout(dropout))
+        layers = [nn.TransformerEncoderLayer(dim, 2, 4 * dim, dropout, "gelu", batch_first=True) for _ in range(2)]
+        self.layers = nn.ModuleList(layers)
+        for weight in (self.items.weight, self.places):
+            nn.init.normal_(weight, std=0.02)
+
+    def forward(self, items: Tensor) -> Tensor:
+        """(B, L) items, padded by −1 at the end, which no earlier position sees → (B, L, d)."""
+        length = items.shape[1]
+        states = self.start(self.items(items.clamp(min=0)) + self.places[:length])
+        later = nn.Transformer.generate_square_subsequent_mask(length)
+        for layer in self.layers:
+            states = layer(states, src_mask=later, is_causal=True)
+        return states
+
+
+def padded(whole: Histories, users: Tensor, drop: int, length: int) -> Tensor:
+    """The last ``length`` items of users without their ``drop`` newest, (B, L), filled up by −1."""
+    stop = whole.starts[1:][users] - drop
+    start = torch.maximum(whole.starts[:-1][users], stop - length)
+    place = start[:, None] + torch.arange(int((stop - start).max()))
+    return torch.where(place < stop[:, None], whole.items[place.clamp(max=len(whole.items) - 1)], -1)
+
+
+def batches(whole: Histories, size: int) -> Iterator[Tensor]:
+    """Users in random order, those of about the same length together."""
+    for pool in torch.randperm(len(whole)).split(20 * size):
+        parts = pool[whole.counts[pool].clamp(max=LENGTH + 3).argsort(stable=True)].split(size)
+        for i in torch.randperm(len(parts)).tolist():
+            yield parts[i]
+
+
+def rows_of(network: Sequential, whole: Histories, users: Tensor) -> Rows:
+    """Training positions: every item but the first is the label of the one before it."""
+    items = padded(whole, users, 2, LENGTH + 1)
+    following = F.pad(items[:, 1:], (0, SEVERAL - 1), value=-1).unfold(1, SEVERAL, 1)
+    counts = following[:, :, 0] >= 0
+    return Rows(network(items[:, :-1])[counts], counts.nonzero()[:, 0], following[counts].contiguous(), items)
+
+
+def loss_of(run: Run, network: Sequential, rows: Rows, eta: Tensor) -> Tensor:
+    features, labels, table = rows.features, rows.following[:, 0].contiguous(), network.items
+    targets = several(rows.following, len(eta))
+    if run.loss in FULL:
+        logits = features @ table.weight.t()
+        if run.loss == "softmax":
+            return F.cross_entropy(logits, labels)
+        return functional.soft_target_cross_entropy(logits, targets)
+    if run.loss in ("sampled-softmax", "gbce", "bce"):
+        return loss_of_drawn(run, features, labels, table, eta, network.offset)
+    classes = torch.cat([labels, targets.index.flatten()]).unique()
+    logits, noise = features @ table(classes).t(), eta[classes] / eta[classes].sum()
+    place = torch.searchsorted(classes, labels)
+    if run.loss == "info-nce":
+        return functional.info_nce(logits, place, noise)
+    if run.loss == "info-nce-user-out":
+        return user_out(logits - noise.log(), place, rows, classes)
+    inner = SoftTargets(len(classes), torch.searchsorted(classes, targets.index), targets.weight)
+    return functional.expected_info_nce(logits, inner, noise, candidates=BatchCandidates())
+
+
+def several(following: Tensor, num_items: int) -> SoftTargets:
+    """The next items as a soft target: weights 4, 2 and 1, less where the sequence ends."""
+    weight = torch.tensor([4.0, 2.0, 1.0])[: following.shape[1]] * (following >= 0)
+    index = torch.where(following >= 0, following, following[:, :1])
+    return SoftTargets(num_items, index, weight / weight.sum(1, keepdim=True))
+
+
+def user_out(scores: Tensor, place: Tensor, rows: Rows, classes: Tensor) -> Tensor:
+    """InfoNCE whose negatives leave out all items of the row's user, also those of other users."""
+    counts = place.bincount(minlength=len(classes)).float().log()
+    items = rows.inputs.clamp(min=0)
+    at = torch.searchsorted(classes, items).clamp(max=len(classes) - 1)
+    theirs = torch.zeros(len(items), len(classes) + 1, dtype=torch.bool)
+    theirs.scatter_(1, torch.where((classes[at] == items) & (rows.inputs >= 0), at, len(classes)), True)
+    own = scores.gather(1, place[:, None])
+    rest = (scores + counts).masked_fill(theirs[rows.user, :-1], -math.inf)
+    return (torch.cat([own, rest], 1).logsumexp(1) - own[:, 0]).mean()
+
+
+def loss_of_drawn(
+    run: Run, features: Tensor, labels: Tensor, table: nn.Embedding, eta: Tensor, offset: Tensor
+) -> Tensor:
+    """Negatives drawn for the batch: by popularity for sampled softmax, uniformly for gBCE, one per row for BCE."""
+    own = (features * table(labels)).sum(1)
+    if run.loss == "bce":
+        other = (features * table(torch.randint(len(eta), labels.shape))).sum(1)
+        return (F.softplus(-own) + F.softplus(other)).mean()
+    if run.loss == "sampled-softmax":
+        drawn = torch.multinomial(eta, run.negatives, replacement=True)
+        scores, hit = features @ table(drawn).t(), drawn[None] == labels[:, None]
+        return sampled_softmax(own, scores, hit, eta, labels, drawn)
+    drawn = torch.randperm(len(eta))[: min(256, run.negatives)]
+    own, scores = own + offset, features @ table(drawn).t() + offset
+    hit = drawn[None] == labels[:, None]
+    rate = len(drawn) / (len(eta) - 1)
+    power = rate * ((1 - 1 / rate) * CERTAINTY + 1 / rate)
+    return (power * F.softplus(-own) + F.softplus(scores).masked_fill(hit, 0.0).sum(1)).mean() / (1 + len(drawn))
+
+
+def train(run: Run) -> dict[str, Any]:
+    """Validation scores in the course of training, then the chosen epoch's; processor seconds count steps only."""
+    torch.manual_seed(run.seed)
+    whole = sequences(run.data)
+    newest = torch.arange(len(whole.items)) - whole.starts[1:][whole.users()]  # −1 for the last item
+    eta = whole.select(newest < -2).popularity()
+    network = Sequential(whole.num_items, run.dim, run.dropout, sparse=run.loss not in FULL)
+    rest = [weight for name, weight in network.named_parameters() if name != "items.weight"]
+    ways = (torch.optim.Adam if run.loss in FULL else torch.optim.SparseAdam, torch.optim.Adam)
+    optimisers = [way(of, lr=run.lr) for way, of in zip(ways, ([network.items.weight], rest), strict=True)]
+    course: list[dict[str, float]] = []
+    used, weights = 0.0, {}
+    for epoch in range(1, run.epochs + 1):
+        start = time.process_time()
+        for users in batches(whole, run.batch):
+            value = loss_of(run, network, rows_of(network, whole, users), eta)
+            for optimiser in optimisers:
+                optimiser.zero_grad()
+            value.backward()
+            for optimiser in optimisers:
+                optimiser.step()
+        used += time.process_time() - start
+        if not math.isfinite(value.item()):
+            raise Diverged(f"the loss is {value.item()} in epoch {epoch}")
+        point = {"epoch": epoch, "cpu_seconds": round(used, 1), **scores(network, whole, newest, 1)}
+        if point["ndcg"] > max((p["ndcg"] for p in course), default=-1.0):
+            weights = {name: value.clone() for name, value in network.state_dict().items()}
+        course.append(point)
+    best = max(course, key=lambda point: point["ndcg"])
+    result = {"course": course, "epoch": best["epoch"], "held_out": best, "cpu_seconds": round(used, 1)}
+    if run.final:
+        network.load_state_dict(weights)
+        result["test"] = scores(network, whole, newest, 0)
+    return result
+
+
+@torch.no_grad()
+def scores(network: Sequential, whole: Histories, newest: Tensor, drop: int, k: int = 10) -> dict[str, float]:
+    """HR@10 and nDCG@10 of the item ``drop`` before the last, all items ranked but those before it."""
+    network.eval()
+    features = []
+    for users in torch.arange(len(whole)).split(500):
+        items = padded(whole, users, 1 + drop, LENGTH)
+        last = (items >= 0).sum(1) - 1
+        features.append(network(items)[torch.arange(len(users)), last])
+    network.train()
+    everyone, seen, wanted = (
+        torch.arange(len(whole)),
+        whole.select(newest < -1 - drop),
+        whole.select(newest == -1 - drop),
+    )
+    found = ranking.linear_ranks(torch.cat(features), network.items.weight, wanted.items, exclude=seen.ragged(everyone))
+    return {"hits": found.hits(k).mean().item(), "ndcg": found.ndcg(k).mean().item()}
