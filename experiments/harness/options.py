@@ -125,7 +125,9 @@ def parse(
         action.help = helps.get(action.dest, action.help)
     titles = {str(Where): "of every experiment", str(type(chosen) if presets else None): "of this experiment"}
     for group in parser._action_groups:
-        group.title = titles.get(str(group.title).rstrip(":"), group.title)
+        title = str(group.title).rstrip(":")
+        is_nested = title.startswith("<class") and title not in titles
+        group.title = title.rpartition(".")[2].rstrip("'>").lower() if is_nested else titles.get(title, title)
     try:
         values = parser.parse_args(list(argv))
     except Exception as error:  # jsonargparse raises several kinds

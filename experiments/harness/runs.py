@@ -178,7 +178,7 @@ def _named(failed: dict[Run, str]) -> list[str]:
     for run, error in failed.items():
         by_error.setdefault(error, []).append(run)
     return [
-        f"{error}: {runs[0]}" + (f" and {len(runs) - 1} more runs" if len(runs) > 1 else "")
+        f"{error}: {runs[0]}" + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
         for error, runs in by_error.items()
     ]
 
