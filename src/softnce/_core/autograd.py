@@ -18,7 +18,6 @@ from softnce._core.contrast import (
     Targets,
     row_blocks,
     signatures,
-    tensors_of,
     weighted_losses,
 )
 
@@ -153,7 +152,8 @@ def _evaluate(
         scale = 1.0 if divisor is None else 1 / divisor
         learned = temperature if isinstance(temperature, Tensor) else None
         call = _Call(problem, temperature, mask, row_weight, scale, reduced, chunk_size)
-        call.is_compiled = cpu.can_run(problem, logits, call.tensors()) and isinstance(scale, float)
+        call.saved = call.tensors()
+        call.is_compiled = cpu.can_run(problem, logits, call.saved) and isinstance(scale, float)
         if not call.is_compiled:
             _check_labels(problem, logits)
         value: Tensor = _Rows.apply(logits, learned, call)
@@ -163,7 +163,17 @@ def _evaluate(
 class _Call:
     """One evaluation of a sum in eager mode."""
 
-    __slots__ = ("chunk_size", "is_compiled", "mask", "problem", "reduced", "row_weight", "scale", "temperature")
+    __slots__ = (
+        "chunk_size",
+        "is_compiled",
+        "mask",
+        "problem",
+        "reduced",
+        "row_weight",
+        "saved",
+        "scale",
+        "temperature",
+    )
 
     def __init__(
         self,
@@ -178,10 +188,11 @@ class _Call:
         self.problem, self.temperature, self.mask, self.row_weight = problem, temperature, mask, row_weight
         self.scale, self.reduced, self.chunk_size = scale, reduced, chunk_size
         self.is_compiled = False
+        self.saved: list[Tensor] = []
 
     def tensors(self) -> list[Tensor]:
-        more = [t for t in (self.mask, self.row_weight) if t is not None]
-        return tensors_of(self.problem) + more
+        parts = (*self.problem.parts(), self.mask, self.row_weight)
+        return [t for t in parts if isinstance(t, Tensor)]
 
     def plain(self, logits: Tensor, temperature: Tensor | None) -> Tensor:
         """The result by operations that autograd knows, all rows at once."""
@@ -204,8 +215,7 @@ class _Call:
             else:
                 scale = float(upstream)
         problem, temperature = self.problem, self.temperature
-        found = cpu.run(problem, logits, temperature, self.mask, weight, float(scale), wants, self.reduced)
-        return found[3] if found[3] is not None else found[0], found[1], found[2]
+        return cpu.run(problem, logits, temperature, self.mask, weight, float(scale), wants, self.reduced)
 
     def blocks(
         self, logits: Tensor, upstream: Tensor | float, wants: tuple[bool, bool]
@@ -247,7 +257,8 @@ class _Rows(torch.autograd.Function):
         value, *ctx.kept = call.run(logits, call.scale, wants)
         ctx.call, ctx.is_kept = call, call.reduced
         # The targets are saved for autograd to notice when they are overwritten before backward reads them.
-        ctx.save_for_backward(logits, temperature, *call.tensors())
+        ctx.save_for_backward(logits, temperature, *call.saved)
+        call.saved = []
         return value
 
     @staticmethod

@@ -11,8 +11,8 @@ With scores :math:`s_{ik}` of row i and class k, and the row's soft target α,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, Protocol, Self
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -82,6 +82,9 @@ class Alpha:
         stored = self.weight if self.index is None else self.index
         assert stored is not None
         return len(stored)
+
+    def parts(self) -> tuple[Tensor | float | None, ...]:
+        return self.index, self.weight, self.mass, self.dist
 
     @property
     def has_background(self) -> bool:
@@ -160,6 +163,9 @@ class Sum(Protocol):
     def width(self, classes: int) -> int:
         """Scores of a row that are in memory at once."""
 
+    def parts(self) -> tuple[Tensor | float | None, ...]:
+        """Every tensor, among others."""
+
 
 @dataclass(slots=True)
 class Counted:
@@ -173,6 +179,9 @@ class Counted:
 
     def width(self, classes: int) -> int:
         return classes
+
+    def parts(self) -> tuple[Tensor | float | None, ...]:
+        return *self.targets.parts(), self.log_noise, self.counts, self.class_weight
 
     def losses(self, s: Tensor, rows: slice) -> Tensor:
         alpha = self.targets.rows(rows)
@@ -201,6 +210,10 @@ class Expected:
 
     def width(self, classes: int) -> int:
         return classes if self.own is None else 2 * classes  # in float64
+
+    def parts(self) -> tuple[Tensor | float | None, ...]:
+        own = () if self.own is None or self.own is self.targets else self.own.parts()
+        return *self.targets.parts(), self.log_noise, self.counts, self.exclude, *own
 
     def losses(self, s: Tensor, rows: slice) -> Tensor:
         alpha, classes = self.targets.rows(rows), s.shape[1]
@@ -239,6 +252,10 @@ class SoftTarget:
 
     def width(self, classes: int) -> int:
         return max(classes, len(self.candidates))
+
+    def parts(self) -> tuple[Tensor | float | None, ...]:
+        candidates = () if self.candidates is self.targets else self.candidates.parts()
+        return *self.targets.parts(), self.log_noise, self.candidate_mask, self.own, *candidates
 
     def losses(self, s: Tensor, rows: slice) -> Tensor:
         alpha, candidates = self.targets.rows(rows), self.candidates
@@ -312,15 +329,3 @@ def weighted_losses(
     if mask is not None:
         losses = torch.where(mask, losses, 0)
     return losses if row_weight is None else losses * row_weight[rows].to(dtype)
-
-
-def tensors_of(part: Any) -> list[Tensor]:
-    """Every tensor in a sum or in soft targets."""
-    found: list[Tensor] = []
-    for field in fields(part):
-        value = getattr(part, field.name)
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, Alpha):
-            found += tensors_of(value)
-    return found

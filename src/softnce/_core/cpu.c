@@ -417,10 +417,13 @@ EXPORT int64_t softnce_rows(const void *packed)
     Job job = {.call = &call, .body = body_of(&call), .rows = call.n};
     int is_tiled = call.kind == SOFT_TARGET;
     size_t width = (size_t)(call.k + 2 * LANES), size = (size_t)call.bits / 8;
+    void *values = call.value ? NULL : malloc(size * (size_t)call.n);
+    if (values) call.value = values;
+    if (!call.value) return (int64_t)NO_MEMORY << 48 | 1;
     if (is_tiled ? prepare_candidates(&job, &call) : prepare_counts(&job, &call)) {
         expect_large(&call);
         double cost = (double)call.n * (double)(is_tiled ? 2 * job.m + call.k : call.k);
-        job.scratch = is_tiled ? size * LANES * (size_t)(2 * job.columns + 16) : size * width * 4;
+        job.scratch = is_tiled ? size * LANES * (size_t)(2 * job.columns) + (size_t)job.m : size * width * 4;
         job.chunk = is_tiled ? LANES : 1 + (1 << 14) / call.k;
         run(&job, cost < 1e5 ? 1 : call.threads);
         if (!job.error && call.total) {
@@ -432,6 +435,7 @@ EXPORT int64_t softnce_rows(const void *packed)
         }
     } else if (!job.error)
         fail(&job, NO_MEMORY, 0);
+    free(values);
     free(job.counts);
     free(job.column);
     free(job.place_of);

@@ -18,8 +18,8 @@ from softnce._core.contrast import Alpha, Counted, Expected, SoftTarget, Sum
 ERRORS = {1: "targets", 2: "own", 3: "exclude", 4: "candidates"}
 _CALL = struct.Struct("11q2d8q5qd5qd5qd6q")
 _NO_ROWS = (0, 0, 0, 0, 0, 0.0)
-Losses = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
-"""Losses (N,), their gradients for logits and temperature, and their sum times the scale."""
+Losses = tuple[Tensor, Tensor | None, Tensor | None]
+"""Losses (N,) or their total, and its gradients for logits and temperature."""
 
 
 def _load() -> ctypes.CDLL | None:
@@ -71,7 +71,7 @@ def can_run(problem: Sum, logits: Tensor, tensors: list[Tensor]) -> bool:
         return False
     if isinstance(problem, SoftTarget) and (problem.targets.index is None or problem.candidates.index is None):
         return False
-    return all(type(t) in (Tensor, Parameter) and t.device.type == "cpu" for t in (logits, *tensors))
+    return all(t.is_cpu and (type(t) is Tensor or type(t) is Parameter) for t in (logits, *tensors))
 
 
 def run(
@@ -84,7 +84,7 @@ def run(
     wants: tuple[bool, bool],
     wants_total: bool,
 ) -> Losses:
-    """The losses (N,) times ``row_weight``, and the gradients of their sum times ``scale`` that are wanted."""
+    """The losses (N,) times ``row_weight``, or their sum times ``scale``, and the gradients of that sum."""
     assert library is not None
     n, classes = logits.shape
     dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
@@ -93,13 +93,13 @@ def run(
     x = x if x.stride(1) == 1 and x.stride(0) >= classes else x.contiguous()
     wants_gradient = wants[0] or wants[1]
     gradient = torch.empty(n, classes, dtype=dtype) if wants_gradient else None
-    losses = torch.empty(n, dtype=dtype)
+    losses = None if wants_total else torch.empty(n, dtype=dtype)
     of_temperature = torch.empty(n, dtype=dtype) if wants[1] else None
     total = torch.empty((), dtype=dtype) if wants_total else None
     at = _Pointers(dtype)
     packed = _CALL.pack(
         _kind(problem), dtype.itemsize * 8, n, classes, x.stride(0), torch.get_num_threads(),
-        x.data_ptr(), at(gradient), losses.data_ptr(), at(of_temperature), at(total),
+        x.data_ptr(), at(gradient), at(losses), at(of_temperature), at(total),
         1 / float(temperature), scale, at(problem.log_noise), *_parts(problem, at, row_weight, mask),
     )  # fmt: skip
     error = library.softnce_rows(packed)
@@ -110,7 +110,9 @@ def run(
     summed = None
     if of_temperature is not None and isinstance(temperature, Tensor):
         summed = of_temperature.sum().to(temperature.dtype)
-    return losses, gradient if wants[0] else None, summed, total
+    value = losses if total is None else total
+    assert value is not None
+    return value, gradient if wants[0] else None, summed
 
 
 def _kind(problem: Sum) -> int:

@@ -26,12 +26,14 @@
 #define LOWEST ((REAL)(-LARGEST / 268435456.0)) /* stands for a logit of -inf, as in contrast.py */
 #define INLINE static inline __attribute__((always_inline, unused)) TARGET
 
+static const REAL NAME(exp_terms)[] = {1, 1, (REAL)(1 / 2.), (REAL)(1 / 6.), (REAL)(1 / 24.), (REAL)(1 / 120.),
+    (REAL)(1 / 720.), (REAL)(1 / 5040.), (REAL)(1 / 40320.), (REAL)(1 / 362880.), (REAL)(1 / 3628800.),
+    (REAL)(1 / 39916800.), (REAL)(1 / 479001600.), (REAL)(1 / 6227020800.)};
+
 /* e^x for x ≤ EXP_MAX, within 2 ulp; 0 below EXP_MIN. */
 INLINE REAL NAME(exp)(REAL x)
 {
-    static const REAL c[] = {1, 1, (REAL)(1 / 2.), (REAL)(1 / 6.), (REAL)(1 / 24.), (REAL)(1 / 120.), (REAL)(1 / 720.),
-        (REAL)(1 / 5040.), (REAL)(1 / 40320.), (REAL)(1 / 362880.), (REAL)(1 / 3628800.), (REAL)(1 / 39916800.),
-        (REAL)(1 / 479001600.), (REAL)(1 / 6227020800.)};
+    const REAL *c = NAME(exp_terms);
     REAL shifted = x * (REAL)1.4426950408889634 + MAGIC, whole = shifted - MAGIC;
     REAL r = x - whole * LN2_HIGH - whole * LN2_LOW, p = c[EXP_TERMS];
     for (int i = EXP_TERMS - 1; i >= 0; i--) p = p * r + c[i];
@@ -91,7 +93,12 @@ INLINE void NAME(fill)(const Rows *rows, int64_t i, int64_t k, REAL *a)
         return;
     }
     REAL flat = mass / (REAL)k;
-    for (int64_t j = 0; j < k; j++) a[j] = (dist ? mass * dist[j] : flat) + (dense ? dense[j] : 0);
+    if (dist)
+        for (int64_t j = 0; j < k; j++) a[j] = mass * dist[j];
+    else
+        for (int64_t j = 0; j < k; j++) a[j] = flat;
+    if (dense)
+        for (int64_t j = 0; j < k; j++) a[j] += dense[j];
     for (int64_t j = 0; rows->index && j < rows->s; j++) a[rows->index[i * rows->s + j]] += NAME(pair)(rows, i, j);
 }
 
@@ -112,10 +119,17 @@ INLINE void NAME(change_counts)(const Job *job, int64_t i, const REAL *a, REAL *
         else if (whole) {
             double mass = NAME(mass)(own, i), sign = adds ? 1 : -1;
             const REAL *dist = own->dist, *dense = own->index ? NULL : (const REAL *)own->weight + i * k;
-            for (int64_t j = 0; j < k; j++) {
-                double part = (dense ? dense[j] : 0) + mass * (dist ? dist[j] : 1.0 / (double)k), left = n[j] + sign * part;
-                c[j] = left > ROUNDING * fabs(n[j]) ? (REAL)left : 0;
-            }
+            if (dense && mass == 0)
+                for (int64_t j = 0; j < k; j++) {
+                    double left = n[j] + sign * dense[j];
+                    c[j] = (REAL)(left > ROUNDING * fabs(n[j]) ? left : 0);
+                }
+            else
+                for (int64_t j = 0; j < k; j++) {
+                    double part = (dense ? dense[j] : 0) + mass * (dist ? dist[j] : 1.0 / (double)k);
+                    double left = n[j] + sign * part;
+                    c[j] = (REAL)(left > ROUNDING * fabs(n[j]) ? left : 0);
+                }
         }
         for (int64_t j = 0; own->index && j < own->s && !(whole && (undo || drops)); j++) {
             int64_t class = own->index[i * own->s + j];
@@ -139,18 +153,6 @@ INLINE void NAME(change_counts)(const Job *job, int64_t i, const REAL *a, REAL *
     }
 }
 
-/* Writes the gradient of a row, f·(p·c·u − pull), and returns Σ gradient·x. */
-INLINE void NAME(write)(const Call *call, const REAL *x, REAL *g, const REAL *c, const REAL *u, const REAL *pull, REAL p,
-                        REAL f)
-{
-    int64_t k = call->k;
-    (void)x;
-    if (pull)
-        for (int64_t j = 0; j < k; j++) g[j] = p * c[j] * u[j] - f * pull[j];
-    else
-        for (int64_t j = 0; j < k; j++) g[j] = p * c[j] * u[j];
-}
-
 INLINE void NAME(temperature)(const Call *call, int64_t i, const REAL *x, const REAL *g)
 {
     REAL total = 0;
@@ -160,22 +162,22 @@ INLINE void NAME(temperature)(const Call *call, int64_t i, const REAL *x, const 
 }
 
 /* One row of `counted` or `expected`; s, c, u, a are scratch, c its counts. */
-INLINE void NAME(row)(Job *job, int64_t i, REAL *s, REAL *c, REAL *u, REAL *a)
+INLINE void NAME(row)(Job *job, int64_t i, REAL *restrict s, REAL *restrict c, REAL *restrict u, REAL *restrict a)
 {
     const Call *call = job->call;
     const Rows *t = &call->target;
     const REAL *x = (const REAL *)call->x + i * call->stride, *noise = call->noise, *cw = call->class_weight;
     REAL *g = call->gradient ? (REAL *)call->gradient + i * call->k : NULL, *value = (REAL *)call->value + i;
     int64_t k = call->k, padded = (k + LANES - 1) / LANES * LANES;
-    int full = NAME(is_full)(t), is_expected = call->kind == EXPECTED;
+    int full = NAME(is_full)(t), is_expected = call->kind == EXPECTED, needs_each = full && is_expected;
     REAL scale = (REAL)call->scale, rw = call->row_weight ? ((const REAL *)call->row_weight)[i] : 1;
     REAL f = (REAL)(rw * call->factor * call->scale), top = -LARGEST, sum = 0, loss = 0, pulled = 0, mass = 0;
+    if (full) NAME(fill)(t, i, k, a);
+    NAME(change_counts)(job, i, a, c, 0);
     if (noise)
         for (int64_t j = 0; j < k; j++) s[j] = NAME(at_least)(x[j], LOWEST) * scale - noise[j];
     else
         for (int64_t j = 0; j < k; j++) s[j] = NAME(at_least)(x[j], LOWEST) * scale;
-    if (full) NAME(fill)(t, i, k, a);
-    NAME(change_counts)(job, i, a, c, 0);
 #pragma omp simd reduction(max : top)
     for (int64_t j = 0; j < padded; j++) {
         REAL there = c[j] > 0 ? s[j] : -LARGEST;
@@ -187,16 +189,25 @@ INLINE void NAME(row)(Job *job, int64_t i, REAL *s, REAL *c, REAL *u, REAL *a)
         if (call->of_temperature) ((REAL *)call->of_temperature)[i] = 0;
         return;
     }
+    if (needs_each) {
 #pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < padded; j++) {
-        REAL e = NAME(exp)(NAME(at_most)(s[j] - top, EXP_MAX));
-        u[j] = e;
-        sum += c[j] * e;
+        for (int64_t j = 0; j < padded; j++) {
+            REAL e = NAME(exp)(NAME(at_most)(s[j] - top, EXP_MAX));
+            u[j] = e;
+            sum += c[j] * e;
+        }
+    } else {
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < padded; j++) {
+            REAL e = c[j] * NAME(exp)(NAME(at_most)(s[j] - top, EXP_MAX));
+            u[j] = e;
+            sum += e;
+        }
     }
     REAL rest = (REAL)log(sum), *pull = NULL;
     if (full && cw && !is_expected)
         for (int64_t j = 0; j < k; j++) a[j] *= cw[j];
-    if (full && is_expected) {
+    if (needs_each) {
 #pragma omp simd reduction(+ : loss, pulled)
         for (int64_t j = 0; j < padded; j++) {
             REAL gap = rest - (s[j] - top), e = u[j], high = e > sum ? e : sum, low = e > sum ? sum : e;
@@ -204,6 +215,7 @@ INLINE void NAME(row)(Job *job, int64_t i, REAL *s, REAL *c, REAL *u, REAL *a)
             loss += a[j] * ((gap > 0 ? gap : 0) + NAME(log1p_ratio)(low, high));
             pulled += part;
             s[j] = part;
+            u[j] = c[j] * e;
         }
         pull = s;
     } else if (full) {
@@ -231,7 +243,11 @@ INLINE void NAME(row)(Job *job, int64_t i, REAL *s, REAL *c, REAL *u, REAL *a)
         }
     *value = rw * loss;
     if (!g) return;
-    NAME(write)(call, x, g, c, u, pull, f * pulled / sum, f);
+    REAL push = f * pulled / sum;
+    if (pull)
+        for (int64_t j = 0; j < k; j++) g[j] = push * u[j] - f * pull[j];
+    else
+        for (int64_t j = 0; j < k; j++) g[j] = push * u[j];
     for (int64_t j = 0; !full && j < t->s; j++) {
         int64_t class = t->index[i * t->s + j];
         REAL w = NAME(pair)(t, i, j), gap = rest - (s[class] - top);
@@ -279,64 +295,104 @@ static TARGET void NAME(rows)(Job *job, char *scratch, int64_t start, int64_t st
 
 /* -------------------------------------------------------------------------------- soft target: tiles of LANES rows */
 
+/* One number of each row of a tile; the compiler splits them where registers are shorter. */
+typedef REAL NAME(V) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
+typedef INT NAME(I) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
+#define V NAME(V)
+#define I NAME(I)
+
 typedef struct {
-    const REAL *s;                    /* (columns, LANES) scores */
-    REAL *g;                          /* (columns, LANES) Σ_c e·c */
-    REAL top[LANES], sum[LANES], along[LANES], spread[LANES];
+    V *s, *g; /* (columns) scores, and Σ_c e·c */
+    V score, top, sum, along, spread;
     double signature[4][LANES];
-    int32_t own[LANES];               /* the distinct candidate, −1: none */
+    int32_t own[LANES]; /* the distinct candidate, −1: none */
+    uint8_t *owned;     /* (m) whether it is one of these */
 } NAME(Tile);
 
-/* σ of a candidate for all rows of a tile. */
-INLINE void NAME(sigma)(const Job *job, const NAME(Tile) *tile, int64_t d, int64_t s, REAL along, REAL *out)
+/* As `exp`. */
+INLINE void NAME(exp_tile)(V *at)
 {
-    for (int l = 0; l < LANES; l++) out[l] = along * tile->spread[l];
-    for (int64_t j = 0; j < s; j++) {
-        REAL w = ((const REAL *)job->weight)[d * s + j];
-        const REAL *from = tile->s + (int64_t)job->at[d * s + j] * LANES;
-        for (int l = 0; l < LANES; l++) out[l] += w * from[l];
+    V x = *at, shifted = x * (REAL)1.4426950408889634 + MAGIC, whole = shifted - MAGIC;
+    V r = x - whole * LN2_HIGH - whole * LN2_LOW, p = r * NAME(exp_terms)[EXP_TERMS] + NAME(exp_terms)[EXP_TERMS - 1];
+    for (int i = EXP_TERMS - 2; i >= 0; i--) p = p * r + NAME(exp_terms)[i];
+    *at = (V)(((I)p + ((I)shifted << MANTISSA)) & ~(I)(x < EXP_MIN));
+}
+
+/* σ of a candidate for all rows of a tile. */
+INLINE void NAME(sigma)(const Job *job, const NAME(Tile) *tile, int64_t d, int64_t s, REAL along, V *out)
+{
+    const REAL *w = (const REAL *)job->weight + d * s;
+    const int32_t *at = job->at + d * s;
+    V total = w[0] * tile->s[at[0]];
+    for (int64_t j = 1; j < s; j++) total += w[j] * tile->s[at[j]];
+    if (along != 0) total += along * tile->spread;
+    *out = total;
+}
+
+/* What `top` would be if it is not needed exactly: no candidate is above the highest class, or far below the lowest. */
+INLINE int NAME(bound)(const Job *job, NAME(Tile) *tile)
+{
+    V high = tile->score, low = tile->score;
+    high = (V)((I)high & (I)(high > 0));
+    low = (V)((I)low & (I)(low < 0));
+    for (int64_t u = 0; u < job->columns; u++) {
+        V at = tile->s[u];
+        I above = (I)(at > high), below = (I)(at < low);
+        high = (V)(((I)at & above) | ((I)high & ~above));
+        low = (V)(((I)at & below) | ((I)low & ~below));
+    }
+    tile->top = high;
+    for (int l = 0; l < LANES; l++)
+        if (!(high[l] - low[l] < 40)) return 0;
+    return 1;
+}
+
+/* Zero for the lanes whose target is the candidate. */
+INLINE void NAME(leave_hits)(const Call *call, const NAME(Tile) *tile, int64_t candidate, V *e)
+{
+    const double *theirs = call->other_signature + candidate * 4;
+    for (int l = 0; l < LANES; l++) {
+        double gap = 0;
+        for (int p = 0; p < 4; p++) {
+            double one = fabs(tile->signature[p][l] - theirs[p]);
+            gap = one > gap ? one : gap;
+        }
+        (*e)[l] = gap < 5e-6 ? 0 : (*e)[l];
     }
 }
 
 /* Highest score of a candidate, then the sum of all and their classes. `s` is a constant where it is inlined. */
-INLINE void NAME(candidates)(const Job *job, NAME(Tile) *tile, const REAL *score, REAL *base, int64_t s)
+INLINE void NAME(candidates)(const Job *job, NAME(Tile) *tile, int64_t s)
 {
     const Call *call = job->call;
     int has_along = !call->shares_background && NAME(is_full)(&call->candidate);
-    REAL exponent[LANES], top[LANES], sum[LANES] = {0};
-    for (int l = 0; l < LANES; l++) top[l] = score[l];
-    for (int64_t d = 0; d < job->m; d++) {
-        NAME(sigma)(job, tile, d, s, has_along ? NAME(mass)(&call->candidate, job->original[d]) : 0, exponent);
-        for (int l = 0; l < LANES; l++) top[l] = exponent[l] > top[l] ? exponent[l] : top[l];
+    V e, sum = {0};
+    if (has_along || !NAME(bound)(job, tile)) {
+        V top = tile->score;
+        for (int64_t d = 0; d < job->m; d++) {
+            NAME(sigma)(job, tile, d, s, has_along ? NAME(mass)(&call->candidate, job->original[d]) : 0, &e);
+            I above = (I)(e > top);
+            top = (V)(((I)e & above) | ((I)top & ~above));
+        }
+        tile->top = top;
     }
-    for (int l = 0; l < LANES; l++) base[l] = top[l];
+    V top = tile->top;
     for (int64_t d = 0; d < job->m; d++) {
-        REAL along = has_along ? NAME(mass)(&call->candidate, job->original[d]) : 0, times = (REAL)job->times[d];
-        NAME(sigma)(job, tile, d, s, along, exponent);
-        for (int l = 0; l < LANES; l++) {
-            REAL often = tile->own[l] == (int32_t)d ? times - 1 : times;
-            exponent[l] = often * NAME(exp)(exponent[l] - base[l]);
-        }
-        if (call->signature) {
-            const double *theirs = call->other_signature + job->original[d] * 4;
-            for (int l = 0; l < LANES; l++) {
-                double gap = 0;
-                for (int p = 0; p < 4; p++) {
-                    double one = fabs(tile->signature[p][l] - theirs[p]);
-                    gap = one > gap ? one : gap;
-                }
-                exponent[l] = gap < 5e-6 ? 0 : exponent[l];
-            }
-        }
-        for (int l = 0; l < LANES; l++) sum[l] += exponent[l];
-        if (has_along)
-            for (int l = 0; l < LANES; l++) tile->along[l] += along * exponent[l];
-        for (int64_t j = 0; call->gradient && j < s; j++) {
-            REAL w = ((const REAL *)job->weight)[d * s + j], *to = tile->g + (int64_t)job->at[d * s + j] * LANES;
-            for (int l = 0; l < LANES; l++) to[l] += w * exponent[l];
-        }
+        REAL along = has_along ? NAME(mass)(&call->candidate, job->original[d]) : 0;
+        NAME(sigma)(job, tile, d, s, along, &e);
+        e -= top;
+        NAME(exp_tile)(&e);
+        if (tile->owned[d])
+            for (int l = 0; l < LANES; l++) e[l] *= (REAL)(job->times[d] - (tile->own[l] == (int32_t)d));
+        else
+            e *= (REAL)job->times[d];
+        if (call->signature) NAME(leave_hits)(call, tile, job->original[d], &e);
+        sum += e;
+        if (has_along) tile->along += along * e;
+        const REAL *w = (const REAL *)job->weight + d * s;
+        for (int64_t j = 0; call->gradient && j < s; j++) tile->g[job->at[d * s + j]] += w[j] * e;
     }
-    memcpy(tile->sum, sum, sizeof sum);
+    tile->sum = sum;
 }
 
 INLINE REAL NAME(score_at)(const Call *call, const REAL *x, int64_t class)
@@ -372,7 +428,8 @@ INLINE void NAME(write_tile)(const Job *job, int64_t i, int l, const NAME(Tile) 
         for (int64_t j = 0; j < k; j++) g[j] = b * (theirs ? theirs[j] : flat) - a * (ours ? ours[j] : flat);
     } else
         memset(g, 0, (size_t)k * sizeof *g);
-    for (int64_t u = 0; u < job->columns; u++) g[job->column[u]] += f * tile->g[u * LANES + l];
+    const REAL *sums = (const REAL *)tile->g + l;
+    for (int64_t u = 0; u < job->columns; u++) g[job->column[u]] += f * sums[u * LANES];
     for (int64_t j = 0; j < t->s; j++) g[t->index[i * t->s + j]] -= less * NAME(pair)(t, i, j);
     if (call->of_temperature) NAME(temperature)(call, i, x, g);
 }
@@ -383,9 +440,10 @@ static TARGET void NAME(tiles)(Job *job, char *scratch, int64_t start, int64_t s
     const Rows *t = &call->target;
     int alone = !call->shares_background && NAME(is_full)(t);
     int along = !call->shares_background && NAME(is_full)(&call->candidate);
-    REAL *s = (REAL *)scratch, *g = s + job->columns * LANES, score[LANES] = {0}, base[LANES];
-    NAME(Tile) tile = {.s = s, .g = g};
-    memset(s, 0, (size_t)(2 * job->columns * LANES) * sizeof *s);
+    NAME(Tile) tile = {.s = (V *)scratch, .g = (V *)scratch + job->columns};
+    REAL *s = (REAL *)scratch, score[LANES] = {0}, spread[LANES] = {0};
+    tile.owned = (uint8_t *)(tile.g + job->columns);
+    memset(scratch, 0, (size_t)(2 * job->columns) * sizeof(V) + (size_t)job->m);
     for (int l = 0; l < LANES; l++) tile.own[l] = -1;
     for (int64_t i = start; i < stop; i++) {
         const REAL *x = (const REAL *)call->x + i * call->stride;
@@ -401,18 +459,21 @@ static TARGET void NAME(tiles)(Job *job, char *scratch, int64_t start, int64_t s
         for (int64_t j = 0; j < t->s; j++)
             score[l] += NAME(pair)(t, i, j) * NAME(score_at)(call, x, t->index[i * t->s + j]);
         if (alone) score[l] += NAME(mass)(t, i) * NAME(spread)(call, t, x);
-        if (along) tile.spread[l] = NAME(spread)(call, &call->candidate, x);
+        if (along) spread[l] = NAME(spread)(call, &call->candidate, x);
         if (call->place) tile.own[l] = job->place_of[call->place[i]];
+        if (tile.own[l] >= 0) tile.owned[tile.own[l]] = 1;
         for (int p = 0; call->signature && p < 4; p++) tile.signature[p][l] = call->signature[i * 4 + p];
     }
-    if (call->candidate.s == 1) NAME(candidates)(job, &tile, score, base, 1);
-    else if (call->candidate.s == 2) NAME(candidates)(job, &tile, score, base, 2);
-    else NAME(candidates)(job, &tile, score, base, call->candidate.s);
+    memcpy(&tile.score, score, sizeof score);
+    memcpy(&tile.spread, spread, sizeof spread);
+    if (call->candidate.s == 1) NAME(candidates)(job, &tile, 1);
+    else if (call->candidate.s == 2) NAME(candidates)(job, &tile, 2);
+    else NAME(candidates)(job, &tile, call->candidate.s);
     for (int64_t i = start; i < stop; i++) {
         int l = (int)(i - start);
         if (NAME(is_ignored)(call, i)) continue;
-        REAL above = base[l] - score[l], own = NAME(exp)(-above), total = own + tile.sum[l];
-        double loss = above > 0 ? above + log(total) : log1p(tile.sum[l]);
+        REAL above = tile.top[l] - score[l], own = NAME(exp)(-above), total = own + tile.sum[l];
+        double loss = above < 60 ? log1p((double)tile.sum[l] / own) : above + log(total);
         REAL rw = call->row_weight ? ((const REAL *)call->row_weight)[i] : 1;
         ((REAL *)call->value)[i] = (REAL)(rw * loss);
         if (call->gradient) NAME(write_tile)(job, i, l, &tile, total, alone, along);
@@ -460,6 +521,8 @@ static TARGET int64_t NAME(recognise)(const void *given, int64_t n, int64_t k, i
     return fullest > 0 ? fullest : 1;
 }
 
+#undef V
+#undef I
 #undef INT
 #undef MAGIC
 #undef MANTISSA

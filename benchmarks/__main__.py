@@ -1,0 +1,69 @@
+"""``python -m benchmarks``: time of a step of each loss as a multiple of ``F.cross_entropy`` on the same targets.
+
+Both are run in turns in one process; the table has the median of the ratios of all rounds. ``--clock cpu`` counts
+processor time instead, of all threads, for a machine that has other work.
+"""
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from benchmarks.losses import LOSSES, SHAPES, Batch, steps
+
+from softnce._core import cpu
+
+
+def seconds(run: Callable[[], None], clock: Callable[[], float], times: int) -> float:
+    start = clock()
+    for _ in range(times):
+        run()
+    return (clock() - start) / times
+
+
+def measure(
+    ours: Callable[[], None], theirs: Callable[[], None], clock: Callable[[], float], rounds: int
+) -> tuple[float, float, float]:
+    """The median ratio, and the median seconds of both."""
+    once = min(max(seconds(theirs, clock, 3), 1e-6) for _ in range(2))
+    seconds(ours, clock, 2)
+    times = max(1, min(200, int(0.01 / once)))
+    pairs = [(seconds(ours, clock, times), seconds(theirs, clock, times)) for _ in range(rounds)]
+    ratio = statistics.median(a / b for a, b in pairs)
+    mine, baseline = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return ratio, mine, baseline
+
+
+def table(threads: int, clock: Callable[[], float], rounds: int, wanted: list[tuple[int, int]]) -> None:
+    torch.set_num_threads(threads)
+    print(f"\n{threads} thread{'s' if threads > 1 else ''}: × F.cross_entropy (ms of ours / of cross-entropy)\n")
+    print("| | " + " | ".join(LOSSES) + " |\n|" + "---|" * (len(LOSSES) + 1))
+    for n, classes in wanted:
+        cells = []
+        for ours, theirs in steps(Batch.random(n, classes)).values():
+            ratio, mine, baseline = measure(ours, theirs, clock, rounds)
+            cells.append(f"{ratio:.2f} ({mine * 1e3:.3g}/{baseline * 1e3:.3g})")
+        print(f"| ({n}, {classes}) | " + " | ".join(cells) + " |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--shape", type=int, nargs=2, action="append", metavar=("N", "K"))
+    options = parser.parse_args()
+    clock = time.perf_counter if options.clock == "wall" else time.process_time
+    level = None if cpu.library is None else ["baseline", "AVX2", "AVX-512"][cpu.library.softnce_level()]
+    print(
+        f"torch {torch.__version__}, Python {platform.python_version()}, compiled rows: {level}, {options.clock} clock"
+    )
+    shapes = [tuple(shape) for shape in options.shape] if options.shape else SHAPES
+    for threads in options.threads:
+        table(threads, clock, options.rounds, shapes)
+
+
+if __name__ == "__main__":
+    main()
