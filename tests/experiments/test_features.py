@@ -397,3 +397,15 @@ def test_a_committed_row_is_trained_again(real_data):
     assert mean([Row("", row.config, experiment.perform(Run(**row.config)))], percent("top1")).mean == pytest.approx(
         100 * row.result["test"]["top1"], abs=0.3
     )
+
+
+def test_the_network_from_scratch_is_the_recipe_with_the_loss_targets_rate_and_epochs_of_the_run(monkeypatch, tmp_path):
+    from experiments.cells import train
+
+    monkeypatch.setattr(train, "scored", lambda recipe: {"recipe": recipe})
+    monkeypatch.setattr(accuracy.features, "folder", lambda name: tmp_path)
+    run = accuracy.EndToEnd(Loss("soft-ce"), accuracy.IMAGE_TARGETS, batch=128, epochs=4, lr=3e-3, seed=2)
+    recipe = accuracy.perform(run)["recipe"]
+    assert (recipe.seed, recipe.loss, recipe.targets, recipe.schedule.epochs) == (2, run.loss, run.targets, 4)
+    assert recipe.optimiser.base_lr * recipe.optimiser.batch / 256 == pytest.approx(3e-3)
+    assert (recipe.data.holdout, recipe.data.dir) == (0.1, tmp_path)
