@@ -312,7 +312,7 @@ def parts(rows: Sequence[Row]) -> list[Tuned]:
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = [part for part in parts(rows) if part.recipe != "requests"]
     par = {"above": -MARGIN, "below": MARGIN}
-    questions: dict[str, tuple[str, str, Any, dict[str, float], bool]] = {
+    questions: dict[str, tuple[str, str, Any, dict[str, Any], bool]] = {
         "fine-tuning-soft-ce": (OURS, CE, TOP1, par, False),
         "fine-tuning-nll": (OURS, "nll", TOP1, {"above": 0}, False),
         "fine-tuning-soft-distribution": (OURS, DRAWN, TOP1, {"above": 0}, False),

@@ -182,7 +182,7 @@ def gap(found: Folds, a: str, b: str) -> Estimate | None:
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found, answers = tissue(rows), {}
     par = {"above": -MARGIN, "below": MARGIN}
-    questions: dict[str, tuple[list[tuple[str, str]], dict[str, float], bool]] = {
+    questions: dict[str, tuple[list[tuple[str, str]], dict[str, Any], bool]] = {
         "nodes-soft-ce": ([("soft-ce", OURS)], {"above": 0}, False),
         "nodes-hard": ([(OURS, "nll"), (OURS, "info-nce")], par, False),
         "nodes-soft-distribution": ([(loss, DRAWN) for loss in PAPERS if loss != DRAWN], {"above": 0}, False),

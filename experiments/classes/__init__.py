@@ -15,6 +15,7 @@ is not reported. Compared are accuracies after equal processor time. Runs are ma
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from experiments.classes.training import METHODS, Method, Run, perform
@@ -105,8 +106,8 @@ PROBLEM: dict[str, Any] = {"network_lr": 3e-3, "mix_alpha": 0.2, "noise": 0.5, "
 def trials(options: Options, classes: int) -> list[list[Run]]:
     """By method (and number of steps), every optimiser and rate of the table, seed 0."""
     usual = max(options.searched_steps, math.ceil(options.searched_views * classes / options.searched_batch))
-    adam = [("sparse-adam", lr) for lr in options.adam_rates]
-    sizes = [(method, usual) for method in METHODS if method != "softmax"]
+    adam: list[tuple[Any, float]] = [("sparse-adam", lr) for lr in options.adam_rates]
+    sizes: list[tuple[Method, int]] = [(method, usual) for method in METHODS if method != "softmax"]
     if classes <= options.softmax_classes:
         sizes += [("softmax", steps) for steps in options.softmax_steps]
     return [
@@ -220,7 +221,7 @@ def searched(rows: Sequence[Row]) -> dict[Key, list[Row]]:
     for group in alike(chosen, "zipf", "classes", "method", "steps", "batch"):
         c = group[0].config
         found[c.get("zipf", 0.0), c["classes"], c["method"], c["steps"]] = group
-    return {key: found[key] for key in sorted(found, key=lambda key: (*key[:2], METHODS.index(key[2]), -key[3]))}  # type: ignore[arg-type]
+    return {key: found[key] for key in sorted(found, key=lambda key: (*key[:2], METHODS.index(key[2]), -key[3]))}
 
 
 def lead_over(found: dict[Key, list[Row]], key: Key) -> Estimate | None:
@@ -319,8 +320,9 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
                 if key[:2] != problem:
                     continue
                 looks_at = range(min(len(row.result["course"]["step"]) for row in group))
-                times = [mean(group, lambda r, i=i: r.result["course"]["cpu_seconds"][i]).mean for i in looks_at]
-                heights = [mean(group, lambda r, i=i: 100 * r.result["course"]["accuracy"][i]) for i in looks_at]
+                courses = [row.result["course"] for row in group]
+                times = [fmean(course["cpu_seconds"][i] for course in courses) for i in looks_at]
+                heights = [estimate([100 * course["accuracy"][i] for course in courses]) for i in looks_at]
                 colour, dash = looks[key[2]]
                 curve(
                     ax, dict(zip(times, heights, strict=True)), name=NAMES[key[2]], colour=colour, dash=dash, band=False

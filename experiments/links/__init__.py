@@ -208,7 +208,7 @@ def finals(rows: Sequence[Row]) -> dict[Key, list[Row]]:
         key = (c["graph"], c["model"], c["loss"], c.get("drop_own", False))
         if key not in best or valid(group) > valid(best[key]):
             best[key] = group
-    return {key: best[key] for key in sorted(best, key=lambda key: (*key[:2], LOSSES.index(key[2]), key[3]))}  # type: ignore[arg-type]
+    return {key: best[key] for key in sorted(best, key=lambda key: (*key[:2], LOSSES.index(key[2]), key[3]))}
 
 
 def processor(row: Row) -> float:
@@ -258,9 +258,9 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
         text = f"{mean(fastest, at_most).spread(0)} s, full softmax {mean(full, at_most).spread(0)} s"
         on = f"FB15k-237, {NAMES[fastest[0].config['loss']]}, {len(seeds)} seeds"
         answers["links-time"] = Finding(text, on, verdict(saved, above=0, new=True))
-    pair = [found.get(("FB15k-237", "complex", loss, False), []) for loss in ("expected-info-nce", "info-nce")]
-    if all(pair):
-        gap = difference(*pair, nats("mrr"))
+    soft, hard = (found.get(("FB15k-237", "complex", loss, False)) for loss in ("expected-info-nce", "info-nce"))
+    if soft and hard:
+        gap = difference(soft, hard, nats("mrr"))
         on = f"FB15k-237, ComplEx, {gap.count} seeds"
         answers["links-soft-targets"] = Finding(f"MRR {gap.signed(4)}", on, verdict(gap, above=0, new=True))
     return answers
