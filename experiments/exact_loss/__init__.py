@@ -343,8 +343,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 def _information(trained: Trained, axes: Sequence[Any]) -> None:
     """Error, and below it gradient noise of seed 0, against the information in a draw."""
     for place, (problem, of) in enumerate(trained.items()):
-        first = {method: group[0].result for method, group in of.items() if group}
-        nats = {m: r["nats"] for m, r in first.items() if r.get("nats") is not None}
+        nats = {m: row.result["nats"] for m, group in of.items() for row in group if row.result.get("nats") is not None}
         for ax, value in ((axes[place], error), (axes[len(trained) + place], None)):
             for kind, colour, name in (("continuous", SERIES[1], "exact, over κ"), ("averaged", SERIES[2], "n labels")):
                 points = {nats[m]: _height(of[m], value) for m in nats if m.kind == kind}
