@@ -1,6 +1,7 @@
 """Generated tables and figures of the documentation, and the plain page of reproduced results."""
 
 import html
+import re
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,12 +128,14 @@ def write_page(directory: Path) -> tuple[Path, list[str]]:
     shown = {name: table.markdown() for name, table in found.tables.items()}
     for name in found.experiments:
         page = PAGES / f"{name}.md"
+        parts.append(f'<a id="{name}"></a>\n')
         if page.is_file():
-            parts.append(filled(page.read_text(encoding="utf-8"), shown.get).replace("\n# ", "\n## "))
+            parts.append(re.sub(r"(?m)^#", "##", filled(page.read_text(encoding="utf-8"), shown.get)))
         else:
             own = [table.markdown() for table in found.tables.values() if table.name.startswith(name)]
             parts += [f"## {name}\n", *own]
     text = "\n".join(parts).replace("](../figures/", "](figures/")
+    text = re.sub(r"\]\(([\w-]+)\.md\)", r"](#\1)", text)
     body = markdown.markdown(text, extensions=["tables", "fenced_code", "attr_list"])
     path = directory / "index.html"
     style = html.escape((Path(__file__).parent / "page.css").read_text(encoding="utf-8"), quote=False)

@@ -53,7 +53,7 @@ class Table:
         _print(table)
 
     def _is_number(self, place: int) -> bool:
-        return place > 0 and all(len(row[place]) < 30 for row in self.rows)
+        return place > 0 and all(re.match(r"[-−–+±<>]?\d|–|diverged|$", row[place]) for row in self.rows)
 
 
 @dataclass(frozen=True)
