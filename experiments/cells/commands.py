@@ -1,6 +1,5 @@
 """``python -m experiments train`` and ``evaluate``."""
 
-import csv
 import json
 import signal
 import sys
@@ -25,12 +24,11 @@ line; `train RECIPE --help` explains all fields, `train RECIPE --show` prints th
   train --resume runs/imagenet-nll                        continue exactly after the last saved update
 
 recipes: """
-EVALUATE = """usage: python -m experiments evaluate CHECKPOINT [--split test|validation] [--data.dir DIR] [--batch N]
-       [--samples] [--out DIR]
+EVALUATE = """usage: python -m experiments evaluate CHECKPOINT [--split test|validation] [--data.dir DIR] [--out DIR]
 
 Evaluates a checkpoint of `train` (a file, or the folder of a run for its best.ckpt): top-1, top-5, class average,
 negative log-likelihood, Brier score and calibration errors. Writes evaluation.json to --out (default: the checkpoint's
-folder); with --samples also samples.csv: label, prediction and probabilities of every image, sentence or node."""
+folder)."""
 
 
 def train(argv: list[str]) -> int:
@@ -64,7 +62,7 @@ def train(argv: list[str]) -> int:
     return max(codes)
 
 
-def _taken(argv: list[str], values: tuple[str, ...], flags: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
+def _taken(argv: list[str], values: tuple[str, ...], flags: tuple[str, ...] = ()) -> tuple[list[str], dict[str, str]]:
     """The words that are not ours, and the values of ours."""
     words, given, rest = [], {}, iter(argv)
     for word in rest:
@@ -171,28 +169,18 @@ def evaluate(argv: list[str]) -> int:
     if not argv or {"-h", "--help", "help"} & set(argv):
         print(EVALUATE)
         return 0
-    words, given = _taken(argv, values=("--split", "--data.dir", "--batch", "--out"), flags=("--samples",))
+    words, given = _taken(argv, values=("--split", "--data.dir", "--out"))
     if len(words) != 1 or words[0].startswith("-"):
         raise ValueError(f"evaluate: got {' '.join(words)!r}, need one checkpoint")
     checkpoint, split = Path(words[0]), given.get("--split", "test")
     if split not in ("test", "validation"):
         raise ValueError(f"--split: got {split}, need test or validation")
-    if not given.get("--batch", "0").isdecimal():
-        raise ValueError(f"--batch: got {given['--batch']}, need a whole number")
     from experiments.cells import evaluate as evaluation
 
-    found = evaluation.evaluate(
-        checkpoint, split=split, data_dir=given.get("--data.dir", ""), batch=int(given.get("--batch", "0"))
-    )  # type: ignore[arg-type]
+    found = evaluation.evaluate(checkpoint, split=split, data_dir=given.get("--data.dir", ""))  # type: ignore[arg-type]
     out = Path(given.get("--out") or (checkpoint if checkpoint.is_dir() else checkpoint.parent))
     out.mkdir(parents=True, exist_ok=True)
     _show(f"{checkpoint}, {split}", {"value": found.results})
     described = {"checkpoint": str(checkpoint), "split": split, **found.results}
     (out / "evaluation.json").write_text(json.dumps(described, indent=2))
-    if "--samples" in given:
-        rows = found.samples()
-        with (out / "samples.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, rows[0].keys())
-            writer.writeheader()
-            writer.writerows(rows)
     return 0

@@ -1,6 +1,5 @@
 """Load the network of a checkpoint, and measure it: accuracy, likelihood, calibration."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -56,23 +55,6 @@ class Evaluation:
         """(N,) True if the highest score is that of the label."""
         return self.logits.argmax(1) == self.labels
 
-    def samples(self) -> list[dict[str, Any]]:
-        """Per row: its label, the most probable class, both probabilities, and the negative log-likelihood."""
-        log = self.logits.double().log_softmax(1)
-        best, own = log.max(1), log.gather(1, self.labels[:, None])[:, 0]
-        columns = zip(self.labels.tolist(), best.indices.tolist(), best.values.tolist(), own.tolist(), strict=True)
-        return [
-            {
-                "row": row,
-                "label": self.classes[label],
-                "predicted": self.classes[predicted],
-                "probability": math.exp(highest),
-                "probability_of_label": math.exp(log_likelihood),
-                "nll": -log_likelihood,
-            }
-            for row, (label, predicted, highest, log_likelihood) in enumerate(columns)
-        ]
-
 
 def load_trained(path: Path) -> Trained:
     """The network in a checkpoint, a file or a run's folder; nothing is downloaded or executed."""
@@ -110,7 +92,6 @@ def evaluate(
     *,
     split: Literal["validation", "test"] = "test",
     data_dir: str = "",
-    batch: int = 0,
     progress: bool = True,
 ) -> Evaluation:
     """Metrics of a checkpoint.
@@ -119,7 +100,6 @@ def evaluate(
         checkpoint: a file, or the folder of a run for its best.ckpt.
         split: the data set's evaluation split, or the data that chose the best epoch.
         data_dir: folder of the data, if it has moved since training.
-        batch: rows or graphs per step; 0: as in training.
         progress: show a progress bar.
     """
     from rich.progress import track
@@ -127,8 +107,7 @@ def evaluate(
     trained = load_trained(checkpoint)
     recipe: Any = trained.recipe
     data = replace(recipe.data, dir=Path(data_dir or recipe.data.dir))
-    compute = replace(recipe.compute, eval_batch=batch or recipe.compute.eval_batch)
-    source = open_data(replace(recipe, data=data, compute=compute))
+    source = open_data(replace(recipe, data=data))
     if list(source.classes) != trained.classes:
         raise ValueError(
             f"the {len(source.classes)} classes of the data in {data.dir} are not the {len(trained.classes)} that the "

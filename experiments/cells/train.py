@@ -42,7 +42,7 @@ from experiments.training import Diverged
 
 import lightning as L  # isort: skip
 from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, RichProgressBar  # isort: skip
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger  # isort: skip
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger  # isort: skip
 from lightning.pytorch.plugins.environments import SLURMEnvironment  # isort: skip
 
 PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -209,7 +209,7 @@ class Prepared:
         checkpoints = Checkpoints(out, compute.checkpoint_minutes, compute.checkpoint_steps)
         with quiet_lightning():
             trainer = self._trainer(checkpoints)
-            for logger in trainer.loggers[1:]:  # TensorBoard and W&B: the run's settings beside its curves
+            for logger in trainer.loggers[1:]:  # TensorBoard: the run's settings beside its curves
                 logger.log_hyperparams(recipes.dotted(self.recipe))
             start = str(out / "last.ckpt") if self.resume and (out / "last.ckpt").is_file() else None
             if self.resume and start is None and is_first_process():
@@ -232,8 +232,6 @@ class Prepared:
             callbacks.append(RichProgressBar())
         # a new csv/version_n each start: an old log is never written over
         loggers: list[Logger] = [CSVLogger(out, name="csv"), TensorBoardLogger(out, name="tensorboard", version="")]
-        if compute.wandb:
-            loggers.append(WandbLogger(project=compute.wandb, save_dir=out, name=out.name, id=out.name, resume="allow"))
         slurm = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
         return L.Trainer(
             accelerator=machine.accelerator,
@@ -262,8 +260,6 @@ class Prepared:
 def prepare(recipe: Recipe, out: Path, *, resume: bool = False) -> Prepared:
     """Builds everything a recipe describes and claims ``out`` for it; a ValueError says what is wrong with either."""
     machine = Machine.of(recipe.compute)
-    if recipe.compute.wandb and "wandb" not in versions(("wandb",)):
-        raise ValueError('compute.wandb needs wandb: pip install ".[wandb]"')
     _check_folder(out, recipe, resume)
     classifier, data, accumulate = build(recipe, machine.world)
     if recipe.compute.compile:
@@ -297,12 +293,12 @@ def scored(recipe: Recipe) -> dict[str, Any]:
     return {"epoch": 1 + int(best["epoch"]), "held_out": best, "test": test.results, "right": right}
 
 
-def versions(names: tuple[str, ...] = ("torch", "lightning", "timm", "torch-geometric", "transformers")) -> dict:
+def versions() -> dict[str, str]:
     """Versions of installed packages."""
     found = {"python": platform.python_version()}
-    for name in names:
+    for name in ("torch", "lightning", "timm", "torch-geometric", "transformers"):
         try:
-            found[name] = version(name)  # a folder of that name, which wandb leaves behind, can be imported too
+            found[name] = version(name)
         except PackageNotFoundError:
             continue
     return found

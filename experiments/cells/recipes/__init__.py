@@ -79,7 +79,6 @@ class Compute:
     checkpoint_minutes: float = option(10.0, "minutes between checkpoints; also one after each epoch", above=0)
     checkpoint_steps: int = option(0, "also updates between checkpoints, 0 for by time only", least=0)
     progress: bool = option(True, "show progress bars")
-    wandb: str = option("", "also log to this Weights & Biases project")
 
 
 @dataclass(frozen=True)

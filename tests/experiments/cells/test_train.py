@@ -1,6 +1,5 @@
 """Training stays alive, and the machine it runs on does not change what it learns."""
 
-import errno
 import gc
 import json
 import os
@@ -20,7 +19,7 @@ import torch
 from ranks import environment, free_port
 
 from experiments.cells import recipes, train
-from experiments.cells.checkpoints import WEIGHTS, AtomicCheckpointIO, Checkpoints, Interrupted, NotSaved
+from experiments.cells.checkpoints import WEIGHTS, Checkpoints, Interrupted
 from experiments.cells.classifier import Classifier
 from experiments.cells.evaluate import evaluate, load_trained
 from experiments.cells.recipes import Compute, ImageData, ImageModel, ImageRecipe, Optimiser, Schedule
@@ -196,13 +195,9 @@ def test_results_and_best_checkpoint(uninterrupted):
     assert best["epoch"] == results["best"]["epoch"]
     assert best.keys() == set(WEIGHTS)  # nothing of the optimiser
     assert recipes.load(str(out / "recipe.yaml")) == recipe
-    measured = evaluate(out, progress=False)  # in a loader and a network of its own
+    measured = evaluate(out, progress=False).results  # in a loader and a network of its own
     for name in ("top1", "nll", "ece", "brier"):
-        assert measured.results[name] == pytest.approx(results["best"][name], abs=1e-6), name
-    samples = measured.samples()
-    assert np.mean([row["nll"] for row in samples]) == pytest.approx(results["best"]["nll"], abs=1e-5)
-    hits = [row["label"] == row["predicted"] for row in samples]
-    assert np.mean(hits) == pytest.approx(results["best"]["top1"], abs=1e-6)
+        assert measured[name] == pytest.approx(results["best"][name], abs=1e-6), name
 
 
 @pytest.mark.slow
@@ -286,20 +281,6 @@ def test_divergence_names_step_rate_and_checkpoint(images, tmp_path, monkeypatch
     assert all(v.isfinite().all() for v in kept["state_dict"].values())
 
 
-def test_failed_write_names_the_checkpoint_that_is_left(images, tmp_path, monkeypatch):
-    save = AtomicCheckpointIO.save_checkpoint
-
-    def fill(self, checkpoint, path, storage_options=None):
-        if checkpoint["global_step"] > 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        save(self, checkpoint, path, storage_options)
-
-    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", fill)
-    with pytest.raises(NotSaved, match=r"last\.ckpt at step 3: the disk is full; the one of step 2 is intact"):
-        train.train(small(images), tmp_path / "run")
-    assert load(tmp_path / "run" / "last.ckpt")["global_step"] == 2
-
-
 def test_a_run_is_neither_overwritten_nor_continued_as_another(uninterrupted, tmp_path):
     recipe, out, results = uninterrupted
     with pytest.raises(ValueError, match="already holds a run: continue it with train --resume"):
@@ -322,23 +303,6 @@ def test_one_process_trains_in_a_folder(uninterrupted):
     with train._claim(out, recipe, True), pytest.raises(train.Occupied, match="another process is training in"):
         train.train(changed, out, resume=True)
     assert (out / "recipe.yaml").read_bytes() == before  # the other process would be resumed with it
-
-
-def test_speed_may_change_and_a_run_may_be_extended(uninterrupted, tmp_path):
-    recipe, whole, _ = uninterrupted
-    out = tmp_path / "run"
-    shutil.copytree(whole, out)
-    faster = replace(
-        recipe,
-        data=replace(recipe.data, workers=1, cache=tmp_path / "cache"),
-        compute=replace(recipe.compute, micro_batch=12, eval_batch=7, checkpoint_steps=2, devices=1),
-        schedule=replace(recipe.schedule, epochs=5),
-    )
-    results = train.train(faster, out, resume=True)
-    assert (results["last"]["epoch"], results["last"]["step"]) == (4, 15)
-    shorter = replace(faster, schedule=replace(recipe.schedule, epochs=2))
-    with pytest.raises(ValueError, match=r"schedule.epochs was 5, is 2"):
-        train.train(shorter, out, resume=True)
 
 
 def test_a_flipped_bit_does_not_resume(uninterrupted, tmp_path):

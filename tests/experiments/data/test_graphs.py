@@ -224,15 +224,6 @@ def test_rotating_a_graph_equals_reading_the_rotated_file(own):
         torch.testing.assert_close(rotated[key], expected[key], rtol=1e-4, atol=1e-4)
 
 
-def test_rotations_are_proper_and_uniform():
-    rotations = torch.stack([augment.random_rotation() for _ in range(2000)])
-    torch.testing.assert_close(rotations @ rotations.mT, torch.eye(3, dtype=torch.float64).expand(2000, 3, 3))
-    torch.testing.assert_close(torch.linalg.det(rotations), torch.ones(2000, dtype=torch.float64))
-    # Uniform: entries have mean 0 and variance 1/3; the trace 1 + 2cos θ has mean 0 and variance 1. 5 deviations.
-    assert rotations.mean(0).abs().max() < 5 * (1 / 3 / 2000) ** 0.5
-    assert abs(float(rotations.diagonal(dim1=1, dim2=2).sum(1).mean())) < 5 / 2000**0.5
-
-
 def slow_scores(prediction, label, left_out, published):
     """One specimen, class by class."""
     pairs = [(p, t) for p, t in zip(prediction, label, strict=True) if t != -100]

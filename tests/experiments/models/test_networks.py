@@ -12,8 +12,6 @@ from safetensors.torch import save_file
 from torch import nn
 from torch_geometric.data import Batch, Data
 
-from experiments.cells.optimiser import parameter_groups
-from experiments.cells.recipes import Optimiser
 from experiments.data.celltypegraph import find_specimens, read_specimen
 from experiments.data.graphs import write_random_specimens
 from experiments.models import graphs, images, text
@@ -140,18 +138,6 @@ def test_packaged_weights_load_and_know_something():
     assert model.bn1.running_var.std() > 0.1  # trained BatchNorm statistics, not the initial ones
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "features"),
-    [("convnext_atto", 320), ("levit_128s", 384), ("mobilenetv3_small_050", 1024), ("resnet10t", 512), ("vgg11", 4096),
-     ("vit_tiny_patch16_224", 192), ("efficientvit_b0", 1280)],
-)  # fmt: skip
-def test_models_of_many_families(name, features):
-    network = images.build_network(ImageModel(name, drop_path=0.0), Head("linear"), 5, 64).train()
-    network(torch.randn(2, 3, 64, 64)).logsumexp(1).mean().backward()
-    assert network.head.weight.grad.shape == (5, features)
-
-
 def test_features_are_standardised_once_measured():
     network = images.build_network(ImageModel("test_vit", drop_path=0.0), Head("linear"), 5, 32)
     features = 3 * torch.randn(100, 64) + 2
@@ -269,20 +255,6 @@ def test_sparse_features_score_and_learn_as_dense_ones(two, model):
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("sparse", [True, False])
-def test_gcn_drops_half_of_its_input(sparse):
-    """With one feature of value 1, no edges and the weights of a sum, the first layer shows the dropout."""
-    x = torch.ones(10_000, 1)
-    graph = Data(x=x.to_sparse() if sparse else x, edge_index=torch.zeros(2, 0, dtype=torch.long))
-    net = graphs.GCN(1, 1, hidden=1, dropout=0.5)
-    nn.init.ones_(net.first.lin.weight)
-    seen = []
-    net.first.register_forward_hook(lambda _, __, out: seen.append(out))
-    net(graph)
-    assert set(seen[0].flatten().tolist()) == {0.0, 2.0}
-    assert abs(float((seen[0] > 0).float().mean()) - 0.5) < 5 * 0.005  # 5 deviations
-
-
 # ------------------------------------------------------------------------------------------------------------ text
 
 SENTENCES = ["my card is lost", "hello", "how much is the fee for a transfer to another country today, please"]
@@ -313,16 +285,6 @@ def test_the_weights_mean_something(network):
     with torch.no_grad():
         a, b, other = nn.functional.normalize(network.embed(text.tokenise(TextModel(), pair, 48)))
     assert a @ b > 0.5 > a @ other
-
-
-def test_layers_have_their_share_of_the_rate(network):
-    groups = parameter_groups(network, Optimiser(layer_decay=0.5))
-    share = {id(p): group.get("lr_scale", 1.0) for group in groups for p in group["params"]}
-    rates = {name: share[id(p)] for name, p in network.named_parameters()}
-    assert {rates[n] for n in rates if "embeddings" in n} == {0.5**6}
-    assert {rates[n] for n in rates if ".layer.0." in n} == {0.5**5}
-    assert {rates[n] for n in rates if ".layer.5." in n} == {1.0}
-    assert rates["head.weight"] == 1.0
 
 
 def test_blank_sentences_and_unknown_encoders_are_named():
