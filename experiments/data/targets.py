@@ -65,7 +65,7 @@ def soft_targets(labels: Tensor, num_classes: int, smoothing: float = 0.0) -> So
     ignored = labels.sum(1) == 0
     votes = labels.clone()
     votes[ignored, 0] = 1  # any class: the mask leaves the row out
-    soft = SoftTargets.from_votes(votes, num_classes).smooth(smoothing)
+    soft = SoftTargets.from_votes(votes, num_classes).to(torch.get_default_dtype()).smooth(smoothing)
     mask = ~ignored if bool(ignored.any()) else None
     return SoftTargets(num_classes, soft.index, soft.weight, soft.smoothing, soft.smoothing_dist, mask)
 
