@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 import torch
-from benchmarks.losses import LOSSES, SHAPES, Batch, steps
 
+from benchmarks.losses import LOSSES, SHAPES, Batch, steps
 from softnce._core import cpu
 
 
