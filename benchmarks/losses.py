@@ -28,7 +28,7 @@ class Rows:
     def counts(self, classes: int) -> Tensor:
         if self.index is None:
             assert self.weight is not None
-            return self.weight.sum(0, dtype=torch.float64)
+            return cpu.class_mass(self.weight)
         weight = None if self.weight is None else self.weight.flatten().double()
         counts = torch.bincount(self.index.flatten(), weight, minlength=classes).double()
         if self.smoothing:

@@ -137,6 +137,13 @@ def test_recognised_rows_are_the_same_rows(seed: int) -> None:
     torch.testing.assert_close(Rows(index, weight, smoothing).dense(classes), dense.double(), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_class_mass(dtype: torch.dtype) -> None:
+    rows, mask = torch.rand(37, 21).to(dtype), torch.rand(37) < 0.5
+    torch.testing.assert_close(cpu.class_mass(rows), rows.double().sum(0))
+    torch.testing.assert_close(cpu.class_mass(rows.T.contiguous().T, mask), rows[mask].double().sum(0))
+
+
 @compiled
 def test_a_teachers_rows_are_not_recognised() -> None:
     rows = torch.randn(30, 40).softmax(1)

@@ -263,23 +263,25 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        logits, temperature, *_ = ctx.saved_tensors
-        call, wants = ctx.call, ctx.needs_input_grad[:2]
-        with _full_precision(logits.device):
-            if torch.is_grad_enabled():  # create_graph=True: the gradient will itself be differentiated
-                inputs = [t for t, wanted in zip((logits, temperature), wants, strict=True) if wanted]
-                value = call.plain(logits, temperature)
-                found = list(torch.autograd.grad(value, inputs, upstream, create_graph=True))
-                return found.pop(0) if wants[0] else None, found.pop(0) if wants[1] else None, None
-            if not ctx.is_kept:  # of each row, or a second backward through the same graph
-                upstream = upstream * call.scale if call.reduced else upstream
-                _, gradient, of_temperature = call.run(logits, upstream, wants)
-                return gradient, of_temperature, None
+        wants_graph = torch.is_grad_enabled()  # create_graph=True: the gradient will itself be differentiated
+        if ctx.is_kept and not wants_graph:
             gradient, of_temperature = ctx.kept
             ctx.kept, ctx.is_kept = (None, None), False
             if not _is_one(upstream):
                 gradient = gradient if gradient is None else gradient.mul_(upstream)
                 of_temperature = of_temperature if of_temperature is None else of_temperature * upstream
+            return gradient, of_temperature, None
+        logits, temperature, *_ = ctx.saved_tensors
+        call, wants = ctx.call, ctx.needs_input_grad[:2]
+        with _full_precision(logits.device):
+            if wants_graph:
+                inputs = [t for t, wanted in zip((logits, temperature), wants, strict=True) if wanted]
+                value = call.plain(logits, temperature)
+                found = list(torch.autograd.grad(value, inputs, upstream, create_graph=True))
+                return found.pop(0) if wants[0] else None, found.pop(0) if wants[1] else None, None
+            # The losses of the rows, or a second backward through the same graph.
+            upstream = upstream * call.scale if call.reduced else upstream
+            _, gradient, of_temperature = call.run(logits, upstream, wants)
             return gradient, of_temperature, None
 
 

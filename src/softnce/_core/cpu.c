@@ -30,7 +30,7 @@ typedef struct {
     double mass;
 } Rows;
 
-enum { COUNTED, EXPECTED, SOFT_TARGET, RECOGNISE };
+enum { COUNTED, EXPECTED, SOFT_TARGET };
 enum { ADDS_OWN = 1, HAS_OWN = 2, DROPS_OWN = 4 };
 enum { BAD_TARGET = 1, BAD_OWN, BAD_EXCLUDED, BAD_CANDIDATE, BAD_PLACE, NO_MEMORY };
 
@@ -451,17 +451,25 @@ EXPORT int64_t softnce_rows(const void *packed)
 EXPORT int64_t softnce_recognise(const void *rows, int64_t bits, int64_t n, int64_t k, int64_t most, int64_t *index,
                                  void *weight, double *floor)
 {
-    int64_t found;
+    static int64_t (*const found[][2])(const void *, int64_t, int64_t, int64_t, int64_t *, void *, double *) = {
+        {recognise_f32, recognise_f64},
 #ifdef HAS_CLONES
-    if (softnce_level() == 2)
-        found = bits == 64 ? recognise_f64_avx512(rows, n, k, most, index, weight, floor)
-                           : recognise_f32_avx512(rows, n, k, most, index, weight, floor);
-    else if (softnce_level() == 1)
-        found = bits == 64 ? recognise_f64_avx2(rows, n, k, most, index, weight, floor)
-                           : recognise_f32_avx2(rows, n, k, most, index, weight, floor);
-    else
+        {recognise_f32_avx2, recognise_f64_avx2},
+        {recognise_f32_avx512, recognise_f64_avx512},
 #endif
-        found = bits == 64 ? recognise_f64(rows, n, k, most, index, weight, floor)
-                           : recognise_f32(rows, n, k, most, index, weight, floor);
-    return found;
+    };
+    return found[softnce_level()][bits == 64](rows, n, k, most, index, weight, floor);
+}
+
+/* Adds dense rows (n, k) with a mask of 1, or all without a mask, to total (k). */
+EXPORT void softnce_class_mass(const void *rows, int64_t bits, int64_t n, int64_t k, const uint8_t *mask, double *total)
+{
+    static void (*const sums[][2])(const void *, int64_t, int64_t, const uint8_t *, double *) = {
+        {class_mass_f32, class_mass_f64},
+#ifdef HAS_CLONES
+        {class_mass_f32_avx2, class_mass_f64_avx2},
+        {class_mass_f32_avx512, class_mass_f64_avx512},
+#endif
+    };
+    sums[softnce_level()][bits == 64](rows, n, k, mask, total);
 }

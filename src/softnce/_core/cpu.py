@@ -32,6 +32,8 @@ def _load() -> ctypes.CDLL | None:
     found.softnce_rows.argtypes, found.softnce_rows.restype = [ctypes.c_char_p], ctypes.c_int64
     numbers, pointers = [ctypes.c_int64] * 4, [ctypes.c_void_p] * 2
     found.softnce_recognise.argtypes = [ctypes.c_void_p, *numbers, *pointers, ctypes.POINTER(ctypes.c_double)]
+    found.softnce_class_mass.argtypes = [ctypes.c_void_p, *numbers[:3], *pointers]
+    found.softnce_class_mass.restype = None
     found.softnce_recognise.restype = found.softnce_level.restype = ctypes.c_int64
     return found
 
@@ -183,3 +185,15 @@ def recognise(dense: Tensor, most: int) -> tuple[Tensor, Tensor | None, float] |
     rounding = 4 * torch.finfo(dense.dtype).eps
     is_label = found == 1 and bool(((weight - (1 - mass)).abs() <= rounding).all())
     return index, None if is_label else weight, mass
+
+
+def class_mass(dense: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The sum (K,) in float64 of dense rows (N, K) on a CPU that ``mask`` (N,) keeps."""
+    if library is None or dense.dtype not in (torch.float32, torch.float64) or not dense.is_cpu:
+        return (dense if mask is None else dense[mask]).sum(0, dtype=torch.float64)
+    at = _Pointers(dense.dtype)
+    total = torch.zeros(dense.shape[1], dtype=torch.float64)
+    n, classes = dense.shape
+    bits = dense.dtype.itemsize * 8
+    library.softnce_class_mass(at(dense), bits, n, classes, at(mask, torch.bool), total.data_ptr())
+    return total

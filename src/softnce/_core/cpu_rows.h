@@ -366,7 +366,7 @@ INLINE void NAME(candidates)(const Job *job, NAME(Tile) *tile, int64_t s)
 {
     const Call *call = job->call;
     int has_along = !call->shares_background && NAME(is_full)(&call->candidate);
-    V e, sum = {0};
+    V e = {0}, sum = {0};
     if (has_along || !NAME(bound)(job, tile)) {
         V top = tile->score;
         for (int64_t d = 0; d < job->m; d++) {
@@ -519,6 +519,17 @@ static TARGET int64_t NAME(recognise)(const void *given, int64_t n, int64_t k, i
     for (int64_t p = 0; p < n * most; p++) weights[p] = weights[p] > 0 ? weights[p] - lowest : 0;
     *floor_of_all = lowest;
     return fullest > 0 ? fullest : 1;
+}
+
+/* Adds rows (n, k) that count to total (k). */
+static TARGET void NAME(class_mass)(const void *given, int64_t n, int64_t k, const uint8_t *mask, double *total)
+{
+    const REAL *rows = given;
+    for (int64_t i = 0; i < n; i++) {
+        if (mask && !mask[i]) continue;
+        const REAL *row = rows + i * k;
+        for (int64_t j = 0; j < k; j++) total[j] += row[j];
+    }
 }
 
 #undef V
