@@ -12,7 +12,7 @@ from experiments import regime
 from experiments.harness import Row, climb
 from experiments.harness.rows import run_id
 
-OPTIONS = regime.Options()
+OPTIONS = regime.Options(losses=regime.LOSSES)
 
 
 def made_up(loss, epochs, lr, seed, top1, *, ece=0.1, course=None):
@@ -138,8 +138,37 @@ def test_findings_follow_the_differences_of_the_main_length():
     assert "regime-soft-distribution" not in found
     names = {table.name for table in regime.tables(rows)}
     assert {"regime-top1", "regime-differences", "regime-60", "regime-8"} <= names
-    assert len(regime.figures(rows)) == 2
+    assert [figure.name for figure in regime.figures(rows)] == ["regime-course", "regime-lengths"]
     assert regime.figures([]) == []
+
+
+def test_settings_have_tables_of_their_own():
+    rows = [made_up("nll", 60, 0.01, seed, 0.24) for seed in range(2)]
+    tuned = [replace_config(row, setting="fine-tuned", head="mlp") for row in rows]
+    assert [table.name for table in regime.tables([*rows, *tuned])] == [
+        "regime-top1", "regime-differences", "regime-60",
+        "regime-fine-tuned-mlp-top1", "regime-fine-tuned-mlp-differences", "regime-fine-tuned-mlp-60",
+    ]  # fmt: skip
+    assert regime.findings(tuned) == {}
+
+
+def replace_config(row, **changes):
+    return replace(row, config=row.config | changes)
+
+
+def test_the_fine_tuned_network_sees_larger_images_and_learns_its_lower_layers_slowly():
+    run = regime.run_of(regime.Options("fine-tuned", head="mlp"), "nll", 8, 0.001, 0)
+    assert (run.images, run.batch) == (3_000, 256)
+    network, groups, view = regime.build_model(run, 7)
+    images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
+    seen = view(images, None)
+    assert seen.shape == (2, 3, 64, 64)
+    assert torch.equal(view(images, None), seen)
+    assert network.eval()(seen).shape == (2, 7)
+    scales = [group.get("lr_scale", 1.0) for group in groups]
+    assert min(scales) < 0.2
+    assert scales[-1] == 1.0
+    assert sum(p.numel() for group in groups for p in group["params"]) == sum(p.numel() for p in network.parameters())
 
 
 def test_overfitting_is_read_from_the_longest_training():
