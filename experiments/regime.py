@@ -582,7 +582,7 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
         rise = estimate([row.result["course"][-1]["nll"] - min(p["nll"] for p in row.result["course"]) for row in of])
         fitted = mean(of, percent("top1", "train"))
         text = f"{rise.signed()} nats above its minimum, {fitted.spread(1)} % of the training images right"
-        on = f"CIFAR-100, 5,000 images, {of[0].config['epochs']} epochs, {len(of)} seeds"
+        on = f"CIFAR-100, 5,000 images, {of[0].config['epochs']} epochs, {len(of)} seed{'s' * (len(of) > 1)}"
         found["regime-overfits"] = Finding(text, on, verdict(rise, above=0.02, new=True))
     return found
 
