@@ -39,7 +39,7 @@ docs: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[lab,vision,text,graph,faiss,cluster,export,tune,docs,dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[vision,text,graph,faiss,cluster,sklearn,docs,dev]"
 	touch .venv/experiments $@
 
 clean:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, option
-from softnce import dynamics
+from softnce.theory import dynamics
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from experiments.harness import (
     verdict,
 )  # fmt: skip
 from experiments.harness import Table as MarkdownTable
-from softnce.information import (
+from softnce.theory.information import (
     classifier_information,
     conditional_entropy,
     entropy,

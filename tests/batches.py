@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from softnce import SoftTargets
+from softnce._core.autograd import soft_target
+from softnce._core.call import together
 
 KINDS = ("labels", "smoothed", "ignored", "mixed", "duplicates", "top-k", "spread", "votes", "dense")
 
@@ -65,3 +67,21 @@ def batches(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Batch:
     temperature = draw(st.sampled_from([0.07, 0.5, 1.0, 3.0]))
     targets = make_targets(draw(st.sampled_from(kinds)), n, k, generator)
     return Batch(logits, targets, noise / noise.sum(), temperature)
+
+
+def contrast(
+    logits: Tensor,
+    temperature: float | Tensor,
+    log_noise: Tensor | None,
+    targets: SoftTargets,
+    groups: list[SoftTargets],
+    own: Tensor | None = None,
+    remove_hits: bool = False,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """Soft target InfoNCE of every row against groups of candidates, (N,), by the library's core."""
+    candidates = together(groups, targets)
+    return soft_target(
+        logits, targets, candidates, temperature=temperature, log_noise=log_noise, own=own, remove_hits=remove_hits,
+        chunk_size=chunk_size,
+    )  # fmt: skip

@@ -2,8 +2,14 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from softnce.lab.bench.baselines import published_soft_target_info_nce as published_loss  # noqa: F401
+
+def published_loss(scores_of: Tensor, targets: Tensor, noise_probs: Tensor, temperature: float = 1.0) -> Tensor:
+    """Soft target InfoNCE as published: builds the N×M×K product of scores (N, K) and the batch's targets (M, K)."""
+    scores = scores_of / temperature - noise_probs.log()
+    matrix = (scores[:, None, :] * targets[None, :, :]).sum(-1)
+    return F.cross_entropy(matrix, torch.arange(len(scores)))
 
 
 def contrast(

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets, _checks, noise, set_memory_budget, set_validation
-from softnce._scores import kernel
+from softnce._core import contrast as kernel
 
 K = 1000
 FREE = {"detach", "alias", "lift_fresh", "empty", "empty_like", "empty_strided", "new_empty", "promote_types"}

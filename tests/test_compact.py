@@ -42,7 +42,7 @@ def targets(kind: str, rows: int = N, seed: int = 1) -> SoftTargets:
 
 KINDS = ("labels", "ignored", "pairs", "padded", "dense")
 Loss = Callable[..., Tensor]
-MEAN = {"others": "mean"}
+MEAN = {"negatives": "mean"}
 LOSSES: list[tuple[Loss, Loss, dict[str, str]]] = [
     (functional.linear_soft_target_info_nce, functional.soft_target_info_nce, {}),
     (functional.linear_expected_info_nce, functional.expected_info_nce, MEAN),

@@ -31,7 +31,7 @@ N, K = 8, 6
 def test_compiles_to_one_graph(loss: type[torch.nn.Module], kind: str) -> None:
     torch._dynamo.reset()  # all losses share one forward: their graphs would add up to the compiler's limit
     generator = torch.Generator().manual_seed(0)
-    module = loss()
+    module = loss().eval()  # a running noise stays as it is
     targets: torch.Tensor | SoftTargets = make_targets(kind, N, K, generator)
     if kind == "labels":
         targets = torch.randint(K, (N,), generator=generator)
@@ -46,14 +46,18 @@ def test_compiles_to_one_graph(loss: type[torch.nn.Module], kind: str) -> None:
 
 LOSSES = {
     "batch": lambda: SoftTargetInfoNCE(noise.uniform(K)),
-    "sampled": lambda: SoftTargetInfoNCE(candidates=SampledCandidates(16, noise.uniform(K), 0.8, smoothing=0.1)),
-    "sum": lambda: SoftTargetInfoNCE(candidates=BatchCandidates() + ClassCandidates() + QueueCandidates(32)),
+    "sampled": lambda: SoftTargetInfoNCE(
+        "uniform", candidates=SampledCandidates(16, noise.uniform(K), 0.8, smoothing=0.1)
+    ),
+    "sum": lambda: SoftTargetInfoNCE("uniform", candidates=BatchCandidates() + ClassCandidates() + QueueCandidates(32)),
     "running": lambda: SoftTargetInfoNCE(noise.RunningNoise(K)),
     "info-nce": lambda: InfoNCE(noise.uniform(K)),
-    "soft-distribution": lambda: SoftDistributionInfoNCE(),
+    "soft-distribution": lambda: SoftDistributionInfoNCE("uniform"),
     "expected": lambda: ExpectedInfoNCE(noise.uniform(K), label_smoothing=0.1),
-    "expected, drawn": lambda: ExpectedInfoNCE(noise.uniform(K), others="drawn"),
-    "expected, more": lambda: ExpectedInfoNCE(candidates=BatchCandidates() + QueueCandidates(32) + NoiseCandidates(9)),
+    "expected, drawn": lambda: ExpectedInfoNCE(noise.uniform(K), negatives="drawn"),
+    "expected, more": lambda: ExpectedInfoNCE(
+        "uniform", candidates=BatchCandidates() + QueueCandidates(32) + NoiseCandidates(9)
+    ),
     "cross-entropy": lambda: SoftTargetCrossEntropy(),
     "nll": lambda: NLL(),
 }

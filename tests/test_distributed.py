@@ -22,11 +22,11 @@ from softnce import (
     SoftTargetCrossEntropy,
     SoftTargetInfoNCE,
     SoftTargets,
-    _ranks,
     heads,
     noise,
 )
-from softnce._ranks import gather_targets
+from softnce._core import ranks as _ranks
+from softnce._core.ranks import gather_targets
 
 K, DIM = 6, 4
 SIZES = {"even": [5, 5, 5, 5], "uneven": [5, 2, 1, 4], "empty rank": [5, 0, 3, 0]}
@@ -35,13 +35,15 @@ LOSSES = {
     "with classes and queue": lambda: SoftTargetInfoNCE(
         candidates=BatchCandidates() + ClassCandidates() + QueueCandidates(7)
     ),
-    "class weights": lambda: SoftTargetInfoNCE(class_weight=torch.arange(1, K + 1).double()),
-    "sum": lambda: SoftTargetInfoNCE(reduction="sum"),
+    "class weights": lambda: SoftTargetInfoNCE("uniform", class_weight=torch.arange(1, K + 1).double()),
+    "sum": lambda: SoftTargetInfoNCE("uniform", reduction="sum"),
     "expected": lambda: ExpectedInfoNCE(noise.from_counts(torch.arange(1, K + 1)).double()),
-    "expected, queue": lambda: ExpectedInfoNCE(candidates=BatchCandidates() + QueueCandidates(7)),
+    "expected, queue": lambda: ExpectedInfoNCE("uniform", candidates=BatchCandidates() + QueueCandidates(7)),
     "cross-entropy": lambda: SoftTargetCrossEntropy(),
-    "learned temperature": lambda: SoftTargetInfoNCE(temperature=nn.Parameter(torch.tensor(0.7).double())),
-    "learned temperature of shape (1,)": lambda: SoftTargetInfoNCE(temperature=nn.Parameter(torch.ones(1).double())),
+    "learned temperature": lambda: SoftTargetInfoNCE("uniform", temperature=nn.Parameter(torch.tensor(0.7).double())),
+    "learned temperature of shape (1,)": lambda: SoftTargetInfoNCE(
+        "uniform", temperature=nn.Parameter(torch.ones(1).double())
+    ),
 }
 KINDS = ("labels", "ignored", "mixed", "spread", "dense")
 
@@ -74,7 +76,7 @@ def from_table(sizes: list[int], rows: slice) -> list[float]:
     """The loss of features and label embeddings, and the gradient of table and bias."""
     _, x, targets, _ = problem(sizes, "labels")
     table, bias = torch.randn(K, DIM).double().requires_grad_(), torch.zeros(K).double().requires_grad_()
-    value = SoftTargetInfoNCE().linear(x[rows], table, targets[rows], bias=bias)
+    value = SoftTargetInfoNCE("uniform").linear(x[rows], table, targets[rows], bias=bias)
     value.backward()
     return [value.item(), *table.grad.flatten().tolist(), *bias.grad.tolist()]
 
@@ -85,7 +87,7 @@ def label_table(sizes: list[int], rank: int | None) -> list[float]:
     head = heads.LabelEmbeddingHead(DIM, K, bias=True).double()
     rows = slice(None) if rank is None else slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     wrapped = head if rank is None else DistributedDataParallel(head)
-    for criterion in (SoftTargetInfoNCE(), ExpectedInfoNCE()):
+    for criterion in (SoftTargetInfoNCE("uniform"), ExpectedInfoNCE("uniform")):
         optimiser = torch.optim.SGD(head.parameters(), lr=0.5)
         optimiser.zero_grad()
         wrapped(x[rows], targets[rows], criterion, generator=torch.Generator().manual_seed(0)).backward()
@@ -105,7 +107,7 @@ def sharded_table(sizes: list[int], rank: int | None) -> list[float]:
         fully_shard(model)
         rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
-    model(x[rows], targets[rows], SoftTargetInfoNCE()).backward()
+    model(x[rows], targets[rows], SoftTargetInfoNCE("uniform")).backward()
     optimiser.step()
     weight = model.head.weight
     return (weight if rank is None else weight.full_tensor()).flatten().tolist()
@@ -117,10 +119,10 @@ def refuse_sparse_and_sharded() -> None:
     features, labels = torch.zeros(2, DIM, requires_grad=True), torch.tensor([0, 1])
     assert model(features).shape == (2, K)
     with pytest.raises(ValueError, match="sparse=False"):
-        model[0](features, labels, SoftTargetInfoNCE())
+        model[0](features, labels, SoftTargetInfoNCE("uniform"))
     dense = fully_shard(heads.LabelEmbeddingHead(DIM, K, sparse=False))
     with pytest.raises(ValueError, match="table is sharded"):
-        dense.loss(features, labels, SoftTargetInfoNCE())
+        dense.loss(features, labels, SoftTargetInfoNCE("uniform"))
 
 
 def impossible_class(sizes: list[int], rows: slice) -> float:
@@ -137,7 +139,7 @@ def accumulate(rank: int, world: int, sharded: bool) -> list[float]:
     model, x, targets, _ = problem([6] * world, "mixed")
     rows = slice(6 * rank, 6 * rank + 6)
     mine, features = targets[rows], x[rows]
-    loss = SoftTargetInfoNCE()
+    loss = SoftTargetInfoNCE("uniform")
     if sharded:
         fully_shard(model)
     else:
@@ -193,16 +195,16 @@ def every_case(rank: int) -> dict:
     # Nobody waits in eval mode, nor where gradients are off and nobody thought of eval: only rank 0 calls the loss.
     if rank == 0:
         model, x, targets, _ = problem([4], "mixed")
-        SoftTargetInfoNCE().eval()(model(x), targets)
+        SoftTargetInfoNCE("uniform").eval()(model(x), targets)
         with torch.no_grad():
-            SoftTargetInfoNCE()(model(x), targets)
+            SoftTargetInfoNCE("uniform")(model(x), targets)
     # Gradients that are added up; and groups of two ranks, each on its own.
     model, x, targets, _ = problem([3] * world, "mixed")
     rows = slice(3 * rank, 3 * rank + 3)
-    value = SoftTargetInfoNCE(distributed="sum")(model(x[rows]), targets[rows])
+    value = SoftTargetInfoNCE("uniform", distributed="sum")(model(x[rows]), targets[rows])
     found["sum"] = [value.item(), *torch.autograd.grad(value, model.weight)[0].flatten().tolist()]
     pairs = [dist.new_group([r, r + 1]) for r in range(0, world, 2)]
-    value = SoftTargetInfoNCE(process_group=pairs[rank // 2])(model(x[rows]), targets[rows])
+    value = SoftTargetInfoNCE("uniform", process_group=pairs[rank // 2])(model(x[rows]), targets[rows])
     found["group"] = value.item()
     found["background"] = gather_targets(smoothed_on_all_but_the_first(rank))[0].dense().tolist()
     mismatch = make_targets("labels", 2, K + rank, torch.Generator())
@@ -255,7 +257,7 @@ def test_a_sharded_head_trains_with_dense_gradients(processes: list[dict]) -> No
 def test_gradients_and_values_of_sum_add_up(processes: list[dict]) -> None:
     world = len(processes)
     model, x, targets, _ = problem([3] * world, "mixed")
-    value = SoftTargetInfoNCE()(model(x), targets)
+    value = SoftTargetInfoNCE("uniform")(model(x), targets)
     one = [value.item(), *torch.autograd.grad(value, model.weight)[0].flatten().tolist()]
     many = torch.tensor([processes[rank]["sum"] for rank in range(world)], dtype=torch.float64).sum(0)
     torch.testing.assert_close(many, torch.tensor(one, dtype=torch.float64), rtol=0, atol=1e-12)
@@ -266,7 +268,7 @@ def test_a_group_keeps_to_itself(processes: list[dict]) -> None:
     model, x, targets, _ = problem([3] * world, "mixed")
     for rank in range(world):
         rows = slice(6 * (rank // 2), 6 * (rank // 2) + 6)
-        one = SoftTargetInfoNCE()(model(x[rows]), targets[rows]).item()
+        one = SoftTargetInfoNCE("uniform")(model(x[rows]), targets[rows]).item()
         assert processes[rank]["group"] == pytest.approx(one, rel=1e-12)
 
 
@@ -281,7 +283,7 @@ def test_an_impossible_class_does_not_spoil_the_loss_of_many(processes: list[dic
 def test_accumulation_and_sharding_equal_one_process(processes: list[dict], way: str) -> None:
     world = len(processes)
     model, x, targets, _ = problem([6] * world, "mixed")
-    SoftTargetInfoNCE()(model(x), targets).backward()
+    SoftTargetInfoNCE("uniform")(model(x), targets).backward()
     one = torch.cat([p.grad.flatten() for p in model.parameters()])
     for rank in range(world):
         many = torch.tensor(processes[rank][way], dtype=torch.float64)
@@ -297,7 +299,7 @@ def test_all_ranks_learn_what_some_smooth_towards(processes: list[dict]) -> None
 def test_what_is_exchanged_is_pairs(processes: list[dict]) -> None:
     """N = 1024 a rank, K = 1000, MixUp: two int32 and two float32 a row, under 1/200 of dense rows."""
     (_, header), (block_type, block) = processes[0]["bytes"]
-    assert header == 64
+    assert header == 200  # 16 digests of options and 9 numbers
     assert block_type == torch.int32
     assert block == 1024 * 2 * (4 + 4)
     assert header + block <= 1024 * 1000 * 4 / 200
@@ -306,5 +308,5 @@ def test_what_is_exchanged_is_pairs(processes: list[dict]) -> None:
 def test_hard_losses_across_processes_are_covered_by_the_soft_ones() -> None:
     """InfoNCE and NLL are the same code with hard labels; one process is enough to show it."""
     model, x, targets, _ = problem([5], "labels")
-    assert InfoNCE()(model(x), targets) == SoftTargetInfoNCE()(model(x), targets)
+    assert InfoNCE("uniform")(model(x), targets) == SoftTargetInfoNCE("uniform")(model(x), targets)
     assert NLL()(model(x), targets) == SoftTargetCrossEntropy()(model(x), targets)

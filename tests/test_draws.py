@@ -17,6 +17,7 @@ from reference import contrast as slow_contrast
 from torch import Tensor
 
 from softnce import QueueCandidates, SoftTargetInfoNCE, SoftTargets, distributions, draws, functional
+from softnce.noise import FixedNoise
 
 ALARM = 1e-4
 N, K = 9, 5
@@ -40,6 +41,10 @@ DRAWS = {
 NOISY = {name: draw for name, draw in DRAWS.items() if name != "label"}
 
 
+def fixed(log_noise: torch.Tensor | None) -> FixedNoise | None:
+    return None if log_noise is None else FixedNoise(log_noise.exp())
+
+
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
@@ -48,7 +53,7 @@ def drawn(draw: draws.Draw, targets: SoftTargets, log_noise: Tensor | None, seed
     """α and noise of one call of the loss with that seed."""
     generator = seeded(seed)
     alpha = draw.alpha(targets, generator)
-    noise = draw.noise(len(targets), log_noise, targets.num_classes, targets.device, generator)
+    noise = draw.candidates_from(fixed(log_noise), len(targets), targets.num_classes, targets.device, generator)
     return alpha, noise
 
 
@@ -111,7 +116,7 @@ def test_averaged_noise_has_the_distribution_of_means_of_labels(log_noise: Tenso
     """Every point of the lattice as often as AveragedCategorical says: independent labels, not only right marginals."""
     probs = torch.full((K,), 1 / K, dtype=torch.float64) if log_noise is None else NOISE
     size = 100_000
-    noise = draws.Averaged(2, candidates=size).noise(1, log_noise, K, torch.device("cpu"), seeded())
+    noise = draws.Averaged(2, candidates=size).candidates_from(fixed(log_noise), 1, K, torch.device("cpu"), seeded())
     found, counts = noise.dense(torch.float64).unique(dim=0, return_counts=True)
     expected = size * distributions.AveragedCategorical(2, probs).log_prob(found).exp()
     assert len(found) == K * (K + 1) // 2
@@ -125,8 +130,8 @@ def test_continuous_categorical_draws_have_its_moments(concentration: float) -> 
     eta = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     draw, size = draws.ContinuousCategorical(concentration, candidates=20_000), 20_000
     alpha = draw.alpha(targets[torch.arange(2).repeat(size)], seeded(3)).dense().view(size, 2, 3)
-    noise = draw.noise(1, eta.log(), 3, torch.device("cpu"), seeded(4)).dense()
-    uniform = draw.noise(1, None, 3, torch.device("cpu"), seeded(5)).dense().double()
+    noise = draw.candidates_from(fixed(eta.log()), 1, 3, torch.device("cpu"), seeded(4)).dense()
+    uniform = draw.candidates_from(None, 1, 3, torch.device("cpu"), seeded(5)).dense().double()
     flat = torch.full((3,), 1 / 3, dtype=torch.float64)
     comparisons = [(alpha[:, 0], targets.dense()[0]), (alpha[:, 1], targets.dense()[1]), (noise, eta), (uniform, flat)]
     limit = scipy.stats.norm.isf(ALARM / 2 / (4 * 6))
@@ -166,7 +171,7 @@ class _Given(draws.Draw):
     def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
         return self.given
 
-    def noise(self, *_: object) -> SoftTargets | None:
+    def candidates_from(self, *_: object) -> SoftTargets | None:
         return self.given_noise
 
 
@@ -384,7 +389,7 @@ def test_from_label_embeddings_it_is_the_same_loss(name: str) -> None:
 def test_averaged_draws_keep_the_gradient_of_a_table_sparse() -> None:
     table = torch.randn(1000, 4, requires_grad=True)
     targets = SoftTargets.from_labels(torch.arange(6), 1000, 0.1)
-    loss = SoftTargetInfoNCE(draw=draws.Averaged(3))
+    loss = SoftTargetInfoNCE("uniform", draw=draws.Averaged(3))
     loss.linear(torch.randn(6, 4), table, targets, sparse=True, generator=seeded()).backward()
     assert table.grad.is_sparse
     assert len(table.grad.coalesce().indices()[0]) <= 2 * 6 * 3
@@ -422,7 +427,7 @@ def test_given_candidates_take_the_place_of_the_draws_noise() -> None:
 def test_without_noise_probs_candidates_are_drawn_from_the_uniform(name: str) -> None:
     draw = NOISY[name]
     alpha, noise = (points.dense(torch.float64) for points in drawn(draw, SMOOTHED, None))
-    loss = SoftTargetInfoNCE(draw=draw, reduction="none")(LOGITS, SMOOTHED, generator=seeded())
+    loss = SoftTargetInfoNCE("uniform", draw=draw, reduction="none")(LOGITS, SMOOTHED, generator=seeded())
     expected = slow_contrast(draw.scale * LOGITS, alpha, noise, own=None)
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
 
@@ -434,7 +439,7 @@ def test_averaged_tends_to_the_soft_target_at_temperature_over_n() -> None:
     alpha = draws.Averaged(n).alpha(targets, seeded())
     torch.testing.assert_close(alpha.dense(), targets.dense(), rtol=0, atol=5 * 0.5 / math.sqrt(n))
     logits = LOGITS[:4, :3] / n
-    averaged = SoftTargetInfoNCE(draw=_Given(float(n), alpha, None))(logits, targets)
+    averaged = SoftTargetInfoNCE("uniform", draw=_Given(float(n), alpha, None))(logits, targets)
     torch.testing.assert_close(
         averaged, functional.soft_target_info_nce(logits, targets, None, temperature=1 / n), rtol=0, atol=1e-2
     )
@@ -446,7 +451,7 @@ def test_an_empty_batch_and_a_single_class(draw: draws.Draw) -> None:
     alpha, noise = drawn(draw, empty, None)
     assert len(alpha) == len(noise) == 0
     one = SoftTargets.from_labels(torch.zeros(3, dtype=torch.long), 1)
-    loss = SoftTargetInfoNCE(draw=draw)(torch.randn(3, 1), one)
+    loss = SoftTargetInfoNCE("uniform", draw=draw)(torch.randn(3, 1), one)
     assert loss.item() == pytest.approx(math.log(4))
 
 
@@ -456,15 +461,15 @@ def test_the_docstrings_examples_run() -> None:
 
 def test_misuse_is_named() -> None:
     for n in (0, -1, 2.0, True, None):
-        with pytest.raises(ValueError, match="n must be a positive whole number"):
+        with pytest.raises((ValueError, TypeError), match="n must be a whole number of at least 1"):
             draws.Averaged(n)
     for draw in (lambda c: draws.Averaged(2, c), lambda c: draws.ContinuousCategorical(1.0, c)):
-        with pytest.raises(ValueError, match="candidates must be a positive whole number, got 0"):
+        with pytest.raises(ValueError, match="candidates must be a whole number of at least 1, got 0"):
             draw(0)
     for concentration in (0, -1.0, math.inf, math.nan, "1", True):
         with pytest.raises(ValueError, match="concentration must be a positive number"):
             draws.ContinuousCategorical(concentration)
     with pytest.raises(TypeError, match=r"draw must be one of softnce\.draws"):
-        SoftTargetInfoNCE(draw=draws.Averaged)
+        SoftTargetInfoNCE("uniform", draw=draws.Averaged)
     with pytest.raises(ValueError, match=r"mass on every class .* row 0 .*label_smoothing"):
-        SoftTargetInfoNCE(draw=draws.ContinuousCategorical())(LOGITS, LABELS)
+        SoftTargetInfoNCE("uniform", draw=draws.ContinuousCategorical())(LOGITS, LABELS)

@@ -14,7 +14,7 @@ import torch
 from example_files import EXAMPLES, example
 from sklearn.datasets import load_digits
 
-from softnce.lab.models import torchvision_operators  # noqa: F401  (timm, Lightning and transformers import torchvision)
+from experiments.models import torchvision_operators  # noqa: F401  (timm, Lightning and transformers import torchvision)
 
 ROOT = Path(__file__).parent.parent
 CHANCE = 0.1

@@ -43,7 +43,7 @@ def assert_equal(batch: Batch, groups: list[SoftTargets], own: Tensor | None, no
     candidates = _Given(groups, own, noise_count)
     fast = functional.expected_info_nce(
         logits, batch.targets, batch.noise, temperature=batch.temperature, candidates=candidates, reduction="none",
-        others="mean", **options,
+        negatives="mean", **options,
     )  # fmt: skip
     (fast_gradient,) = torch.autograd.grad(fast.sum(), logits)
     scores = logits / batch.temperature - batch.noise.log()
@@ -145,7 +145,9 @@ def test_confident_rows_on_a_background_are_finite_in_float32() -> None:
     targets = SoftTargets.from_labels(torch.arange(4), 4, smoothing=0.1)
     seed = next(s for s in range(1000) if targets.sample(seeded(s)).equal(torch.arange(4)))
     values = [
-        functional.expected_info_nce(x, targets, candidates=BatchCandidates(), others="drawn", generator=seeded(seed))
+        functional.expected_info_nce(
+            x, targets, candidates=BatchCandidates(), negatives="drawn", generator=seeded(seed)
+        )
         for x in (logits, double)
     ]
     torch.testing.assert_close(values[0].double(), values[1], rtol=1e-6, atol=0)
@@ -157,12 +159,12 @@ def test_confident_rows_on_a_background_are_finite_in_float32() -> None:
 def test_chunks_and_a_second_backward_change_nothing(kind: str) -> None:
     targets = make_targets(kind, 9, 30, seeded())
     logits = torch.randn(9, 30, dtype=torch.float64, requires_grad=True, generator=seeded(1))
-    whole = ExpectedInfoNCE(reduction="none")(logits, targets)
+    whole = ExpectedInfoNCE("uniform", reduction="none")(logits, targets)
     up = torch.arange(9).double()
     (gradient,) = torch.autograd.grad(whole, logits, up, retain_graph=True)
     assert torch.equal(torch.autograd.grad(whole, logits, up, retain_graph=True)[0], gradient)
     for chunk_size in (1, 4, 100):
-        part = ExpectedInfoNCE(reduction="none", chunk_size=chunk_size)(logits, targets)
+        part = ExpectedInfoNCE("uniform", reduction="none", chunk_size=chunk_size)(logits, targets)
         torch.testing.assert_close(part, whole, rtol=0, atol=1e-14)
         torch.testing.assert_close(torch.autograd.grad(part, logits, up)[0], gradient, rtol=0, atol=1e-14)
 
@@ -195,7 +197,7 @@ def test_10_order_against_all_draws(seed: int) -> None:
         probability = soft.gather(1, drawn[:, None]).prod()
         mean += probability * functional.info_nce(logits, drawn, noise, reduction="none")
     options = {"reduction": "none", "candidates": BatchCandidates()}
-    ours = functional.expected_info_nce(logits, soft, noise, others="mean", **options)
+    ours = functional.expected_info_nce(logits, soft, noise, negatives="mean", **options)
     geometric = functional.soft_target_info_nce(logits, soft, noise, reduction="none")
     upper = collapsed(logits, soft, noise)
     assert (mean <= ours + 1e-12).all()
@@ -242,7 +244,7 @@ def test_10_label_smoothing_keeps_the_order(candidates) -> None:
         probability = rows.dense(torch.float64).gather(1, torch.tensor(drawn)[:, None]).prod()
         mean += probability * functional.info_nce(logits, torch.tensor(drawn), smoothed, reduction="none")
     upper = functional.expected_info_nce(
-        logits, labels, noise, label_smoothing=0.3, others="mean", candidates=BatchCandidates(), reduction="none"
+        logits, labels, noise, label_smoothing=0.3, negatives="mean", candidates=BatchCandidates(), reduction="none"
     )
     assert (mean <= upper + 1e-12).all()
 
@@ -274,7 +276,7 @@ def test_10_labels_against_labels_are_info_nce(others: str) -> None:
     logits, _, noise = small(2, n=9)
     labels = torch.randint(4, (9,), generator=seeded())
     ours = functional.expected_info_nce(
-        logits, labels, noise, candidates=BatchCandidates(), others=others, reduction="none"
+        logits, labels, noise, candidates=BatchCandidates(), negatives=others, reduction="none"
     )
     torch.testing.assert_close(ours, functional.info_nce(logits, labels, noise, reduction="none"), **EXACT)
 
@@ -358,7 +360,7 @@ def test_14_in_the_mean_the_minimiser_is_what_identity_14_says() -> None:
     """e^{s_k}(R + e^{s_k}) ∝ α_k/η_k at the optimum, with R of M candidates from η in the mean."""
     alpha = torch.tensor([0.7, 0.2, 0.05, 0.05], dtype=torch.float64)
     noise = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
-    options = {"candidates": NoiseCandidates(3.0), "others": "mean"}
+    options = {"candidates": NoiseCandidates(3.0), "negatives": "mean"}
     learnt = fitted(alpha, noise, lambda x: functional.expected_info_nce(x, alpha[None], noise, **options))
     scores = (learnt.log() - noise.log()).exp()
     rest = 3 * (noise * scores).sum()
@@ -403,7 +405,7 @@ def test_14_drawn_others_recover_the_target_with_few_candidates() -> None:
     x = torch.randn(1, classes, dtype=torch.float64)
     labels = torch.randint(classes, (count,), generator=seeded(7))
     ours = functional.expected_info_nce(
-        x.expand(rows, -1), soft, candidates=SoftTargets.from_labels(labels, classes), others="drawn"
+        x.expand(rows, -1), soft, candidates=SoftTargets.from_labels(labels, classes), negatives="drawn"
     )
     gap = x[0, labels].logsumexp(0) - x[0, :2]
     torch.testing.assert_close(ours, (alpha[:2] * torch.nn.functional.softplus(gap)).sum(), **EXACT)
@@ -447,7 +449,7 @@ def test_16_others_matter_through_their_counts(kind: str) -> None:
     mine = make_targets("mixed", 4, 5, seeded(5))
 
     def loss(candidates: softnce.Candidates | SoftTargets) -> Tensor:
-        return functional.expected_info_nce(logits, mine, candidates=candidates, reduction="none", others="mean")
+        return functional.expected_info_nce(logits, mine, candidates=candidates, reduction="none", negatives="mean")
 
     whole = loss(targets)
     torch.testing.assert_close(loss(targets.flip(0)), whole, **EXACT)
@@ -478,7 +480,7 @@ def test_training_learns_a_separable_problem(candidates, others: str | None) -> 
     torch.manual_seed(0)
     centres = 3 * torch.randn(6, 8)
     model = torch.nn.Linear(8, 6)
-    loss = ExpectedInfoNCE(candidates=candidates(), others=others, label_smoothing=0.1)
+    loss = ExpectedInfoNCE("uniform", candidates=candidates(), negatives=others, label_smoothing=0.1)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
     for _ in range(60):
         labels = torch.randint(6, (16,))
@@ -494,19 +496,19 @@ def test_the_default_counts_every_class() -> None:
     logits, soft, noise = small(7, n=5)
     ours = functional.expected_info_nce(logits, soft, noise)
     by_hand = functional.expected_info_nce(
-        logits, soft, noise, candidates=BatchCandidates() + NoiseCandidates(4), others="mean"
+        logits, soft, noise, candidates=BatchCandidates() + NoiseCandidates(4), negatives="mean"
     )
     assert ours == by_hand
 
 
 def test_noise_in_expectation_is_for_this_loss_alone() -> None:
     for loss in (softnce.SoftTargetInfoNCE, softnce.SoftDistributionInfoNCE):
-        with pytest.raises(ValueError, match=r"only ExpectedInfoNCE can count.*SampledCandidates\(9, noise_probs\)"):
+        with pytest.raises(ValueError, match=r"only ExpectedInfoNCE can count.*SampledCandidates\(9\)"):
             loss(candidates=BatchCandidates() + NoiseCandidates(9))(torch.randn(3, 4), torch.tensor([0, 1, 2]))
     with pytest.raises(ValueError, match="count must be a finite number of at least 0, got -1"):
         NoiseCandidates(-1)
-    with pytest.raises(ValueError, match="others must be one of mean, drawn or None, got 'all'"):
-        ExpectedInfoNCE(others="all")
+    with pytest.raises(ValueError, match="negatives must be one of mean, drawn or None, got 'all'"):
+        ExpectedInfoNCE("uniform", negatives="all")
 
 
 @pytest.mark.parametrize("kind", ["labels", "ignored", "mixed", "duplicates", "top-k", "spread", "dense"])
@@ -526,7 +528,7 @@ def test_from_a_table_it_is_the_same_loss(kind: str, others: str, chunk_size: in
         BatchCandidates() + SampledCandidates(9, mix_alpha=0.5),
         SampledCandidates(5),
     ):
-        options = {"candidates": candidates, "others": others, "temperature": 0.7, "chunk_size": chunk_size}
+        options = {"candidates": candidates, "negatives": others, "temperature": 0.7, "chunk_size": chunk_size}
 
         def through_logits(z: Tensor, y: Tensor, b: Tensor, options=options) -> Tensor:
             return functional.expected_info_nce(z @ y.T + b, targets, noise, generator=seeded(), **options)
@@ -549,9 +551,9 @@ def test_what_touches_every_class_cannot_be_sparse() -> None:
     labels = torch.tensor([1, 2, 3])
     functional.linear_expected_info_nce(z, table, labels, sparse=True).backward()
     assert table.grad.is_sparse
-    for options in ({"label_smoothing": 0.1}, {"candidates": NoiseCandidates(5), "others": "mean"}):
-        with pytest.raises(ValueError, match="they touch every class; use pairs, no label_smoothing"):
+    for options in ({"label_smoothing": 0.1}, {"candidates": NoiseCandidates(5), "negatives": "mean"}):
+        with pytest.raises(ValueError, match="touches every class; use pairs without label_smoothing"):
             functional.linear_expected_info_nce(z, table, labels, sparse=True, **options)
     head = softnce.heads.LabelEmbeddingHead(4, 10)
-    head.loss(z, labels, ExpectedInfoNCE(candidates=BatchCandidates() + NoiseCandidates(6))).backward()
+    head.loss(z, labels, ExpectedInfoNCE("uniform", candidates=BatchCandidates() + NoiseCandidates(6))).backward()
     assert head.weight.grad.is_sparse

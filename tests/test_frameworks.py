@@ -15,8 +15,8 @@ from example_files import example
 from ranks import on_ranks
 from torch import Tensor, nn
 
+from experiments.models import torchvision_operators  # noqa: F401  (transformers and Lightning import torchvision)
 from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets
-from softnce.lab.models import torchvision_operators  # noqa: F401  (transformers and Lightning import torchvision)
 
 N, K, DIM, RATE = 24, 5, 6, 0.5
 LOSSES = {"soft target": SoftTargetInfoNCE, "expected": ExpectedInfoNCE}

@@ -29,7 +29,7 @@ PAIRS = {
     "nll": (functional.nll, softnce.NLL),
 }
 HARD = ("hard", "nll")
-CALL = {"sample_weight", "batch", "own", "generator"}
+CALL = {"sample_weight", "batch", "own", "generator", "exclude"}
 """Arguments of a call; the others are options of a loss."""
 
 
@@ -103,7 +103,7 @@ def test_expected_function_module_and_table_agree(kind: str, candidates: str, ot
     for options in settings(KINDS.index(kind), 6):
         del options["draw"], options["remove_accidental_hits"]
         given = CANDIDATES[candidates] if candidates != "none" else BatchCandidates  # the default depends on the form
-        check_forms("expected", kind, given, others=others, **options)
+        check_forms("expected", kind, given, negatives=others, **options)
 
 
 def check_forms(
@@ -180,6 +180,9 @@ def test_functions_and_modules_take_the_same_options_with_the_same_defaults() ->
             for p in inspect.signature(module.__init__).parameters.values()
             if p.name not in ("self", "distributed", "process_group")
         }
+        if "noise_probs" in of_function:  # functions keep no state
+            assert of_function.pop("noise_probs") is None
+            assert of_module.pop("noise_probs") == "running"
         assert of_function == of_module, name
         assert set(inspect.signature(module.forward).parameters) >= CALL
 
@@ -203,7 +206,7 @@ def test_parts_add_up_to_the_batch(kind: str, name: str) -> None:
     logits = torch.randn(N, K, dtype=torch.float64, generator=generator)
     weights = torch.rand(N, dtype=torch.float64, generator=generator)
     class_weight = OPTIONS["class_weight"][1]
-    loss = module(class_weight=class_weight, label_smoothing=0.1)
+    loss = module(class_weight=class_weight, label_smoothing=0.1).eval()  # a running noise stays as it is
     whole = run(lambda x: loss(x, targets, sample_weight=weights, generator=seeded()), logits)
 
     def accumulated(x: Tensor) -> Tensor:
@@ -235,10 +238,10 @@ def test_draws_of_parts_need_a_generator() -> None:
 
 def test_drawn_others_of_parts_need_a_generator() -> None:
     targets, own = make_targets("mixed", N, K, seeded()), torch.tensor([0, 1])
-    with pytest.raises(ValueError, match="others='drawn' with batch needs a generator"):
-        functional.expected_info_nce(torch.randn(2, K), targets[:2], batch=targets, own=own, others="drawn")
+    with pytest.raises(ValueError, match="negatives='drawn' with batch needs a generator"):
+        functional.expected_info_nce(torch.randn(2, K), targets[:2], batch=targets, own=own, negatives="drawn")
     labels = SoftTargets.from_labels(torch.arange(N) % K, K)  # nothing to draw
-    functional.expected_info_nce(torch.randn(2, K), labels[:2], batch=labels, own=own, others="drawn")
+    functional.expected_info_nce(torch.randn(2, K), labels[:2], batch=labels, own=own, negatives="drawn")
 
 
 @pytest.mark.parametrize("form", ["labels", "mixed", "dense", "spread"])

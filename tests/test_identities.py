@@ -7,11 +7,11 @@ import math
 
 import pytest
 import torch
+from batches import contrast
 from reference import contrast as slow_contrast
 from torch.nn import functional as F
 
 from softnce import BatchCandidates, ClassCandidates, SoftTargetInfoNCE, SoftTargets, functional
-from softnce._scores.geometric import contrast
 
 N, K = 40, 7
 GENERATOR = torch.Generator().manual_seed(0)
@@ -42,7 +42,7 @@ def test_1_labels_against_the_batch_need_only_its_class_counts() -> None:
 
 def test_2_class_vertices_are_cross_entropy() -> None:
     mixed = SoftTargets.from_labels(LABELS, K, 0.1).mix(SoftTargets.from_labels(LABELS.flip(0), K, 0.1), LAM)
-    vertices = SoftTargetInfoNCE(candidates=ClassCandidates())
+    vertices = SoftTargetInfoNCE("uniform", candidates=ClassCandidates())
     torch.testing.assert_close(vertices(LOGITS, mixed), F.cross_entropy(LOGITS, mixed.dense()), **EXACT)
     torch.testing.assert_close(vertices(LOGITS, LABELS), functional.nll(LOGITS, LABELS), **EXACT)
     # The general machinery agrees where the row's own target is a vertex, hence in C once.
@@ -77,7 +77,7 @@ def test_3_shared_smoothing_is_a_temperature(mixing: bool) -> None:
 def test_3_does_not_hold_when_the_smoothing_is_not_shared() -> None:
     """Plain vertices beside smoothed targets need the background's score; leaving it out would be wrong."""
     smoothed = SoftTargets.from_labels(LABELS, K, 0.3)
-    loss = SoftTargetInfoNCE(candidates=BatchCandidates() + ClassCandidates(), reduction="none")
+    loss = SoftTargetInfoNCE("uniform", candidates=BatchCandidates() + ClassCandidates(), reduction="none")
     vertices = torch.eye(K, dtype=torch.float64)
     rows = smoothed.dense(torch.float64)
     slow = slow_contrast(LOGITS, rows, torch.cat([rows, vertices]), torch.arange(N))

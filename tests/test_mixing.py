@@ -97,7 +97,7 @@ def _after_lambda(generator: torch.Generator) -> torch.Generator:
 def test_mixed_targets_go_into_a_loss() -> None:
     images, soft = mixing.cutmix(torch.rand(8, 3, 6, 6), torch.arange(8) % 5, num_classes=5, per_row=True)
     logits = images.mean((2, 3)) @ torch.randn(3, 5)
-    assert SoftTargetInfoNCE()(logits.requires_grad_(), soft).isfinite()
+    assert SoftTargetInfoNCE("uniform")(logits.requires_grad_(), soft).isfinite()
     again, twice = mixing.mixup(images, soft)
     assert twice.classes.shape[1] == 4
     assert again.shape == images.shape

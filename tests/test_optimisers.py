@@ -26,7 +26,7 @@ def test_rows_that_no_target_touches_stay():
     head = LabelEmbeddingHead(4, 50)
     before = head.weight.detach().clone()
     optimiser = RowAdagrad([head.weight], lr=1.0)
-    head.loss(torch.randn(3, 4), torch.tensor([1, 7, 7]), SoftTargetInfoNCE()).backward()
+    head.loss(torch.randn(3, 4), torch.tensor([1, 7, 7]), SoftTargetInfoNCE("uniform")).backward()
     optimiser.step()
     moved = (head.weight.detach() != before).any(1).nonzero()[:, 0]
     assert moved.tolist() == [1, 7]
@@ -51,7 +51,7 @@ def test_a_head_with_a_bias_trains_as_a_table_and_adagrad():
     optimiser, reference = RowAdagrad(head.parameters(), lr=0.3), torch.optim.Adagrad([bias], lr=0.3)
     for shift in range(3):
         optimiser.zero_grad()
-        head.loss(z, torch.arange(8) + shift, SoftTargetInfoNCE()).backward()
+        head.loss(z, torch.arange(8) + shift, SoftTargetInfoNCE("uniform")).backward()
         bias.grad = head.bias.grad.clone()
         optimiser.step()
         reference.step()
@@ -82,7 +82,7 @@ def test_a_closure_is_called_once_with_gradients_enabled():
 
     def closure() -> torch.Tensor:
         optimiser.zero_grad()
-        value = head.loss(z, torch.tensor([1, 7, 7]), SoftTargetInfoNCE())
+        value = head.loss(z, torch.tensor([1, 7, 7]), SoftTargetInfoNCE("uniform"))
         value.backward()
         calls.append(value)
         return value
@@ -136,7 +136,7 @@ def test_a_run_that_resumes_ends_as_one_that_did_not_stop(tmp_path, dtype: torch
         for step in steps:
             z = torch.randn(8, 4, generator=torch.Generator().manual_seed(step)).to(dtype)
             optimiser.zero_grad()
-            head.loss(z, torch.arange(8) + step, SoftTargetInfoNCE()).backward()
+            head.loss(z, torch.arange(8) + step, SoftTargetInfoNCE("uniform")).backward()
             optimiser.step()
             schedule.step()
 
@@ -158,7 +158,7 @@ def test_a_run_that_resumes_ends_as_one_that_did_not_stop(tmp_path, dtype: torch
 
 @pytest.mark.filterwarnings("ignore")  # of Lightning about itself
 def test_it_trains_in_a_lightning_module(tmp_path):
-    from softnce.lab.models import torchvision_operators  # noqa: F401  (before Lightning)
+    from experiments.models import torchvision_operators  # noqa: F401  (before Lightning)
 
     lightning = pytest.importorskip("lightning")
 
@@ -168,7 +168,7 @@ def test_it_trains_in_a_lightning_module(tmp_path):
             self.head = LabelEmbeddingHead(4, 50, bias=True)
 
         def training_step(self, batch, _):
-            return self.head.loss(*batch, SoftTargetInfoNCE())
+            return self.head.loss(*batch, SoftTargetInfoNCE("uniform"))
 
         def configure_optimizers(self):
             return RowAdagrad(self.parameters(), lr=1.0)

@@ -1,73 +1,204 @@
-"""The package as it is installed: its names, its imports, its command."""
+"""The package as it is built, installed and read: its requirements, its wheel, its size and its shape."""
 
-import compileall
+import ast
+import importlib
 import inspect
 import os
+import pkgutil
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+import torch
 
 import softnce
-from softnce.cli import COMMANDS, main
 
 ROOT = Path(__file__).parent.parent
-LABORATORY = {"lightning", "timm", "torchvision", "torchmetrics", "sklearn", "scipy", "matplotlib", "plotly", "jinja2",
-              "jsonargparse", "rich", "yaml", "h5py", "torch_geometric", "faiss"}  # fmt: skip
+SOURCE = ROOT / "src" / "softnce"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FILES = sorted(SOURCE.rglob("*.py"))
+SCRIPT = """
+import softnce, sys, torch
+from softnce import ExpectedInfoNCE, mixing
 
-
-def python(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-
-def test_the_library_imports_torch_only() -> None:
-    modules = "softnce, softnce.distributions, softnce.information, softnce.dynamics, softnce.calibration, softnce.cli"
-    loaded = python(
-        f"import sys, torch; before = set(sys.modules); import {modules}; print(*set(sys.modules) - before)"
-    )
-    roots = {name.split(".")[0] for name in loaded.split()}
-    assert "softnce" in roots
-    assert not roots & LABORATORY
-    assert "softnce.lab" not in loaded.split()
-
-
-@pytest.mark.slow
-def test_importing_every_name_takes_a_tenth_of_a_second_after_torch(tmp_path) -> None:
-    """Processor time with bytecode in place, as after an installation; the best of three, for busy machines."""
-    code = """
-import time, torch
-start = time.process_time()
-import softnce
-for name in softnce.__all__:
-    getattr(softnce, name)
-print(time.process_time() - start)
+torch.manual_seed(0)
+x = torch.randn(256, 2)
+labels = (x[:, 0] > 0).long()
+model, criterion = torch.nn.Linear(2, 2), ExpectedInfoNCE()
+optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+for _ in range(30):
+    mixed, targets = mixing.mixup(x, labels, num_classes=2, alpha=0.2)
+    optimiser.zero_grad()
+    criterion(model(mixed), targets).backward()
+    optimiser.step()
+assert (model(x).argmax(1) == labels).float().mean() > 0.95
+assert "numpy" not in sys.modules
+print(softnce.__version__, softnce.__file__)
 """
-    package = tmp_path / "softnce"
-    shutil.copytree(Path(softnce.__file__).parent, package, ignore=shutil.ignore_patterns("lab", "__pycache__"))
-    compileall.compile_dir(package, quiet=1)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    runs = (
-        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        for _ in range(3)
-    )
-    assert min(float(run.stdout) for run in runs) <= 0.1
+USER = """
+import torch
+from torch import Tensor, nn
+
+from softnce import BatchCandidates, ExpectedInfoNCE, SampledCandidates, SoftTargetInfoNCE, SoftTargets, calibration
+from softnce.heads import LabelEmbeddingHead
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = LabelEmbeddingHead(8, 100)
+        self.criterion = ExpectedInfoNCE(label_smoothing=0.1)
+        self.contrast = SoftTargetInfoNCE(candidates=BatchCandidates() + SampledCandidates(64), reduction="mean")
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        targets = SoftTargets.from_labels(labels, num_classes=100)
+        mixed: SoftTargets = targets.mix(targets.flip(0), 0.7)
+        logits: Tensor = self.head(features)
+        return self.criterion(logits, mixed) + self.head.loss(features, mixed, self.contrast)
+
+
+error: Tensor = calibration.expected_calibration_error(torch.rand(4, 3).softmax(1), torch.randint(3, (4,)))
+temperature: float = calibration.fit_temperature(torch.rand(4, 3), torch.randint(3, (4,)))
+"""
+
+
+def imported(*paths: Path) -> set[str]:
+    """Top-level modules of every import in files, also of imports inside functions."""
+    found = set()
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    return found - sys.stdlib_module_names - {"softnce"}
+
+
+def test_torch_is_the_only_requirement() -> None:
+    assert [requirement.split(">")[0] for requirement in PROJECT["dependencies"]] == ["torch"]
+    assert imported(*FILES) == {"torch", "faiss", "numpy", "sklearn"}  # the last three where they are asked for
+    code = "import sys, torch; before = set(sys.modules); import softnce; print(*set(sys.modules) - before)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {name.partition(".")[0] for name in loaded} & {"faiss", "numpy", "sklearn", "lightning", "matplotlib"}
+
+
+def test_everything_imported_is_declared() -> None:
+    names = {"faiss-cpu": "faiss", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
+    extras = PROJECT["optional-dependencies"].values()
+    declared = {re.match(r"[\w-]+", line)[0] for extra in extras for line in extra} - {"softnce"}
+    declared = {names.get(name, name.replace("-", "_")) for name in declared} | {"torch", "torchrec", "experiments"}
+    folders = [ROOT / name for name in ("experiments", "benchmarks", "examples")]
+    assert imported(*(path for folder in folders for path in folder.rglob("*.py"))) - {"benchmarks"} <= declared
+    pinned = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()[1:]}
+    wanted = {re.match(r"[\w-]+", line)[0].lower() for extra in extras for line in extra} - {"softnce"}
+    assert wanted <= pinned
+
+
+def test_no_import_cycle() -> None:
+    """Between the library's files, counting imports at the top of a file."""
+    names = {path: ".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in FILES}
+    names = {path: name.removesuffix(".__init__") for path, name in names.items()}
+    edges: dict[str, set[str]] = {}
+    for path, name in names.items():
+        edges[name] = set()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("softnce"):
+                full = {f"{node.module}.{alias.name}" for alias in node.names}
+                edges[name] |= {found if found in names.values() else node.module for found in full} - {"softnce"}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " → ".join((*path, name))
+        if name not in done:
+            for other in sorted(edges.get(name, ())):
+                visit(other, (*path, name))
+            done.add(name)
+
+    for name in edges:
+        visit(name, ())
+
+
+def functions() -> list[tuple[str, ast.FunctionDef]]:
+    found = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                found.append((f"{path.relative_to(SOURCE)}:{node.name}", node))
+    return found
+
+
+def test_functions_are_short() -> None:
+    """At most 60 lines, and 8 parameters where they are not a public signature."""
+    long = [name for name, node in functions() if node.end_lineno - node.lineno + 1 > 60]
+    assert long == []
+    public = {"autograd.py", "exact.py", "heads.py", "losses.py", "functional.py", "sklearn.py"}
+    wide = [
+        name
+        for name, node in functions()
+        if len([*node.args.args, *node.args.kwonlyargs])
+        - (node.args.args[:1] != [] and node.args.args[0].arg == "self")
+        > 8
+        and not (Path(name.partition(":")[0]).name in public and not node.name.startswith("_"))
+    ]
+    assert wide == []
+
+
+def test_a_label_crosses_few_files() -> None:
+    """CONTRIBUTING draws the way of ``loss(logits, labels)``; a trace enters those files and no others."""
+    loss, logits, labels = softnce.InfoNCE("uniform"), torch.randn(64, 10), torch.randint(10, (64,))
+    loss(logits, labels)
+    entered: list[str] = []
+
+    def trace(frame, event, _):
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(str(SOURCE)):
+            file = Path(name).relative_to(SOURCE).as_posix()
+            if file not in entered:
+                entered.append(file)
+
+    sys.setprofile(trace)
+    try:
+        loss(logits, labels)
+    finally:
+        sys.setprofile(None)
+    drawn = re.findall(r"^ +(?:└ )?([\w/]+\.py)", section("The way of a label"), re.MULTILINE)
+    assert sorted(entered) == sorted(drawn)
+
+
+def section(title: str) -> str:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return text.partition(f"## {title}")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("name", softnce.__all__)
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    value = getattr(softnce, name)
+    assert value.__doc__
+    if inspect.ismodule(value):
+        assert all(getattr(value, found).__doc__ for found in getattr(value, "__all__", ()))
+
+
+def test_every_module_imports() -> None:
+    for module in pkgutil.walk_packages(softnce.__path__, "softnce."):
+        importlib.import_module(module.name)
 
 
 @pytest.mark.slow
 def test_the_library_works_without_numpy() -> None:
-    """Everything but ``SoftTargets.numpy`` and ``LabelIndex`` (faiss): with numpy hidden from Python and from torch."""
+    """Everything but ``SoftTargets.numpy``, ``LabelIndex`` and the estimator: numpy hidden from Python and torch."""
     code = """
 import sys, warnings
 warnings.simplefilter("ignore")
 sys.modules["numpy"] = None
 import tempfile, torch, softnce
-from softnce import SoftTargets, calibration, distributions, draws, dynamics, functional, heads, information
-from softnce import mixing, noise
+from softnce import SoftTargets, calibration, distributions, draws, functional, heads, mixing, noise
 from softnce.teacher import TeacherOutputs
+from softnce.theory import dynamics, information
 from torch.utils.data import DataLoader, TensorDataset
 labels, logits = torch.tensor([0, 1, 2, 1]), torch.randn(4, 3)
 t = SoftTargets.from_labels([0, 1, 2, -100], 3, 0.1)
@@ -81,7 +212,7 @@ for draw in (None, draws.Categorical(), draws.Averaged(2), draws.ContinuousCateg
     softnce.SoftTargetInfoNCE(noise.from_labels(labels, 3), draw=draw, label_smoothing=0.1)(logits, labels)
 sampled = softnce.BatchCandidates() + softnce.SampledCandidates(4, mix_alpha=1.0)
 softnce.SoftTargetInfoNCE(candidates=sampled)(logits, labels)
-softnce.ExpectedInfoNCE()(logits, labels), softnce.NLL()(logits, labels), functional.ranking(logits)
+softnce.ExpectedInfoNCE()(logits, labels), softnce.NLL()(logits, labels), functional.probabilities(logits)
 head = heads.LabelEmbeddingHead(2, 3, bias=True)
 head.loss(torch.rand(4, 2), labels, softnce.InfoNCE()).backward(), head.topk(torch.rand(4, 2), 2)
 meter = calibration.CalibrationMeter()
@@ -94,46 +225,80 @@ with tempfile.TemporaryDirectory() as folder:
     TeacherOutputs.load(folder + "/t.pt", labels, 3).targets()
 print("done")
 """
-    assert python(code) == "done\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "done\n", done.stderr
 
 
-def test_torch_is_the_only_requirement() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert [requirement.split(">")[0] for requirement in project["dependencies"]] == ["torch"]
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=ROOT, check=True)
+    (built,) = folder.glob("*.whl")
+    return built
 
 
-def test_every_public_name_is_there() -> None:
-    for name in softnce.__all__:
-        assert getattr(softnce, name) is not None
-    assert softnce.__all__ == sorted(softnce.__all__, key=lambda name: (not name.isupper(), name[0].islower(), name))
+@pytest.fixture(scope="module")
+def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Python of a new environment that holds the wheel and, linked, torch with what torch requires."""
+    folder = tmp_path_factory.mktemp("clean")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in requirements("torch"):
+        for entry in {Path(str(file)).parts[0] for file in distribution(name).files or ()} - {"..", "__pycache__"}:
+            if not (packages / entry).exists():
+                (packages / entry).symlink_to(Path(str(distribution(name).locate_file(entry))))
+    python = folder / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*install, str(wheel)], check=True)
+    return python
 
 
-def public_names() -> dict[str, object]:
-    """Every public name of the package and of its public modules."""
-    found = {name: getattr(softnce, name) for name in softnce.__all__}
-    for module in [value for value in found.values() if inspect.ismodule(value)]:
-        names = getattr(module, "__all__", vars(module))
-        for name in (name for name in names if not name.startswith("_")):
-            value = getattr(module, name)
-            if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__.startswith(module.__name__):
-                found[f"{module.__name__.removeprefix('softnce.')}.{name}"] = value
+def requirements(name: str) -> set[str]:
+    """The distribution and everything it requires that is installed."""
+    found, todo = set(), [name]
+    while todo:
+        name = todo.pop()
+        try:
+            needed = distribution(name).requires or []
+        except PackageNotFoundError:  # of another platform
+            continue
+        if name not in found:
+            found.add(name)
+            todo += [re.match(r"[\w.-]+", line)[0] for line in needed if "extra ==" not in line]
     return found
 
 
-@pytest.mark.parametrize("name", public_names())
-def test_every_public_name_has_a_docstring(name: str) -> None:
-    assert public_names()[name].__doc__
+def test_there_is_one_version() -> None:
+    version = softnce.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[1] == version
 
 
-@pytest.mark.parametrize("name", softnce.__all__)
-def test_the_docs_mention_every_public_name(name: str) -> None:
-    pages = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
-    assert re.search(rf"\b{name}\b", pages)
+@pytest.mark.slow
+def test_the_wheel_holds_the_library_alone(wheel: Path) -> None:
+    files = zipfile.ZipFile(wheel).namelist()
+    assert "softnce/py.typed" in files
+    assert all(name.startswith(("softnce/", f"softnce-{softnce.__version__}.dist-info/")) for name in files)
+    assert not any("entry_points" in name or "/lab/" in name for name in files)
+    assert len(files) <= 55
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture) -> None:
-    main(["--help"])
-    text = capsys.readouterr().out
-    assert all(f"  {name}" in text for name in COMMANDS)
-    main(["--version"])
-    assert capsys.readouterr().out.strip() == softnce.__version__
+@pytest.mark.slow
+def test_the_wheel_works_beside_torch_alone(clean: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([str(clean), "-c", SCRIPT], env=environment, cwd=clean.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    version, where = done.stdout.split()
+    assert version == softnce.__version__
+    assert Path(where).is_relative_to(clean.parent.parent)
+
+
+@pytest.mark.slow
+def test_a_users_project_passes_mypy_strict(clean: Path, tmp_path: Path) -> None:
+    (tmp_path / "project.py").write_text(USER)
+    arguments = ["--strict", "--config-file=", f"--python-executable={clean}", f"--cache-dir={tmp_path}", "project.py"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout

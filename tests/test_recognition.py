@@ -1,14 +1,10 @@
 """Dense rows that are labels or pairs are recognised, equal candidates counted; neither changes more than rounding."""
 
-import warnings
-
 import pytest
-import reference
 import torch
 from torch import Tensor
 
 from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets, functional
-from softnce._scores import geometric
 from softnce.targets import Form
 from softnce.targets._equality import distinct
 
@@ -96,37 +92,6 @@ def test_probabilities_and_pairs_have_one_loss(loss: type[torch.nn.Module], clas
         torch.testing.assert_close(ours, found[0], rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("classes", [4, 40])  # the product with dense rows; pairs
-@pytest.mark.parametrize("kind", ["held", "masked", "other", "two groups"])
-def test_counted_candidates_equal_the_reference(monkeypatch: pytest.MonkeyPatch, classes: int, kind: str) -> None:
-    monkeypatch.setattr(geometric, "SMALL", 0)
-    monkeypatch.setattr(geometric, "SMALL_PRODUCT", 0)
-    n = 24
-    labels = torch.randint(3, (n,), generator=torch.Generator().manual_seed(0))  # few, so that mixtures repeat
-    if kind == "masked":
-        labels[::5] = -100
-    soft = SoftTargets.from_labels(labels, classes, smoothing=0.1)
-    soft = soft.mix(soft.flip(0), 0.3)
-    assert distinct(soft) is not None
-    logits = torch.randn(n, classes, dtype=torch.float64, requires_grad=True)
-    groups, own, given = [soft], torch.arange(n), soft.unmasked_dense(torch.float64)
-    if kind == "other":
-        groups, own = [soft[:16]], None
-    if kind == "two groups":
-        groups, own = [soft[:12], soft[12:]], torch.arange(n).roll(1)
-    rows = soft if own is None else SoftTargets.cat(groups)[own]
-    ours = geometric.contrast(logits, 0.7, None, rows, groups, own)
-    candidates = torch.cat([group.unmasked_dense(torch.float64) for group in groups])
-    theirs = reference.contrast(
-        logits / 0.7, given if own is None else given[own], candidates, own, SoftTargets.joint_mask(groups)
-    )
-    counts = torch.ones(n, dtype=torch.bool) if rows.mask is None else rows.mask
-    torch.testing.assert_close(ours[counts], theirs[counts], rtol=1e-12, atol=1e-12)
-    gradients = [torch.autograd.grad(loss[counts].sum(), logits)[0] for loss in (ours, theirs)]
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-12)
-    assert bool(ours.isfinite().all())
-
-
 def test_ignored_candidates_that_are_counted_add_nothing_to_half_precision_scores() -> None:
     """Scores of float16 reach 65,504, and differ by twice that."""
     generator = torch.Generator().manual_seed(0)
@@ -145,19 +110,3 @@ def test_ignored_candidates_that_are_counted_add_nothing_to_half_precision_score
 def test_distinct_rows_are_not_counted() -> None:
     assert distinct(mixed(N, K, rates())) is None
     assert distinct(mixed(N, K, 0.5).to_dense()) is None
-
-
-def test_segmentation_is_linear_in_pixels_or_warns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(geometric.MANY, "cpu", 16 * 16 * 16 * 16)
-    logits, labels = torch.randn(1, 5, 16, 16), torch.randint(5, (256,))
-    soft = SoftTargets.from_labels(labels, 5, smoothing=0.1)
-    loss = SoftTargetInfoNCE()
-    rows = soft.mix(soft.flip(0), 0.3).dense()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        loss(logits, labels.view(1, 16, 16))
-        monkeypatch.setattr(geometric, "SMALL", 0)
-        monkeypatch.setattr(geometric, "SMALL_PRODUCT", 0)
-        loss(logits, rows.t().reshape(1, 5, 16, 16))
-    with pytest.warns(UserWarning, match="65,536 scores.*ExpectedInfoNCE is linear"):
-        loss(logits, soft.mix(soft.flip(0), torch.rand(256)).dense().t().reshape(1, 5, 16, 16))

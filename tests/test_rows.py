@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from softnce import SoftTargets
-from softnce._rows import check_own
+from softnce._core.call import check_own
 
 N, K = 64, 10
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from softnce import SoftTargets, functional
 from softnce.distributions import ContinuousCategorical
-from softnce.information import conditional_entropy, entropy, mutual_information, smoothed_joint
+from softnce.theory.information import conditional_entropy, entropy, mutual_information, smoothed_joint
 
 GENERATOR = torch.Generator().manual_seed(0)
 EXACT = {"rtol": 0.0, "atol": 1e-12}

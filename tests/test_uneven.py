@@ -26,7 +26,7 @@ from softnce import (
     SoftTargetInfoNCE,
     SoftTargets,
 )
-from softnce._uneven import _Groups
+from softnce._core.join import _Groups
 from softnce.heads import LabelEmbeddingHead
 
 K, DIM, N, RATE = 5, 4, 6, 0.5
@@ -39,28 +39,28 @@ def learned(temperature: float) -> nn.Parameter:
 
 
 LOSSES: dict[str, Callable[[], ClassifierLoss]] = {
-    "soft target": lambda: SoftTargetInfoNCE(),
-    "expected": lambda: ExpectedInfoNCE(),
+    "soft target": lambda: SoftTargetInfoNCE("uniform"),
+    "expected": lambda: ExpectedInfoNCE("uniform"),
     "cross-entropy": lambda: SoftTargetCrossEntropy(),
-    "queue": lambda: SoftTargetInfoNCE(candidates=BatchCandidates() + QueueCandidates(20)),
+    "queue": lambda: SoftTargetInfoNCE("uniform", candidates=BatchCandidates() + QueueCandidates(20)),
     "running noise": lambda: ExpectedInfoNCE(RunningNoise(K)),
-    "temperature": lambda: SoftTargetInfoNCE(temperature=learned(0.7)),
-    "drawn": lambda: SoftDistributionInfoNCE(candidates=BatchCandidates() + QueueCandidates(20)),
-    "frozen temperature": lambda: SoftTargetInfoNCE(temperature=learned(0.7).requires_grad_(False)),
+    "temperature": lambda: SoftTargetInfoNCE("uniform", temperature=learned(0.7)),
+    "drawn": lambda: SoftDistributionInfoNCE("uniform", candidates=BatchCandidates() + QueueCandidates(20)),
+    "frozen temperature": lambda: SoftTargetInfoNCE("uniform", temperature=learned(0.7).requires_grad_(False)),
 }
 UNREDUCED: dict[str, Callable[[], ClassifierLoss]] = {
-    "soft target": lambda: SoftTargetInfoNCE(reduction="none"),
-    "soft target, temperature": lambda: SoftTargetInfoNCE(reduction="none", temperature=learned(0.7)),
-    "expected, temperature": lambda: ExpectedInfoNCE(reduction="none", temperature=learned(0.7)),
+    "soft target": lambda: SoftTargetInfoNCE("uniform", reduction="none"),
+    "soft target, temperature": lambda: SoftTargetInfoNCE("uniform", reduction="none", temperature=learned(0.7)),
+    "expected, temperature": lambda: ExpectedInfoNCE("uniform", reduction="none", temperature=learned(0.7)),
     "cross-entropy, temperature": lambda: SoftTargetCrossEntropy(reduction="none", temperature=learned(0.7)),
 }
 BACKGROUND = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05])
 """ξ of smoothed targets, which a rank without batches does not know."""
 FROM_TABLE: dict[str, Callable[[], ContrastiveLoss]] = {
-    "soft target": lambda: SoftTargetInfoNCE(),
-    "expected": lambda: ExpectedInfoNCE(),
-    "expected, temperature": lambda: ExpectedInfoNCE(temperature=learned(0.7)),
-    "expected, in the mean": lambda: ExpectedInfoNCE(others="mean", label_smoothing=0.1),
+    "soft target": lambda: SoftTargetInfoNCE("uniform"),
+    "expected": lambda: ExpectedInfoNCE("uniform"),
+    "expected, temperature": lambda: ExpectedInfoNCE("uniform", temperature=learned(0.7)),
+    "expected, in the mean": lambda: ExpectedInfoNCE("uniform", negatives="mean", label_smoothing=0.1),
 }
 
 
@@ -289,7 +289,7 @@ class FailsAlone(BatchCandidates):
 
 def failing(rank: int) -> str:
     dist.init_process_group("gloo", timeout=timedelta(seconds=10 * TIMEOUT))
-    net, loss = Net().double(), SoftTargetInfoNCE(candidates=FailsAlone(), temperature=learned(0.7))
+    net, loss = Net().double(), SoftTargetInfoNCE("uniform", candidates=FailsAlone(), temperature=learned(0.7))
     steps = [batch(rank, step) for step in range(BATCHES[rank])]
     error = None
     try:
@@ -309,7 +309,7 @@ def test_an_error_of_a_rank_that_has_run_out_ends_the_wait_of_the_others() -> No
 
 
 def test_one_process_needs_no_join() -> None:
-    net, loss = nn.Linear(DIM, K), SoftTargetInfoNCE()
+    net, loss = nn.Linear(DIM, K), SoftTargetInfoNCE("uniform")
     with softnce.join(loss):
         loss(net(torch.zeros(2, DIM)), torch.tensor([0, 1])).backward()
     assert net.weight.grad is not None
@@ -319,12 +319,12 @@ def test_what_cannot_be_joined_is_refused() -> None:
     with pytest.raises(ValueError, match="joinables must hold at least one loss or model"), softnce.join():
         pass
     with pytest.raises(TypeError, match="divide_by_initial_world_size must be"):
-        softnce.join(SoftTargetInfoNCE(), divide_by_initial_world_size="no").__enter__()
+        softnce.join(SoftTargetInfoNCE("uniform"), divide_by_initial_world_size="no").__enter__()
 
 
 def groups_after_the_end(rank: int) -> list[bool]:
     dist.init_process_group("gloo")
-    loss = SoftTargetInfoNCE()
+    loss = SoftTargetInfoNCE("uniform")
     with softnce.join(loss):
         loss(torch.zeros(N, K, requires_grad=True), torch.zeros(N, dtype=torch.long)).backward()
     kept = [group for groups in _Groups.idle.values() for group in groups]

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softnce._checks import as_number, check_distribution
+from softnce._checks import as_number, as_whole, check_distribution
 from softnce._precision import KeepsPrecision
-from softnce.targets._background import same_number
+from softnce.noise import Noise
 from softnce.targets._sampling import class_edges, invert_edges, sample_beta
-from softnce.targets.soft_targets import LABELS, SoftTargets
+from softnce.targets.soft_targets import SoftTargets
 
 Groups = list[SoftTargets]
 
@@ -26,12 +26,17 @@ class Candidates(nn.Module):
     """Base class of what proposes candidates for a batch.
 
     ``forward(batch, own, generator)`` gets the targets of the whole batch (of all ranks when training is distributed)
-    and the positions of this call's rows in it. It returns groups of candidates, and the positions of the rows' own
-    targets among all of them, or None if it does not hold them; the loss then adds them.
+    and the positions of this call's rows in it. With ``uses_noise`` it also gets ``noise``, the loss's η (None:
+    uniform). It returns groups of candidates, and the positions of the rows' own targets among all of them (−1: not
+    among them), or None if they hold no row's own target by construction; the loss then adds them.
     """
 
     uses_batch = False
     """Whether the other ranks' targets are needed."""
+    holds_batch = False
+    """Whether the batch, and with it every row's own target, is among the candidates."""
+    uses_noise = False
+    """Whether ``forward`` takes the loss's η as ``noise``."""
     noise_count: float = 0
     """Number of further candidates from η, in expectation."""
 
@@ -58,6 +63,7 @@ class BatchCandidates(Candidates):
     """The targets of the batch, across all ranks: the paper's choice."""
 
     uses_batch = True
+    holds_batch = True
 
     def forward(
         self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
@@ -96,9 +102,8 @@ class ClassCandidates(Candidates):
     """The K classes, each as a label smoothed by ``smoothing`` (None: as the batch's targets are).
 
     Plain vertices alone make :class:`~softnce.SoftTargetInfoNCE` soft target cross-entropy (for uniform noise): the one
-    case in which the row's own target is not among the candidates. :class:`~softnce.ExpectedInfoNCE` contrasts the
-    label that a soft target draws with all classes, so that this label counts twice:
-    Σ_k α_k log(1 + Σ_j exp(s_j − s_k)).
+    case in which the row's own target is not among the candidates. With :class:`~softnce.ExpectedInfoNCE` the
+    negatives are the classes without the row's own share, R = Σ_k (1 − α_k) e^{s_k}: NLL for labels.
     """
 
     def __init__(self, smoothing: float | None = 0.0) -> None:
@@ -112,6 +117,11 @@ class ClassCandidates(Candidates):
     def extra_repr(self) -> str:
         return f"smoothing={self.smoothing}"
 
+    @property
+    def are_plain_vertices(self) -> bool:
+        """Whether the candidates are the labels themselves."""
+        return self.smoothing == 0
+
     def forward(
         self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Groups, Tensor | None]:
@@ -122,13 +132,8 @@ class ClassCandidates(Candidates):
             )
         labels = torch.arange(batch.num_classes, device=batch.device)[:, None]
         vertices = SoftTargets(batch.num_classes, labels, None, smoothing, batch.smoothing_dist)
-        if batch.form == LABELS and same_number(batch.smoothing, smoothing):
-            return [vertices], batch.labels[own]  # a label's own target is its vertex
-        return [vertices], None
-
-    @property
-    def are_plain_vertices(self) -> bool:
-        return self.smoothing == 0
+        nearest, is_equal = batch[own].vertex(smoothing, batch.smoothing_dist)
+        return [vertices], torch.where(is_equal, nearest, -1)
 
 
 class SampledCandidates(Candidates, KeepsPrecision):
@@ -139,13 +144,13 @@ class SampledCandidates(Candidates, KeepsPrecision):
 
     Args:
         size: M, the number of candidates.
-        marginal: class probabilities (K,) to draw labels from, None for uniform.
+        marginal: class probabilities (K,) to draw labels from; None: the η of the loss, which corrects for it.
         mix_alpha: parameter of MixUp's Beta distribution, 0 for no mixing.
         smoothing: ε. Free of cost if it equals the targets' ε.
         smoothing_dist: ξ (K,), None for uniform.
     """
 
-    edges: Tensor | None
+    uses_noise = True
     smoothing_dist: Tensor | None
 
     def __init__(
@@ -157,7 +162,7 @@ class SampledCandidates(Candidates, KeepsPrecision):
         smoothing_dist: Tensor | None = None,
     ) -> None:
         super().__init__()
-        self.size = _check_size(size)
+        self.size = as_whole(size, "size")
         mix_alpha = as_number(mix_alpha, "mix_alpha", "a number of at least 0")
         smoothing = as_number(smoothing, "smoothing", "a number in [0, 1]")
         if not 0 <= mix_alpha < torch.inf:
@@ -174,20 +179,26 @@ class SampledCandidates(Candidates, KeepsPrecision):
         self.register_buffer("smoothing_dist", smoothing_dist)
 
     def extra_repr(self) -> str:
-        marginal = "uniform" if self.edges is None else "given"
+        marginal = "that of the loss" if self.edges is None else "given"
         return f"{self.size}, marginal={marginal}, mix_alpha={self.mix_alpha:g}, smoothing={self.smoothing:g}"
 
     def forward(
-        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
+        self,
+        batch: SoftTargets,
+        own: Tensor,
+        generator: torch.Generator | None = None,
+        noise: Noise | None = None,
     ) -> tuple[Groups, Tensor | None]:
         num_classes, device = batch.num_classes, batch.device
-        if self.edges is not None and len(self.edges) != num_classes:
-            raise ValueError(f"marginal has {len(self.edges)} classes, but the targets have {num_classes}")
         count = self.size * (2 if self.mix_alpha > 0 else 1)
-        if self.edges is None:
+        if self.edges is not None:
+            if len(self.edges) != num_classes:
+                raise ValueError(f"marginal has {len(self.edges)} classes, but the targets have {num_classes}")
+            labels = invert_edges(self.edges, count, generator)
+        elif noise is None:
             labels = torch.randint(num_classes, (count,), device=device, generator=generator)
         else:
-            labels = invert_edges(self.edges, count, generator)
+            labels = noise.sample(count, generator)
         labels = labels.view(self.size, -1)
         weight = None
         if self.mix_alpha > 0:
@@ -207,7 +218,7 @@ class QueueCandidates(Candidates):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.size = _check_size(size)
+        self.size = as_whole(size, "size")
         self.held: SoftTargets | None = None  # oldest first
 
     def extra_repr(self) -> str:
@@ -244,8 +255,30 @@ class QueueCandidates(Candidates):
         self.held = SoftTargets(**state)[-self.size :] if state else None
 
 
+class GivenCandidates(Candidates):
+    """Targets given once, moved and saved with the loss that holds them: ``candidates=SoftTargets`` of a Module."""
+
+    def __init__(self, targets: SoftTargets) -> None:
+        super().__init__()
+        self.num_classes, self.smoothing = targets.num_classes, targets.smoothing
+        for name in ("index", "weight", "smoothing", "smoothing_dist", "mask"):
+            value = getattr(targets, name)
+            if value is None or isinstance(value, Tensor):
+                self.register_buffer(name, value)
+
+    @property
+    def targets(self) -> SoftTargets:
+        """The targets, on the device of the Module."""
+        return SoftTargets(self.num_classes, self.index, self.weight, self.smoothing, self.smoothing_dist, self.mask)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
 class CandidateSum(Candidates):
     """Several kinds of candidates together; at most one kind holds the rows' own targets."""
+
+    uses_noise = True
 
     def __init__(self, *terms: Candidates) -> None:
         super().__init__()
@@ -258,30 +291,33 @@ class CandidateSum(Candidates):
         return any(term.uses_batch for term in self.terms)
 
     @property
+    def holds_batch(self) -> bool:  # type: ignore[override]
+        return any(term.holds_batch for term in self.terms)
+
+    @property
     def noise_count(self) -> float:  # type: ignore[override]
         return math.fsum(float(term.noise_count) for term in self.terms)  # type: ignore[arg-type]
 
     def forward(
-        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
+        self,
+        batch: SoftTargets,
+        own: Tensor,
+        generator: torch.Generator | None = None,
+        noise: Noise | None = None,
     ) -> tuple[Groups, Tensor | None]:
         groups: Groups = []
         place: Tensor | None = None
         for term in self.terms:
-            more, position = term(batch, own, generator)
+            given = {"noise": noise} if term.uses_noise else {}
+            more, position = term(batch, own, generator, **given)
             if position is not None and (place is None or isinstance(term, BatchCandidates)):
-                place = position + sum(map(len, groups))
+                place = torch.where(position < 0, -1, position + sum(map(len, groups)))
             groups += more
         return groups, place
 
     def remember(self, batch: SoftTargets) -> None:
         for term in self.terms:
             term.remember(batch)  # type: ignore[operator]
-
-
-def _check_size(size: int) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(f"size must be a whole number of at least 1, got {size!r}")
-    return size
 
 
 def _terms(candidates: Candidates) -> list[Candidates]:

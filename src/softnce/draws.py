@@ -10,10 +10,10 @@ all of them fit the same class scores s, and differ in how much a draw says abou
 distribution of the label given the sample. If λ is a smoothed label instead, which changes whenever the sample is
 labelled again, it is exact for n = 1 only; for larger n, n also acts as a temperature.
 
-A draw should say about as much as it takes to tell it from the candidates, log M nats: far less leaves noisy gradients,
-far more leaves nothing to learn (``softnce study exact-loss`` measures both). Without a draw the loss is sound for
-smoothed labels, which many samples share. Sample-specific targets, such as a teacher's outputs over many classes, it
-learns to recognise by whatever distinguishes them; draw from those, or use expected InfoNCE or cross-entropy.
+A draw works best when it carries about log M nats, enough to identify it among M candidates. Less makes gradients
+noisy; more makes the task trivial (``python -m experiments run exact-loss`` measures both). Without a draw the loss is
+sound for smoothed labels, which many samples share. It tells sample-specific targets, such as a teacher's outputs over
+many classes, apart by any detail; draw from those, or use expected InfoNCE or cross-entropy.
 
 | draw | α | contrasted with |
 |---|---|---|
@@ -34,7 +34,8 @@ import torch
 from torch import Tensor
 
 from softnce import distributions
-from softnce._checks import check_generator, values_are_checked
+from softnce._checks import as_whole, check_generator, values_are_checked
+from softnce.noise import Noise
 from softnce.targets._background import is_zero
 from softnce.targets._sampling import sample_labels
 from softnce.targets.soft_targets import DENSE, SoftTargets
@@ -56,15 +57,16 @@ class Draw:
         """One α for each row of ``targets``."""
         raise NotImplementedError
 
-    def noise(
+    def candidates_from(
         self,
+        noise: Noise | None,
         rows: int,
-        log_noise: Tensor | None,
         num_classes: int,
         device: torch.device,
         generator: torch.Generator | None = None,
     ) -> SoftTargets | None:
-        """Candidates for a batch of ``rows`` drawn from η, or None: the batch's own draws are the candidates."""
+        """Candidates for a batch of ``rows`` drawn from η (None: uniform), or None: the batch's own draws are the
+        candidates."""
         return None
 
 
@@ -93,8 +95,8 @@ class Averaged(Draw):
     """
 
     def __init__(self, n: int, candidates: int | None = None) -> None:
-        self.n = _positive_whole("n", n)
-        self.candidates = None if candidates is None else _positive_whole("candidates", candidates)
+        self.n = as_whole(n, "n")
+        self.candidates = None if candidates is None else as_whole(candidates, "candidates")
         self.scale = float(n)
 
     def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
@@ -115,19 +117,21 @@ class Averaged(Draw):
             inside = torch.where(slots < shares.shape[1] - 1, inside, background.view_as(slots))
         return self._mean(inside, targets.num_classes, shares.dtype, targets.mask)
 
-    def noise(
+    def candidates_from(
         self,
+        noise: Noise | None,
         rows: int,
-        log_noise: Tensor | None,
         num_classes: int,
         device: torch.device,
         generator: torch.Generator | None = None,
     ) -> SoftTargets:
         size = rows if self.candidates is None else self.candidates
-        probs = None if log_noise is None else log_noise.exp()
-        labels = sample_labels(probs, size * self.n, num_classes, device, generator)
-        dtype = torch.get_default_dtype() if log_noise is None else log_noise.dtype
-        return self._mean(labels.view(size, self.n), num_classes, dtype)
+        count = size * self.n
+        if noise is None:
+            labels = torch.randint(num_classes, (count,), device=device, generator=generator)
+        else:
+            labels = noise.sample(count, generator)
+        return self._mean(labels.view(size, self.n), num_classes, torch.float64)
 
     def _mean(self, labels: Tensor, num_classes: int, dtype: torch.dtype, mask: Tensor | None = None) -> SoftTargets:
         """Labels (N, n) as their mean."""
@@ -162,7 +166,7 @@ class ContinuousCategorical(Draw):
         if not number or not 0 < concentration < math.inf:
             raise ValueError(f"concentration must be a positive number, got {concentration!r}")
         self.concentration = self.scale = float(concentration)
-        self.candidates = None if candidates is None else _positive_whole("candidates", candidates)
+        self.candidates = None if candidates is None else as_whole(candidates, "candidates")
 
     def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
         _check_targets(targets)
@@ -179,16 +183,16 @@ class ContinuousCategorical(Draw):
         around = distributions.ContinuousCategorical(probs, concentration=self.concentration, validate_args=False)
         return SoftTargets(targets.num_classes, None, around.sample(generator=generator), mask=targets.mask)
 
-    def noise(
+    def candidates_from(
         self,
+        noise: Noise | None,
         rows: int,
-        log_noise: Tensor | None,
         num_classes: int,
         device: torch.device,
         generator: torch.Generator | None = None,
     ) -> SoftTargets:
         size = rows if self.candidates is None else self.candidates
-        logits = torch.zeros(num_classes, device=device) if log_noise is None else log_noise
+        logits = torch.zeros(num_classes, device=device) if noise is None else noise.log_probs()
         around = distributions.ContinuousCategorical(
             logits=logits, concentration=self.concentration, validate_args=False
         )
@@ -198,9 +202,3 @@ class ContinuousCategorical(Draw):
 def _check_targets(targets: object) -> None:
     if not isinstance(targets, SoftTargets):
         raise TypeError(f"targets must be SoftTargets, got {type(targets).__name__}")
-
-
-def _positive_whole(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a positive whole number, got {value!r}")
-    return value

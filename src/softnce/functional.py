@@ -1,101 +1,71 @@
 """The losses as functions of class scores and targets.
 
-Every function takes ``logits`` (N, K) or (N, K, d₁, …), the ``linear_*`` ones ``features`` (N, d) and a ``table`` of
-label embeddings (K, d) instead, and ``targets``: labels (N,) or (N, d₁, …), probabilities of the logits' shape, or
-:class:`~softnce.SoftTargets` (of N·d₁·… rows, the class dimension moved last). Scores are computed in float32 or
-better, also under autocast, and the loss of half-precision logits is float32. Functions keep no state and exchange
-nothing between ranks; the Modules in :mod:`softnce.losses` call the same pipeline and do both.
+Every function takes ``logits`` (N, K) or (N, K, d₁, …), the ``linear_*`` ones ``features`` (N, d) or (N, L, d) and a
+``table`` of label embeddings (K, d) instead, and ``targets``: labels (N,) or (N, d₁, …), probabilities of the logits'
+shape, or :class:`~softnce.SoftTargets` of one row per sample. The score of class k is s_k = logit_k/τ − log η_k, with
+τ the ``temperature`` and η the ``noise_probs`` (K,), None for uniform. Scores are computed in float32 or better, also
+under autocast; the loss of half-precision logits is float32.
 
-Arguments they share:
-
-- ``noise_probs`` η: class probabilities (K,), None for uniform. The score of class k is logit_k/τ − log η_k.
-- ``temperature`` τ: a positive number, or a tensor (a learnable parameter).
-- ``candidates``: what each target is contrasted with. None: the batch's targets (or what ``draw`` supplies); a
-  :class:`~softnce.Candidates`; or :class:`~softnce.SoftTargets`, used as they are.
-- ``batch``, ``own``: for a part of a larger batch (gradient accumulation). ``batch`` holds the targets of the whole
-  batch, ``own`` (N,) the positions of these rows in it. The rows are contrasted with the whole batch and the mean is
-  over the whole batch, so that the losses of all parts add up to the loss of the batch. Without ``batch``, ``own``
-  gives positions in ``candidates`` passed as SoftTargets, for candidates that hold the rows' own targets.
-- ``draw``: how a soft target becomes the α that is contrasted, see :mod:`softnce.draws`; None: it stays as it is.
-- ``generator``: source of randomness of ``draw`` and ``candidates``. With ``draw`` and ``batch``, pass a generator in
-  the same state for every part of the batch.
-- ``remove_accidental_hits``: leave out other candidates that equal the row's own target. Costs an (N, M) mask.
-- ``chunk_size``: rows processed at a time, which limits the memory for scores to chunk_size × M; by default as many as
-  fit the cache.
-- ``reduction``: ``"mean"`` (weighted, over the samples that are not ignored), ``"sum"`` or ``"none"``.
-- ``sample_weight``: one weight per sample, of the labels' shape; with ``batch``, one per row of the whole batch.
-- ``class_weight`` (K,): in cross-entropy as in :func:`torch.nn.functional.cross_entropy`; in the contrastive losses it
-  weighs a sample by Σ_k α_k·class_weight_k, which is the same for a label.
-- ``label_smoothing`` ε in [0, 1]: moves the targets towards uniform, and with them ``batch`` and the ``candidates``
-  that ``own`` points into. Where candidates are labels that the batch's targets draw or could draw (soft distribution
-  and expected InfoNCE) it smooths η too: ``noise_probs`` are the label frequencies before ``label_smoothing``.
-- ``ignore_index``: samples with this label are neither positives nor candidates. If every sample is ignored, the loss
-  is 0.
-
-All functions return a scalar, or with ``reduction="none"`` a tensor of the labels' shape.
+Functions keep no state and exchange nothing between ranks; the Modules in :mod:`softnce.losses` do both around the same
+steps. All return a scalar, or with ``reduction="none"`` a tensor of the labels' shape. If every sample is ignored, the
+loss is 0.
 """
+
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from softnce._checks import as_whole, check_flag
-from softnce._pipeline import compute
-from softnce._rows import OthersForm, Reduction, check_table, check_temperature
-from softnce._scores.classes import class_scores
-from softnce._scores.logits import Logits
-from softnce._scores.table import Table
-from softnce.candidates import Candidates
-from softnce.draws import Categorical, Draw
-from softnce.noise import log_noise
+from softnce._core import autograd, options
+from softnce._core.call import Call, Logits
+from softnce._core.exact import exact_cross_entropy
+from softnce._core.group_cross_entropy import group_cross_entropy
+from softnce._core.negatives import drawn_negatives, mean_negatives, refuse_empty, refuse_exclusion, refuse_expectation
+from softnce._core.options import positive, resolve, takes
+from softnce._core.table import Columns, Table, check_table, columns_that_score, without_background
+from softnce._precision import at_least_float32
+from softnce.candidates import ClassCandidates
+from softnce.draws import Categorical
+from softnce.noise import FixedNoise
 from softnce.targets import SoftTargets
+from softnce.targets.soft_targets import LABELS
 
 __all__ = [
     "expected_info_nce",
     "info_nce",
     "linear_expected_info_nce",
+    "linear_info_nce",
+    "linear_nll",
+    "linear_soft_target_cross_entropy",
     "linear_soft_target_info_nce",
     "linear_topk",
     "nll",
     "probabilities",
-    "ranking",
     "soft_distribution_info_nce",
     "soft_target_cross_entropy",
     "soft_target_info_nce",
 ]
 
+# --------------------------------------------------------------------------------------------------- the losses
 
+
+@takes(options.OfSoftTarget)
 def soft_target_info_nce(
     logits: Tensor,
     targets: Tensor | SoftTargets,
     noise_probs: Tensor | None = None,
-    *,
-    temperature: float | Tensor = 1.0,
-    candidates: Candidates | SoftTargets | None = None,
-    draw: Draw | None = None,
-    remove_accidental_hits: bool = False,
-    chunk_size: int | None = None,
-    reduction: Reduction = "mean",
-    sample_weight: Tensor | None = None,
-    class_weight: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-    batch: SoftTargets | None = None,
-    own: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    **given: Unpack[options.OfSoftTarget],
 ) -> Tensor:
     """Pick each row's soft target out of the candidates.
 
         ℓ = −σ(α) + log Σ_{c ∈ C} exp σ(c),   σ(c) = Σ_k c_k s_k,   s_k = logit_k/τ − log η_k
 
-    The row's own target is in C exactly once. Time O(N·K) for labels, O(N·M·S) for S pairs, one (N, K) × (K, M) product
-    for dense targets. Besides the gradient, memory is one chunk, and N × M where K > 2·M·S; never N × M × K. Targets
-    carry no gradient.
-
-    Args: see :mod:`softnce.functional`.
-
-    Returns:
-        the loss, () or of the labels' shape.
+    The row's own target is in C exactly once. By default C is the batch's targets. Time O(N·K) for labels, O(N·M·S) for
+    M candidates of S pairs, one (N, K) × (K, M) product for dense targets; memory one block of rows. Targets carry no
+    gradient. Smoothing that all targets share cancels: ``label_smoothing=ε`` is the temperature τ/(1 − ε) with noise
+    η^(1−ε).
 
     References: eq. (soft-target-infonce) of Hugger and Uhlmann, *Noise contrastive estimation with soft targets for
     conditional models* (2024).
@@ -104,56 +74,22 @@ def soft_target_info_nce(
     >>> soft_target_info_nce(logits, torch.tensor([0, 1]), label_smoothing=0.1)
     tensor(0.1530)
     """
-    source = Logits(logits)
-    return compute(
-        source, targets, contrast="geometric", log_noise=log_noise(noise_probs, source.num_classes),
-        temperature=temperature, candidates=candidates, draw=draw, remove_accidental_hits=remove_accidental_hits,
-        chunk_size=chunk_size, reduction=reduction, sample_weight=sample_weight, class_weight=class_weight,
-        label_smoothing=label_smoothing, ignore_index=ignore_index, batch=batch, own=own, generator=generator,
-    )[0]  # fmt: skip
+    chosen = resolve(options.OfSoftTarget, given)
+    return contrast_targets(Call(Logits(logits), targets, chosen, fixed(noise_probs)))
 
 
+@takes(options.TableSoftTarget)
 def linear_soft_target_info_nce(
     features: Tensor,
     table: Tensor,
     targets: Tensor | SoftTargets,
     noise_probs: Tensor | None = None,
-    *,
-    bias: Tensor | None = None,
-    sparse: bool = False,
-    cosine: bool = False,
-    temperature: float | Tensor = 1.0,
-    candidates: Candidates | SoftTargets | None = None,
-    draw: Draw | None = None,
-    remove_accidental_hits: bool = False,
-    chunk_size: int | None = None,
-    reduction: Reduction = "mean",
-    sample_weight: Tensor | None = None,
-    class_weight: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-    batch: SoftTargets | None = None,
-    own: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    **given: Unpack[options.TableSoftTarget],
 ) -> Tensor:
-    """:func:`soft_target_info_nce` of the logits ``features @ table.T + bias``, without computing them.
+    """:func:`soft_target_info_nce` of the logits ``features @ table.T + bias``, from the columns that occur.
 
-    Value and gradients are the same, but the cost does not depend on the number of classes: S rows of ``table`` are
-    mixed for each of the M candidates, then multiplied with the N features. O(N·M·d + M·S·d) time, O(N·M + M·S·d)
-    memory.
-
-    Args:
-        features: (N, d).
-        table: label embeddings (K, d).
-        bias: (K,).
-        sparse: make the gradient of ``table`` a sparse tensor of the rows touched, for ``SparseAdam`` or ``SGD``.
-        cosine: normalise features and label embeddings to unit length.
-        chunk_size: rows processed at a time and recomputed in backward, which limits memory to chunk_size × M.
-
-    The other arguments are those of :mod:`softnce.functional`.
-
-    Returns:
-        the loss, () or (N,).
+    Value and gradients are the same. With M candidates and targets of S pairs over U distinct classes the cost is
+    O(N·U·d + N·M·S), whatever K. Dense targets and backgrounds that are not shared need all logits.
 
     >>> table = torch.randn(1_000_000, 16, requires_grad=True)
     >>> loss = linear_soft_target_info_nce(torch.randn(4, 16), table, torch.tensor([5, 6, 7, 8]), sparse=True)
@@ -161,114 +97,59 @@ def linear_soft_target_info_nce(
     >>> table.grad.coalesce().indices()
     tensor([[5, 6, 7, 8]])
     """
-    source = Table(features, table, bias, sparse, cosine)
-    return compute(
-        source, targets, contrast="geometric", log_noise=log_noise(noise_probs, source.num_classes),
-        temperature=temperature, candidates=candidates, draw=draw, remove_accidental_hits=remove_accidental_hits,
-        chunk_size=chunk_size, reduction=reduction, sample_weight=sample_weight, class_weight=class_weight,
-        label_smoothing=label_smoothing, ignore_index=ignore_index, batch=batch, own=own, generator=generator,
-    )[0]  # fmt: skip
+    chosen = resolve(options.TableSoftTarget, given)
+    return contrast_targets(Call(as_table(features, table, chosen), targets, chosen, fixed(noise_probs)))
 
 
+@takes(options.OfExpected)
 def expected_info_nce(
     logits: Tensor,
     targets: Tensor | SoftTargets,
     noise_probs: Tensor | None = None,
-    *,
-    temperature: float | Tensor = 1.0,
-    candidates: Candidates | SoftTargets | None = None,
-    others: OthersForm | None = None,
-    chunk_size: int | None = None,
-    reduction: Reduction = "mean",
-    sample_weight: Tensor | None = None,
-    class_weight: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-    batch: SoftTargets | None = None,
-    own: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    **given: Unpack[options.OfExpected],
 ) -> Tensor:
     """InfoNCE summed over the label that each soft target could draw, instead of drawing it.
 
         ℓ = Σ_k α_k log(1 + R/exp(s_k)),   R = Σ_{c ∈ C, c ≠ own} Σ_j c_j exp(s_j),   s_k = logit_k/τ − log η_k
 
-    R sums over the other candidates in the mean (``others="mean"``), or over one label drawn from each
-    (``others="drawn"``). The loss is at least the expectation of soft distribution InfoNCE, has no noise from its draw,
-    and equals :func:`info_nce` for labels against labels. O(N·K) for labels, pairs and dense rows alike.
+    R sums over the negatives in the mean (``negatives="mean"``), or over one label drawn from each (``"drawn"``). The
+    loss is at least the expectation of soft distribution InfoNCE, has no noise from its draw, and equals
+    :func:`info_nce` for labels against labels. O(N·K) for labels, pairs and dense rows alike.
 
-    e^{s_k} learns p(k|x)/η_k up to a constant: exactly if the others are drawn, and in the mean as long as
-    (M + m)·η_k ≫ α_k for M candidates and m more from η (:class:`~softnce.NoiseCandidates`); with fewer it is flatter,
-    with the classes in the same order. Hence the defaults:
-    from logits the others are counted in the mean and m = K, so that every class is expected among them
-    (``candidates=BatchCandidates()`` is m = 0, ``BatchCandidates() + NoiseCandidates(m)`` any other m); from a table
-    they are drawn, and m = 0.
+    e^{s_k} learns p(k|x)/η_k up to a constant: exactly if the negatives are drawn, and in the mean as long as
+    (M + m)·η_k ≫ α_k for M candidates and m more from η (:class:`~softnce.NoiseCandidates`). With fewer it is flatter,
+    with the classes in the same order. Hence the defaults: from logits the mean and m = K, from a table drawn negatives
+    and m = 0. η must be the marginal of the targets; ``label_smoothing`` smooths it with them. If the targets are
+    smoothed already, pass a smoothed η.
 
-    Args:
-        noise_probs: η must be the marginal of the targets. ``label_smoothing`` smooths it together with them; if the
-            targets are already smoothed, pass a smoothed η.
-        others: ``"mean"``, ``"drawn"``, or None for ``"mean"`` from logits and ``"drawn"`` from a table.
-
-    The other arguments are those of :mod:`softnce.functional`.
-
-    Returns:
-        the loss, () or of the labels' shape.
+    ``drop_own_classes`` leaves every class with α_k > 0 out of R: the decoupled softmax, for several right answers per
+    row. It needs targets with zeros.
 
     References: for hard labels this is the log-Q corrected in-batch or sampled softmax (Bengio and Senécal, 2008), and
     with m alone the balanced softmax or logit adjustment (Ren et al., 2020; Menon et al., 2021); derived here from the
-    bound of section 3.3 of Hugger and Uhlmann (2024).
+    bound of section 3.3 of Hugger and Uhlmann (2024). Own classes out: DEXML (Gupta et al., 2024).
 
     >>> logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
     >>> expected_info_nce(logits, torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0]]))
     tensor(1.1673)
     """
-    source = Logits(logits)
-    return compute(
-        source, targets, contrast="arithmetic", log_noise=log_noise(noise_probs, source.num_classes),
-        temperature=temperature, candidates=candidates, others=others, chunk_size=chunk_size, reduction=reduction,
-        sample_weight=sample_weight, class_weight=class_weight, label_smoothing=label_smoothing,
-        ignore_index=ignore_index, batch=batch, own=own, generator=generator,
-    )[0]  # fmt: skip
+    chosen = resolve(options.OfExpected, given)
+    return contrast_expected(Call(Logits(logits), targets, chosen, fixed(noise_probs)))
 
 
+@takes(options.TableExpected)
 def linear_expected_info_nce(
     features: Tensor,
     table: Tensor,
     targets: Tensor | SoftTargets,
     noise_probs: Tensor | None = None,
-    *,
-    bias: Tensor | None = None,
-    sparse: bool = False,
-    cosine: bool = False,
-    temperature: float | Tensor = 1.0,
-    candidates: Candidates | SoftTargets | None = None,
-    others: OthersForm | None = None,
-    chunk_size: int | None = None,
-    reduction: Reduction = "mean",
-    sample_weight: Tensor | None = None,
-    class_weight: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-    batch: SoftTargets | None = None,
-    own: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    **given: Unpack[options.TableExpected],
 ) -> Tensor:
-    """:func:`expected_info_nce` of the logits ``features @ table.T + bias``, from the classes that occur.
+    """:func:`expected_info_nce` of the logits ``features @ table.T + bias``, from the columns that occur.
 
-    By default the others are drawn: with M candidates and targets of S pairs O(N·(M + S)·d) time and O(N·M) memory,
-    whatever K. Smoothed and dense targets touch every class, and so does noise in the mean: they need all logits,
-    O(N·K·d), and raise an error if ``sparse``.
-
-    Args:
-        features: (N, d).
-        table: label embeddings (K, d).
-        bias: (K,).
-        sparse: make the gradient of ``table`` a sparse tensor of the rows touched, for ``SparseAdam`` or ``SGD``.
-        cosine: normalise features and label embeddings to unit length.
-
-    The other arguments are those of :func:`expected_info_nce`.
-
-    Returns:
-        the loss, () or (N,).
+    By default the negatives are drawn: with U distinct classes among targets and negatives O(N·U·d) time and O(N·U)
+    memory, whatever K. Smoothed and dense targets touch every class, and so does noise in the mean: they need all
+    logits, O(N·K·d), and raise an error if ``sparse``.
 
     >>> table = torch.randn(1_000_000, 16, requires_grad=True)
     >>> loss = linear_expected_info_nce(torch.randn(4, 16), table, torch.tensor([5, 6, 7, 8]), sparse=True)
@@ -276,138 +157,219 @@ def linear_expected_info_nce(
     >>> table.grad.coalesce().indices()
     tensor([[5, 6, 7, 8]])
     """
-    source = Table(features, table, bias, sparse, cosine)
-    return compute(
-        source, targets, contrast="arithmetic", log_noise=log_noise(noise_probs, source.num_classes),
-        temperature=temperature, candidates=candidates, others=others, chunk_size=chunk_size, reduction=reduction,
-        sample_weight=sample_weight, class_weight=class_weight, label_smoothing=label_smoothing,
-        ignore_index=ignore_index, batch=batch, own=own, generator=generator,
-    )[0]  # fmt: skip
+    chosen = resolve(options.TableExpected, given)
+    return contrast_expected(Call(as_table(features, table, chosen), targets, chosen, fixed(noise_probs)))
 
 
+@takes(options.OfInfoNCE)
 def info_nce(
     logits: Tensor,
     targets: Tensor | SoftTargets,
     noise_probs: Tensor | None = None,
-    *,
-    temperature: float | Tensor = 1.0,
-    candidates: Candidates | SoftTargets | None = None,
-    remove_accidental_hits: bool = False,
-    chunk_size: int | None = None,
-    reduction: Reduction = "mean",
-    sample_weight: Tensor | None = None,
-    class_weight: Tensor | None = None,
-    ignore_index: int = -100,
-    batch: SoftTargets | None = None,
-    own: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    **given: Unpack[options.OfInfoNCE],
 ) -> Tensor:
-    """InfoNCE on class logits: pick each row's label out of the batch's labels. O(N·K).
+    """Pick each row's label out of the batch's labels: ℓ = −s_y + log Σ_{c ∈ C} exp s_{y_c}. O(N·K).
 
-    The same as :func:`soft_target_info_nce`, for hard labels only.
+    :func:`soft_target_info_nce` for hard labels.
     """
-    source = Logits(logits)
-    return compute(
-        source, targets, contrast="geometric", hard_labels_of="info_nce",
-        log_noise=log_noise(noise_probs, source.num_classes), temperature=temperature, candidates=candidates,
-        remove_accidental_hits=remove_accidental_hits, chunk_size=chunk_size, reduction=reduction,
-        sample_weight=sample_weight, class_weight=class_weight, ignore_index=ignore_index, batch=batch, own=own,
-        generator=generator,
-    )[0]  # fmt: skip
+    chosen = resolve(options.OfInfoNCE, given)
+    return contrast_targets(Call(Logits(logits), targets, chosen, fixed(noise_probs), hard_labels_of="info_nce"))
 
 
+@takes(options.TableInfoNCE)
+def linear_info_nce(
+    features: Tensor,
+    table: Tensor,
+    targets: Tensor | SoftTargets,
+    noise_probs: Tensor | None = None,
+    **given: Unpack[options.TableInfoNCE],
+) -> Tensor:
+    """:func:`info_nce` of the logits ``features @ table.T + bias``, from the columns that occur. O(N·U·d)."""
+    chosen = resolve(options.TableInfoNCE, given)
+    source = as_table(features, table, chosen)
+    return contrast_targets(Call(source, targets, chosen, fixed(noise_probs), hard_labels_of="linear_info_nce"))
+
+
+@takes(options.OfSoftDistribution)
 def soft_distribution_info_nce(
     logits: Tensor,
     targets: Tensor | SoftTargets,
     noise_probs: Tensor | None = None,
-    *,
-    temperature: float | Tensor = 1.0,
-    candidates: Candidates | SoftTargets | None = None,
-    remove_accidental_hits: bool = False,
-    chunk_size: int | None = None,
-    reduction: Reduction = "mean",
-    sample_weight: Tensor | None = None,
-    class_weight: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-    batch: SoftTargets | None = None,
-    own: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    **given: Unpack[options.OfSoftDistribution],
 ) -> Tensor:
     """InfoNCE with one label drawn from each soft target, against the batch's drawn labels. O(N·K).
 
     ``noise_probs`` are the label frequencies before ``label_smoothing``, which smooths them together with the targets.
     """
-    return soft_target_info_nce(
-        logits, targets, noise_probs,
-        temperature=temperature, candidates=candidates, draw=Categorical(),
-        remove_accidental_hits=remove_accidental_hits, chunk_size=chunk_size, reduction=reduction,
-        sample_weight=sample_weight, class_weight=class_weight, label_smoothing=label_smoothing,
-        ignore_index=ignore_index, batch=batch, own=own, generator=generator,
-    )  # fmt: skip
+    chosen = {**resolve(options.OfSoftDistribution, given), "draw": Categorical()}
+    return contrast_targets(Call(Logits(logits), targets, chosen, fixed(noise_probs)))
 
 
+@takes(options.OfCrossEntropy)
 def soft_target_cross_entropy(
-    logits: Tensor,
-    targets: Tensor | SoftTargets,
-    *,
-    temperature: float | Tensor = 1.0,
-    reduction: Reduction = "mean",
-    sample_weight: Tensor | None = None,
-    class_weight: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-    batch: SoftTargets | None = None,
-    own: Tensor | None = None,
+    logits: Tensor, targets: Tensor | SoftTargets, **given: Unpack[options.OfCrossEntropy]
 ) -> Tensor:
     """−Σ_k α_k·log softmax(logits/τ)_k. O(N·K).
 
     As :func:`torch.nn.functional.cross_entropy`: with ``class_weight``, the mean of integer labels divides by the sum
     of their weights, that of probabilities and of SoftTargets by the number of samples. Targets may carry a gradient.
     """
-    return compute(
-        Logits(logits), targets, contrast="classes", temperature=temperature, reduction=reduction,
-        sample_weight=sample_weight, class_weight=class_weight, label_smoothing=label_smoothing,
-        ignore_index=ignore_index, batch=batch, own=own,
-    )[0]  # fmt: skip
+    return cross_entropy(Call(Logits(logits), targets, resolve(options.OfCrossEntropy, given), is_contrast=False))
 
 
-def nll(
-    logits: Tensor,
+@takes(options.TableCrossEntropy)
+def linear_soft_target_cross_entropy(
+    features: Tensor,
+    table: Tensor,
     targets: Tensor | SoftTargets,
-    *,
-    temperature: float | Tensor = 1.0,
-    reduction: Reduction = "mean",
-    sample_weight: Tensor | None = None,
-    class_weight: Tensor | None = None,
-    ignore_index: int = -100,
-    batch: SoftTargets | None = None,
-    own: Tensor | None = None,
+    **given: Unpack[options.TableCrossEntropy],
 ) -> Tensor:
+    """:func:`soft_target_cross_entropy` of the logits ``features @ table.T + bias``, exactly, without an N × K matrix.
+
+    O(N·K·d) time; blocks of rows and classes, whose gradients are computed on the way.
+    """
+    chosen = resolve(options.TableCrossEntropy, given)
+    return cross_entropy(Call(as_table(features, table, chosen), targets, chosen, is_contrast=False))
+
+
+@takes(options.OfNLL)
+def nll(logits: Tensor, targets: Tensor | SoftTargets, **given: Unpack[options.OfNLL]) -> Tensor:
     """−log softmax(logits/τ)_y of hard labels y. O(N·K).
 
     With ``class_weight`` the mean divides by the sum of the labels' weights, also for SoftTargets.
     """
-    return compute(
-        Logits(logits), targets, contrast="classes", hard_labels_of="nll", temperature=temperature,
-        reduction=reduction, sample_weight=sample_weight, class_weight=class_weight, ignore_index=ignore_index,
-        batch=batch, own=own,
-    )[0]  # fmt: skip
+    chosen = resolve(options.OfNLL, given)
+    return cross_entropy(Call(Logits(logits), targets, chosen, hard_labels_of="nll", is_contrast=False))
+
+
+@takes(options.TableNLL)
+def linear_nll(
+    features: Tensor, table: Tensor, targets: Tensor | SoftTargets, **given: Unpack[options.TableNLL]
+) -> Tensor:
+    """:func:`nll` of the logits ``features @ table.T + bias``, exactly, without an N × K matrix."""
+    chosen = resolve(options.TableNLL, given)
+    source = as_table(features, table, chosen)
+    return cross_entropy(Call(source, targets, chosen, hard_labels_of="linear_nll", is_contrast=False))
+
+
+# ---------------------------------------------------------------------------------------------------- their steps
+
+
+def contrast_targets(call: Call) -> Tensor:
+    """Score whole targets, σ(c) = Σ_k c_k s_k, and pick the row's own out of the candidates."""
+    given, draw = call.options["candidates"], call.options.get("draw")
+    refuse_expectation(given)
+    call.draw()
+    if isinstance(given, ClassCandidates) and given.are_plain_vertices:
+        return cross_entropy(call)
+    candidates, place = call.candidates()
+    if call.targets.form == LABELS == candidates.form and call.targets.shares_background(candidates):
+        return contrast_labels(call, candidates, place)
+    refuse_exclusion(call)
+    columns = columns_that_score(call, [call.targets, candidates], cancels=True)
+    targets, candidates = columns.of(call.targets), columns.of(candidates)
+    scale = 1.0 if draw is None else draw.scale
+    log_noise = times(call.log_noise(columns.classes, smoothed=draw is not None and place is not None), scale)
+
+    def losses(logits: Tensor, rows: slice, **reduction: Any) -> Tensor:
+        return autograd.soft_target(
+            logits, targets[rows], candidates, temperature=call.temperature / scale, log_noise=log_noise,
+            own=None if place is None else place[rows], remove_hits=call.drops_hits, **reduction,
+        )  # fmt: skip
+
+    return call.evaluate(losses, columns.scores)
+
+
+def contrast_labels(call: Call, candidates: SoftTargets, place: Tensor | None) -> Tensor:
+    """Labels y against labels: only the class counts n of the candidates matter, ℓ = log(1 + Σ_k n_k e^{s_k − s_y}).
+
+    Smoothing that all share cancels but for a temperature and the exponent of the noise.
+    """
+    smoothing = call.targets.smoothing
+    assert isinstance(smoothing, float)
+    targets, candidates = without_background(call.targets), without_background(candidates)
+    own = call.own_labels(targets, place)
+    columns = columns_that_score(call, [targets, candidates, own])
+    drawn = call.options.get("draw") is not None and place is not None
+    log_noise = times(call.log_noise(columns.classes, smoothed=drawn), 1 - smoothing)
+    counts = columns.of(candidates).class_mass(torch.float64)
+    return class_contrast(call, columns, targets, counts, own, call.temperature / (1 - smoothing), log_noise)
+
+
+def contrast_expected(call: Call) -> Tensor:
+    """Sum over the label that each target could draw; the negatives count by class, in the mean or drawn."""
+    form = call.options["negatives"] or ("drawn" if isinstance(call.source, Table) else "mean")
+    refuse_empty(call)
+    candidates, own, mass = drawn_negatives(call) if form == "drawn" else mean_negatives(call)
+    columns = columns_that_score(call, [call.targets, candidates, own], "" if mass is None else "noise in expectation")
+    counts = columns.of(candidates).class_mass(torch.float64)
+    counts = counts if mass is None else counts + mass
+    log_noise = call.log_noise(columns.classes, smoothed=True)
+    return class_contrast(call, columns, call.targets, counts, own, call.temperature, log_noise)
+
+
+def class_contrast(
+    call: Call,
+    columns: Columns,
+    targets: SoftTargets,
+    counts: Tensor,
+    own: SoftTargets | None,
+    temperature: float | Tensor,
+    log_noise: Tensor | None,
+) -> Tensor:
+    """Σ_k α_k log(1 + R/e^{s_k}),  R = Σ_k (n_k − own_k) e^{s_k}."""
+    alpha, mine, exclude = columns.of(targets), None if own is None else columns.of(own), columns.exclude(call)
+
+    def losses(logits: Tensor, rows: slice, **reduction: Any) -> Tensor:
+        return autograd.expected(
+            logits, alpha[rows], temperature=temperature, log_noise=log_noise, counts=counts,
+            own=None if mine is None else mine[rows], drop_own_classes=call.drops_hits,
+            exclude=None if exclude is None else exclude[rows], **reduction,
+        )  # fmt: skip
+
+    return call.evaluate(losses, columns.scores)
+
+
+def cross_entropy(call: Call) -> Tensor:
+    """−Σ_k α_k·log softmax(s)_k, from logits by rows, from a table by blocks."""
+    source, targets, log_noise = call.source, call.targets, call.log_noise(None, smoothed=False)
+    class_weight = None if call.is_contrast else call.options["class_weight"]
+    if isinstance(source, Table) and log_noise is None:
+        return call.evaluate_table(exact_cross_entropy, class_weight)
+
+    if targets.rest is not None:
+        return call.evaluate_plainly(group_cross_entropy)
+
+    def losses(logits: Tensor, rows: slice, **reduction: Any) -> Tensor:
+        return autograd.counted(
+            logits, targets[rows], temperature=call.temperature, log_noise=log_noise, class_weight=class_weight,
+            **reduction,
+        )  # fmt: skip
+
+    return call.evaluate(losses, None if isinstance(source, Logits) else source.logits(None))
+
+
+def fixed(noise_probs: Tensor | None) -> FixedNoise | None:
+    """η given to a function: probabilities (K,), or None for uniform."""
+    return None if noise_probs is None else FixedNoise(noise_probs)
+
+
+def as_table(features: Tensor, table: Tensor, given: options.Given) -> Table:
+    return Table(features, table, given["bias"], given["sparse"], given["cosine"])
+
+
+def times(log_noise: Tensor | None, power: float) -> Tensor | None:
+    """log η^power."""
+    return log_noise if log_noise is None or power == 1 else log_noise * power
+
+
+# ------------------------------------------------------------------------------------------------- predictions
 
 
 def probabilities(logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
     """p(k|x) ∝ exp(logit_k/τ), (N, K): the model that all these losses train, normalised over the classes."""
     _check_logits(logits)
-    return class_scores(logits, check_temperature(temperature)).softmax(1)
-
-
-def ranking(logits: Tensor, k: int = 1) -> Tensor:
-    """The k best classes of each row, best first, (N, k). Independent of noise and temperature."""
-    _check_logits(logits)
-    k = as_whole(k, "k")
-    if k > logits.shape[1]:
-        raise ValueError(f"k must be between 1 and the {logits.shape[1]} classes, got {k}")
-    return logits.topk(k, dim=1).indices
+    return (logits.to(at_least_float32(logits.dtype)) / positive(temperature, "temperature")).softmax(1)
 
 
 def linear_topk(

@@ -5,8 +5,7 @@ logits the dot products z·y_k.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +13,9 @@ from torch.nn import functional as F
 
 from softnce import functional
 from softnce._checks import as_number, as_whole, check_flag
+from softnce._core import options
+from softnce._core.table import is_sharded
 from softnce._precision import autocast_is_on
-from softnce._rows import is_sharded
 from softnce.label_index import LabelIndex
 from softnce.losses import ClassifierLoss
 from softnce.ranking import Exclude, excluded_classes
@@ -202,11 +202,7 @@ class LabelEmbeddingHead(nn.Module):
         features: Tensor,
         targets: Tensor | SoftTargets | None = None,
         criterion: ClassifierLoss | None = None,
-        *,
-        sample_weight: Tensor | None = None,
-        batch: SoftTargets | None = None,
-        own: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        **given: Unpack[options.ExcludingCall],
     ) -> Tensor:
         """All logits, (N, K); with ``targets`` and a ``criterion``, :meth:`loss`.
 
@@ -214,9 +210,7 @@ class LabelEmbeddingHead(nn.Module):
         criterion)``.
         """
         if targets is not None and criterion is not None:
-            return self.loss(
-                features, targets, criterion, sample_weight=sample_weight, batch=batch, own=own, generator=generator
-            )
+            return self.loss(features, targets, criterion, **given)
         if targets is not None or criterion is not None:
             raise ValueError("targets and criterion go together: pass both for the loss, none for the logits")
         _check_features(features, self.weight)
@@ -229,22 +223,15 @@ class LabelEmbeddingHead(nn.Module):
         features: Tensor,
         targets: Tensor | SoftTargets,
         criterion: ClassifierLoss,
-        *,
-        sample_weight: Tensor | None = None,
-        batch: SoftTargets | None = None,
-        own: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        **given: Unpack[options.ExcludingCall],
     ) -> Tensor:
         """``criterion(self(features), targets)`` without the logits; arguments as in ``criterion.linear``.
 
         Features may be (N, L, d), such as positions of sequences: with labels or weights (N, L), probabilities
         (N, L, K) or SoftTargets of N·L rows. Pad with the criterion's ``ignore_index``.
         """
-        if not isinstance(criterion, ClassifierLoss) or not hasattr(criterion, "linear"):
-            given = type(criterion).__name__
-            if isinstance(criterion, nn.Module):
-                given += ", which needs the logits: criterion(head(features), targets)"
-            raise TypeError(f"criterion must be a contrastive loss such as ExpectedInfoNCE(), got {given}")
+        if not isinstance(criterion, ClassifierLoss):
+            raise TypeError(f"criterion must be a loss of softnce such as InfoNCE(), got {type(criterion).__name__}")
         if self.sparse and getattr(self.table, "is_sharded", False) and torch.is_grad_enabled():
             raise ValueError("FSDP2 cannot exchange sparse gradients: make the head with sparse=False")
         _check_features(features, self.weight, same_dtype=False)
@@ -255,13 +242,11 @@ class LabelEmbeddingHead(nn.Module):
                 raise ValueError(f"targets must have shape {tuple(shape)} as features, got {tuple(targets.shape)}")
             if isinstance(targets, Tensor):
                 targets = targets.flatten(0, len(shape) - 1)
-            if sample_weight is not None:
-                sample_weight = sample_weight.flatten()
-        linear: Callable[..., Tensor] = criterion.linear  # type: ignore[assignment]
-        value = linear(
-            features, self.weight, targets, bias=self.bias, sparse=self.sparse, cosine=self.cosine,
-            sample_weight=sample_weight, batch=batch, own=own, generator=generator,
-        )  # fmt: skip
+            if (weight := given.get("sample_weight")) is not None:
+                given["sample_weight"] = weight.flatten()
+        value = criterion.linear(
+            features, self.weight, targets, bias=self.bias, sparse=self.sparse, cosine=self.cosine, **given
+        )
         return value.reshape(shape) if value.dim() else value
 
     @torch.no_grad()

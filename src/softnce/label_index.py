@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from softnce._checks import as_number, as_whole
-from softnce._rows import check_table
+from softnce._core.table import check_table
 
 if TYPE_CHECKING:
     from softnce.heads import LabelEmbeddingHead

@@ -1,4 +1,8 @@
-"""The noise η: how often each class occurs among the candidates. Every function returns probabilities (K,)."""
+"""The noise η: how often each class occurs among the candidates.
+
+Functions return probabilities (K,). The Modules :class:`FixedNoise` and :class:`RunningNoise` hold η for a loss: its
+logarithm at some classes, and labels drawn from it, at a cost that does not depend on K.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,6 +13,8 @@ from torch import Tensor
 from softnce._checks import as_number, as_tensor, as_whole, check_distribution, check_labels, values_are_checked
 from softnce._precision import KeepsPrecision
 from softnce.targets import SoftTargets
+from softnce.targets._background import is_zero
+from softnce.targets._sampling import class_edges, invert_edges
 
 
 def uniform(num_classes: int) -> Tensor:
@@ -17,11 +23,12 @@ def uniform(num_classes: int) -> Tensor:
     return torch.full((num_classes,), 1 / num_classes)
 
 
-def from_counts(counts: Tensor, floor: float | None = None) -> Tensor:
+def from_counts(counts: Tensor, floor: float | None = None, exponent: float = 1.0) -> Tensor:
     """η from class counts (K,).
 
     A class that never occurs has no finite log η. It is an error, unless ``floor`` is given: every class then has at
-    least that many counts (1 is a common choice).
+    least that many counts (1 is a common choice). ``exponent`` flattens the counts: η ∝ counts^exponent, with 0.75 as
+    in word2vec and 0 for uniform. With an exponent other than 1, scores learn log p(k|x)/η_k for that η.
     """
     counts = as_tensor(counts, "counts")
     if counts.dim() != 1 or len(counts) == 0 or counts.dtype == torch.bool or counts.is_complex():
@@ -34,6 +41,9 @@ def from_counts(counts: Tensor, floor: float | None = None) -> Tensor:
         if not 0 < floor < torch.inf:
             raise ValueError(f"floor must be positive and finite, got {floor}")
         counts = counts.clamp(min=floor)
+    exponent = as_number(exponent, "exponent", "a number of at least 0")
+    if not 0 <= exponent < torch.inf:
+        raise ValueError(f"exponent must be finite and at least 0, got {exponent}")
     empty = (counts == 0).nonzero()[:, 0].tolist()
     if empty:
         named = ", ".join(map(str, empty[:5])) + (", …" if len(empty) > 5 else "")
@@ -41,7 +51,8 @@ def from_counts(counts: Tensor, floor: float | None = None) -> Tensor:
             f"counts: {len(empty)} of {len(counts)} classes have no count ({named}), so −log η is infinite; "
             "pass floor=1 to give every class at least one count"
         )
-    return (counts / counts.sum()).to(torch.get_default_dtype())
+    powers = counts if exponent == 1 else counts**exponent
+    return (powers / powers.sum()).to(torch.get_default_dtype())
 
 
 def from_labels(labels: Tensor, num_classes: int, floor: float | None = None, ignore_index: int = -100) -> Tensor:
@@ -81,51 +92,247 @@ def from_loader(
     return from_counts(counts, floor)
 
 
-class RunningNoise(KeepsPrecision):
-    """η estimated during training, for streams whose class marginal is unknown or drifts.
+class Noise(KeepsPrecision):
+    """η as a loss uses it. ``smoothing`` ε moves it towards uniform: (1 − ε)·η + ε/K."""
 
-    Keeps a decaying sum of the targets seen in training, plus ``prior`` counts spread uniformly, which keep every class
-    above zero. Pass it to a loss as ``noise_probs``. The loss passes on its targets as they are contrasted, smoothed by
-    ``label_smoothing`` and drawn, so the estimate is that of smoothed targets.
+    def log_probs(self, classes: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
+        """log η of ``classes``, of their shape; of all classes, (K,), if None."""
+        raise NotImplementedError
+
+    def sample(self, n: int, generator: torch.Generator | None = None, smoothing: float = 0.0) -> Tensor:
+        """n labels drawn from η."""
+        raise NotImplementedError
+
+
+class FixedNoise(Noise):
+    """Given class probabilities.
 
     Args:
-        num_classes: K.
-        decay: factor on the weight of earlier batches at each new batch; 1 never forgets.
-        prior: uniform counts that never decay.
-
-    >>> running = RunningNoise(4, decay=1.0, prior=4.0)
-    >>> running.update(SoftTargets.from_labels(torch.tensor([0, 0, 0, 1]), 4))
-    >>> running.probs()
-    tensor([0.5000, 0.2500, 0.1250, 0.1250])
+        probs: η, (K,), none of them zero.
     """
 
-    mass: Tensor
+    log_eta: Tensor
+    edges: Tensor | None
 
-    def __init__(self, num_classes: int, decay: float = 0.999, prior: float = 1.0) -> None:
+    def __init__(self, probs: Tensor) -> None:
         super().__init__()
-        num_classes, decay = as_whole(num_classes, "num_classes"), as_number(decay, "decay", "a number in (0, 1]")
-        prior = as_number(prior, "prior", "a positive number")
+        self.register_buffer("log_eta", log_noise(probs))
+        self.register_buffer("edges", None, persistent=False)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.log_eta)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_classes} classes"
+
+    def log_probs(self, classes: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
+        """log η of ``classes``; of all classes, (K,), if None."""
+        logs = self.log_eta if classes is None else self.log_eta[classes]
+        if smoothing == 0:
+            return logs
+        return ((1 - smoothing) * logs.exp() + smoothing / self.num_classes).log()
+
+    def sample(self, n: int, generator: torch.Generator | None = None, smoothing: float = 0.0) -> Tensor:
+        """n labels drawn from η. O(n·log K); the first call takes O(K) for the cumulative sums that are kept."""
+        if self.edges is None:
+            self.edges = class_edges(self.log_eta.exp())
+        labels = invert_edges(self.edges, n, generator)
+        return uniform_with_probability(smoothing, labels, self.num_classes, generator)
+
+
+class RunningNoise(Noise):
+    """η estimated from the targets that a loss is trained on.
+
+    ``noise_probs="running"``, the default of the contrastive losses, makes one for each loss. Pass one object to
+    several losses to share the estimate, or one with ``decay`` below 1 for a stream whose class frequencies drift. The
+    loss passes on its targets as they are contrasted, smoothed by ``label_smoothing`` and drawn. The estimate of a step
+    uses the batches before it, so that it is constant in the step; before the first batch it is uniform.
+
+    An update costs O(N·S) for N targets of S pairs, whatever K; a draw O(log K). Counts are float64, so that they do
+    not saturate.
+
+    Args:
+        num_classes: K; None: that of the first batch.
+        decay: factor on the weight of earlier batches at each new batch; 1 never forgets.
+        prior: pseudo-count of every class, which keeps unseen classes above zero.
+
+    >>> running = RunningNoise(4, prior=1.0)
+    >>> running.update(SoftTargets.from_labels(torch.tensor([0, 0, 0, 1]), 4))
+    >>> running.probs()
+    tensor([0.5000, 0.2500, 0.1250, 0.1250], dtype=torch.float64)
+    """
+
+    counts: Tensor | None
+    spread: Tensor
+    total: Tensor
+    tree: Tensor | None
+
+    def __init__(self, num_classes: int | None = None, decay: float = 1.0, prior: float = 0.1) -> None:
+        super().__init__()
+        decay, prior = as_number(decay, "decay", "a number in (0, 1]"), as_number(prior, "prior", "a positive number")
         if not 0 < decay <= 1:
             raise ValueError(f"decay must be in (0, 1], got {decay}")
         if not 0 < prior < torch.inf:
             raise ValueError(f"prior must be positive and finite, got {prior}")
         self.decay = decay
         self.prior = prior
-        self.register_buffer("mass", torch.zeros(num_classes))
+        self.unit = 1.0  # of a count in the units of ``counts``: grows instead of all counts shrinking
+        count = None if num_classes is None else as_whole(num_classes, "num_classes")
+        self.register_buffer("counts", None if count is None else torch.zeros(count, dtype=torch.float64))
+        self.register_buffer("spread", torch.zeros((), dtype=torch.float64))  # mass of uniform backgrounds
+        self.register_buffer("total", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("tree", None, persistent=False)  # sums of counts over halves of the classes, for draws
+
+    def extra_repr(self) -> str:
+        classes = "not seen yet" if self.counts is None else len(self.counts)
+        return f"num_classes={classes}, decay={self.decay:g}, prior={self.prior:g}"
+
+    @property
+    def num_classes(self) -> int | None:
+        """K, None before the first batch of an estimate made without it."""
+        return None if self.counts is None else len(self.counts)
+
+    def fit(self, num_classes: int, device: torch.device) -> None:
+        """Take the number of classes and the device of a first batch; later, check them."""
+        if self.counts is None:
+            self.counts = torch.zeros(num_classes, dtype=torch.float64, device=device)
+        if len(self.counts) != num_classes:
+            raise ValueError(f"the running noise has {len(self.counts)} classes, but there are {num_classes} classes")
+        if self.counts.device != device:
+            self.to(device)
 
     @torch.no_grad()
     def update(self, targets: SoftTargets) -> None:
-        """Take in a batch of targets. O(N·S + K)."""
-        if not isinstance(targets, SoftTargets) or targets.num_classes != len(self.mass):
+        """Take in a batch of targets. O(N·S); O(K) more for dense rows or a background that is not uniform."""
+        if not isinstance(targets, SoftTargets) or self.num_classes not in (None, targets.num_classes):
             got = f"{targets.num_classes} classes" if isinstance(targets, SoftTargets) else type(targets).__name__
-            raise ValueError(f"targets must be SoftTargets of {len(self.mass)} classes, got {got}")
-        # Out of place: the last loss may still need the old values in its backward.
-        self.mass = self.mass * self.decay + targets.class_mass().to(self.mass.dtype)
+            raise ValueError(f"targets must be SoftTargets of {self.num_classes} classes, got {got}")
+        self.fit(targets.num_classes, targets.device)
+        if targets.index is None or targets.smoothing_dist is not None:
+            self.add_counts(targets.class_mass(torch.float64))
+            return
+        self._age()
+        assert self.counts is not None
+        weight = targets.pair_weight(torch.float64)
+        weight = weight if targets.mask is None else weight * targets.mask[:, None]
+        classes, weight = targets.index.flatten(), weight.flatten() * self.unit
+        self.counts.index_add_(0, classes, weight)
+        self.total += weight.sum()
+        if not is_zero(targets.smoothing):
+            mass = targets.background_mass(torch.float64)
+            mass = (mass if targets.mask is None else mass * targets.mask).sum() * self.unit
+            self.spread += mass
+            self.total += mass
+        if self.tree is not None:
+            self._add_to_tree(classes, weight)
 
-    def probs(self) -> Tensor:
-        """The current estimate of η, (K,)."""
-        counts = self.mass + self.prior / len(self.mass)
-        return counts / counts.sum()
+    @torch.no_grad()
+    def add_counts(self, counts: Tensor) -> None:
+        """Take in a batch of which only the class counts (K,) are known. O(K)."""
+        self.fit(len(counts), counts.device)
+        self._age()
+        assert self.counts is not None
+        self.counts += counts * self.unit
+        self.total += counts.sum() * self.unit
+        self.tree = None
+
+    def _age(self) -> None:
+        """Let earlier batches lose weight: new counts gain it instead, and rarely all are scaled down."""
+        self.unit /= self.decay
+        if self.unit > 1e100:
+            assert self.counts is not None
+            for sums in (self.counts, self.spread, self.total, self.tree):
+                if sums is not None:
+                    sums /= self.unit
+            self.unit = 1.0
+
+    def log_probs(self, classes: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
+        """log η of ``classes``; of all classes, (K,), if None. ``smoothing`` is 0: the targets seen are smoothed."""
+        return self.probs(classes).log()
+
+    def probs(self, classes: Tensor | None = None) -> Tensor:
+        """The current estimate of η at ``classes``, or at all, (K,), in float64."""
+        if self.counts is None:
+            raise ValueError("the running noise has seen no targets and was made without num_classes")
+        size = len(self.counts)
+        counts = self.counts if classes is None else self.counts[classes]
+        prior = self.prior * self.unit
+        return (counts + (self.spread / size + prior)) / (self.total + prior * size)
+
+    def sample(self, n: int, generator: torch.Generator | None = None, smoothing: float = 0.0) -> Tensor:
+        """n labels drawn from the estimate. O(n·log K) by a tree of sums, which the first call builds."""
+        if self.counts is None:
+            raise ValueError("the running noise has seen no targets and was made without num_classes")
+        size, device = len(self.counts), self.counts.device
+        if self.tree is None:
+            self.tree = _sums_over_halves(self.counts)
+        leaves = len(self.tree) // 2
+        even = self.spread + self.prior * self.unit * size
+        u = torch.rand(n, dtype=torch.float64, device=device, generator=generator) * (self.total + even - self.spread)
+        node = torch.ones(n, dtype=torch.long, device=device)
+        is_uniform = u >= self.tree[1]
+        for _ in range(leaves.bit_length() - 1):
+            node = 2 * node
+            left = self.tree[node]
+            right = u >= left
+            u = torch.where(right, u - left, u)
+            node = node + right
+        labels = (node - leaves).clamp_(max=size - 1)
+        return torch.where(is_uniform, torch.randint(size, (n,), device=device, generator=generator), labels)
+
+    def _add_to_tree(self, classes: Tensor, weight: Tensor) -> None:
+        assert self.tree is not None
+        node = classes + len(self.tree) // 2
+        for _ in range((len(self.tree) // 2).bit_length()):
+            self.tree.index_add_(0, node, weight)
+            node = node // 2
+
+    def get_extra_state(self) -> dict[str, float]:
+        return {"unit": self.unit}
+
+    def set_extra_state(self, state: dict[str, float]) -> None:
+        self.unit = float(state["unit"])
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        saved = state_dict.get(prefix + "counts")
+        if self.counts is None and saved is not None:
+            self.counts = torch.zeros_like(saved, device=self.spread.device)
+        self.tree = None
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _sums_over_halves(counts: Tensor) -> Tensor:
+    """A binary tree as an array: node i has the sum of nodes 2i and 2i + 1, the last half are the counts."""
+    leaves = 1 << max(0, len(counts) - 1).bit_length()
+    tree = counts.new_zeros(2 * leaves)
+    tree[leaves : leaves + len(counts)] = counts
+    while leaves > 1:
+        tree[leaves // 2 : leaves] = tree[leaves : 2 * leaves].view(-1, 2).sum(1)
+        leaves //= 2
+    return tree
+
+
+def uniform_with_probability(
+    probability: float, labels: Tensor, num_classes: int, generator: torch.Generator | None
+) -> Tensor:
+    """``labels``, each replaced by a uniform class with the given probability."""
+    if probability == 0:
+        return labels
+    replaced = torch.rand(labels.shape, device=labels.device, generator=generator) < probability
+    anywhere = torch.randint(num_classes, labels.shape, device=labels.device, generator=generator)
+    return torch.where(replaced, anywhere, labels)
+
+
+def as_noise(noise_probs: Any) -> Noise | None:
+    """``noise_probs`` of a loss as :class:`Noise`; None for uniform, which every contrast drops."""
+    if isinstance(noise_probs, Noise):
+        return noise_probs
+    if isinstance(noise_probs, str):
+        if noise_probs not in ("running", "uniform"):
+            raise ValueError(f'noise_probs must be "running", "uniform" or a tensor (K,), got {noise_probs!r}')
+        return RunningNoise() if noise_probs == "running" else None
+    return None if noise_probs is None else FixedNoise(noise_probs)
 
 
 def log_noise(noise_probs: Tensor | None, num_classes: int | None = None) -> Tensor | None:

@@ -8,9 +8,15 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from zlib import crc32
 
 HERE = Path(__file__).parent
-NAME = f"_cpu-{sysconfig.get_platform()}" + (".dll" if sys.platform == "win32" else ".so")
+SOURCES = (HERE / "cpu.c", HERE / "cpu_rows.h")
+DIGEST = crc32(b"".join(path.read_bytes() for path in SOURCES))
+"""In the name, so that a library compiled from other sources, as after an update of a checkout, is never loaded."""
+NAME = f"_cpu-{sysconfig.get_platform()}-{DIGEST:08x}" + (
+    ".dll" if sys.platform == "win32" else ".lib"
+)  # no .so: Python would take it for a module
 FLAGS = ["-O3", "-std=gnu99", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
 
 

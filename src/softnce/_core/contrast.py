@@ -148,7 +148,9 @@ class Alpha:
 def masked_log(counts: Tensor, dtype: torch.dtype) -> Tensor:
     """log of counts in ``dtype``; half the lowest number for 0, so that adding a score stays finite."""
     is_there = counts > 0
-    return torch.where(is_there, counts, 1).log().to(dtype).masked_fill(~is_there, torch.finfo(dtype).min / 2)
+    return (
+        torch.where(is_there, counts, 1).log().to(dtype).masked_fill(is_there.logical_not(), torch.finfo(dtype).min / 2)
+    )
 
 
 class Sum(Protocol):
@@ -263,14 +265,16 @@ class SoftTarget:
         exponents = scores_of(s, candidates, background) - alpha.mean(s, background=background)[:, None]
         lowest = torch.finfo(s.dtype).min / 2
         if self.candidate_mask is not None:
-            exponents = exponents.masked_fill(~self.candidate_mask, lowest)
+            exponents = exponents.masked_fill(self.candidate_mask.logical_not(), lowest)
         if self.signatures is not None and self.candidate_signatures is not None:
             hits = torch.ones_like(exponents, dtype=torch.bool)
             for ours, theirs in zip(self.signatures[rows].unbind(1), self.candidate_signatures.unbind(1), strict=True):
                 hits = hits & ((ours[:, None] - theirs).abs() < HIT)
             exponents = exponents.masked_fill(hits, lowest)
         if self.own is not None:
-            exponents = exponents.scatter(1, self.own[rows, None], lowest)
+            own = self.own[rows, None]  # −1: not among them
+            held = own.clamp(min=0)
+            exponents = exponents.scatter(1, held, exponents.gather(1, held).masked_fill(own >= 0, lowest))
         return F.softplus(exponents.logsumexp(1), threshold=50)  # the own target is the 1 of log(1 + …)
 
 
@@ -323,7 +327,7 @@ def weighted_losses(
     dtype = torch.promote_types(logits.dtype, torch.float32)
     if mask is not None:
         mask = mask[rows]
-        logits = logits.masked_fill(~mask[:, None], 0)
+        logits = logits.masked_fill(mask.logical_not()[:, None], 0)
     scores = logits.to(dtype).clamp(min=lowest_logit(dtype)) / temperature
     losses = problem.losses(scores if problem.log_noise is None else scores - problem.log_noise.to(dtype), rows)
     if mask is not None:

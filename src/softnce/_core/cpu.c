@@ -49,7 +49,7 @@ typedef struct {
     Rows target, own, candidate;
     int64_t m;
     const uint8_t *candidate_mask;
-    const int64_t *place;                     /* (n) position of the own target among the candidates */
+    const int64_t *place;                     /* (n) position of the own target among the candidates, −1: not among them */
     const double *signature, *other_signature; /* (n, 4), (m, 4) */
     int64_t shares_background;
 } Call;

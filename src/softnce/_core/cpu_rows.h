@@ -450,7 +450,7 @@ static TARGET void NAME(tiles)(Job *job, char *scratch, int64_t start, int64_t s
         int l = (int)(i - start), bad = 0;
         if (call->mask && !call->mask[i]) continue;
         bad = NAME(is_bad)(t, i, call->k) ? BAD_TARGET : 0;
-        if (!bad && call->place && (uint64_t)call->place[i] >= (uint64_t)call->m) bad = BAD_PLACE;
+        if (!bad && call->place && (uint64_t)(call->place[i] + 1) > (uint64_t)call->m) bad = BAD_PLACE;
         if (bad) {
             fail(job, bad, i);
             return;
@@ -460,7 +460,7 @@ static TARGET void NAME(tiles)(Job *job, char *scratch, int64_t start, int64_t s
             score[l] += NAME(pair)(t, i, j) * NAME(score_at)(call, x, t->index[i * t->s + j]);
         if (alone) score[l] += NAME(mass)(t, i) * NAME(spread)(call, t, x);
         if (along) spread[l] = NAME(spread)(call, &call->candidate, x);
-        if (call->place) tile.own[l] = job->place_of[call->place[i]];
+        if (call->place && call->place[i] >= 0) tile.own[l] = job->place_of[call->place[i]];
         if (tile.own[l] >= 0) tile.owned[tile.own[l]] = 1;
         for (int p = 0; call->signature && p < 4; p++) tile.signature[p][l] = call->signature[i * 4 + p];
     }

@@ -1,3 +1,0 @@
-from softnce.cli import main
-
-main()

@@ -1,0 +1,249 @@
+"""Ranks that have different numbers of batches.
+
+A rank that has run out of batches must still take part in what a loss exchanges, as a rank with an empty batch does,
+until all ranks have run out. DDP's ``join()`` does that for DDP's own collectives, one training step at a time, and
+leaves no place between forward and backward for a loss. So a loss does it beside DDP: in a thread, over a process group
+of its own, where its messages cannot meet DDP's.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.algorithms.join import Join, Joinable
+
+from softnce._core.call import Logits
+from softnce._core.options import declared
+from softnce._core.ranks import Exchange, Scaling, all_gather_single
+from softnce._core.table import Table
+from softnce.targets import SoftTargets
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from softnce.losses import ClassifierLoss
+
+
+class CallKind(IntEnum):
+    """What a rank is about to do with a loss."""
+
+    NOTHING = 0
+    """It has run out of batches."""
+    BATCH = 1
+    PART = 2
+    """A part of a batch, given with ``batch`` and ``own``."""
+    MEMORY = 3
+    """``remember``."""
+
+
+class LossCall(NamedTuple):
+    """A call of a loss, as far as it decides what ranks exchange. Ranks that still have batches make the same one."""
+
+    kind: CallKind
+    num_classes: int
+    from_table: bool = False
+    """From a table of label embeddings; else from logits."""
+
+
+class _Groups:
+    """Process groups that are not in use. A context needs one for a while; gloo cannot make the same group twice.
+
+    Weak references: ``destroy_process_group`` must end the groups with their threads. One that lives until the
+    interpreter is gone can abort the process.
+    """
+
+    idle: ClassVar[dict[tuple[int, ...], list[weakref.ref[ProcessGroup]]]] = {}
+
+    @classmethod
+    def take(cls, ranks: tuple[int, ...]) -> ProcessGroup:
+        idle = cls.idle.get(ranks, [])
+        while idle:
+            if (group := idle.pop()()) is not None:  # else torch.distributed was set up anew
+                return group
+        return dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
+
+    @classmethod
+    def give_back(cls, ranks: tuple[int, ...], group: ProcessGroup) -> None:
+        cls.idle.setdefault(ranks, []).append(weakref.ref(group))
+
+
+class Joined:
+    """The exchange of one loss while ranks run out of batches. Made by all ranks of ``group`` together.
+
+    Args:
+        group: the ranks that exchange; None: all.
+        counts_all: DDP divides gradients by the number of all ranks; else by that of the ranks that still have batches.
+    """
+
+    def __init__(self, group: ProcessGroup | None, counts_all: bool) -> None:
+        self._ranks = tuple(dist.get_process_group_ranks(group))
+        self.group = _Groups.take(self._ranks)
+        self._counts_all = counts_all
+        self._rounds = 0
+        self._latest = LossCall(CallKind.NOTHING, 0)
+        self._active = 0  # ranks that still have batches
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def begin(self, call: LossCall, scaling: Scaling) -> Exchange:
+        """How ranks exchange in a call of the loss; every rank that still has batches begins the same call."""
+        if self._thread is None:  # else the thread has announced it
+            self._announce(call)
+        world = dist.get_world_size(self.group) if self._counts_all else self._active
+        return Exchange(self.group, scaling, on_host=True, divisor=world)
+
+    def leave(self, play: Callable[[LossCall], None], parameters: Iterable[Tensor]) -> None:
+        """This rank has run out of batches: take part in the others' calls until nobody has any, in a thread.
+
+        If that fails, the other ranks get an error instead of waiting for this one, which raises its own in
+        :meth:`close`.
+        """
+        rounds = self._rounds
+
+        def follow() -> None:
+            try:
+                while self._announce(LossCall(CallKind.NOTHING, 0)):
+                    play(self._latest)
+                self._copy_from_last(rounds, parameters)
+            except Exception as error:
+                self._error = error
+                self._disconnect()
+
+        self._thread = threading.Thread(target=follow, name="softnce-join", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait until all ranks have run out."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        _Groups.give_back(self._ranks, self.group)
+
+    def _announce(self, call: LossCall) -> int:
+        """Learn what the ranks that still have batches call, and how many they are, which is returned."""
+        mine = torch.tensor(call)
+        everyone = mine.new_empty(len(mine) * dist.get_world_size(self.group))
+        all_gather_single(everyone, mine, group=self.group)
+        calls = everyone.view(-1, len(mine))
+        kind, num_classes, from_table = calls.amax(0).tolist()
+        self._latest = LossCall(CallKind(kind), num_classes, bool(from_table))
+        self._active = int((calls[:, 0] > 0).sum())
+        self._rounds += self._active > 0
+        return self._active
+
+    def _disconnect(self) -> None:
+        """Close the connections of the group, which end once nothing refers to it, not even the error's frames."""
+        assert self._error is not None
+        traceback.clear_frames(self._error.__traceback__)
+        dist.destroy_process_group(self.group)
+        del self.group
+
+    def _copy_from_last(self, rounds: int, parameters: Iterable[Tensor]) -> None:
+        """The loss's parameters from a rank that had the most batches: the others made fewer steps."""
+        mine = torch.tensor([rounds])
+        everyone = mine.new_empty(dist.get_world_size(self.group))
+        all_gather_single(everyone, mine, group=self.group)
+        last = int(everyone.argmax())
+        for parameter in parameters:
+            host = parameter.detach().cpu().clone()
+            dist.broadcast(host, dist.get_global_rank(self.group, last), group=self.group)
+            with torch.no_grad():
+                parameter.copy_(host)
+
+
+@contextmanager
+def joined(losses: Sequence[ClassifierLoss], others: Sequence[object], counts_all: bool) -> Iterator[None]:
+    """See :func:`softnce.join`; ``losses`` are those that exchange."""
+    for other in others:
+        if not isinstance(other, Joinable):
+            raise TypeError(
+                "joinables must be models wrapped by DistributedDataParallel, other torch Joinables or losses of "
+                f"softnce, got {type(other).__name__}"
+            )
+    for loss in losses:
+        if loss._joined is not None:
+            raise ValueError(f"{type(loss).__name__} is in a join context already")
+        loss._joined = Joined(loss.process_group, counts_all)
+    try:
+        with Join(list(others), divide_by_initial_world_size=counts_all) if others else nullcontext():
+            yield
+            for loss in losses:
+                if loss._joined is not None:
+                    loss._joined.leave(partial(shadow_call, loss), list(loss.parameters()))
+        for loss in losses:
+            if loss._joined is not None:
+                loss._joined.close()
+    finally:
+        for loss in losses:
+            loss._joined = None
+
+
+def shadow_call(loss: ClassifierLoss, call: LossCall) -> None:
+    """Take part in a call of other ranks without a batch of one's own."""
+    device = next((x.device for x in (*loss.parameters(), *loss.buffers())), torch.device("cpu"))
+    none = SoftTargets.from_labels(torch.zeros(0, dtype=torch.long, device=device), call.num_classes)
+    given: dict[str, Any] = {}
+    if "generator" in declared(loss.call_options):
+        given["generator"] = torch.Generator(device)
+    if call.kind == CallKind.MEMORY:
+        loss.remember(none, **given)  # type: ignore[operator]
+        return
+    if call.kind == CallKind.PART:
+        given |= {"batch": none, "own": none.labels}
+    source: Logits | Table
+    if call.from_table:
+        table = torch.zeros(call.num_classes, 1, device=device)
+        source = Table(torch.zeros(0, 1, device=device), table, allow_empty=True)
+    else:
+        source = Logits(torch.zeros(0, call.num_classes, device=device), allow_empty=True)
+    value = loss._loss(source, none, given)
+    if isinstance(loss.temperature, Tensor) and loss.temperature.requires_grad:  # its gradient is exchanged too
+        torch.autograd.grad(value.sum(), loss.temperature)
+
+
+class _Known:
+    """Models that a ``join()`` context could be of."""
+
+    joinables: ClassVar[weakref.WeakSet[Joinable]] = weakref.WeakSet()
+    ended: ClassVar[weakref.WeakKeyDictionary[Joinable, object]] = weakref.WeakKeyDictionary()
+    """Traces of contexts that have ended."""
+    to_be_sought = True
+
+
+def check_no_other_join() -> None:
+    """An error inside ``with model.join():``, where this loss would wait for ranks that have no batches left.
+
+    The context leaves a trace in its model alone, so the models are sought, at the first exchange of the process and
+    again once those found are gone. The trace outlives the context; whether the context itself still lives decides.
+    """
+    if not _Known.joinables and _Known.to_be_sought:
+        _Known.joinables.update(_living(Joinable))
+        _Known.to_be_sought = bool(_Known.joinables)
+    for joinable in _Known.joinables:
+        config = joinable._join_config
+        if not config.enable or _Known.ended.get(joinable) is config:
+            continue
+        if any(joinable in context._joinables for context in _living(Join)):
+            raise RuntimeError(
+                "inside join() of a model, ranks without batches would not take part in what the loss exchanges: "
+                "write `with softnce.join(model, loss):` instead of `with model.join():`, or make the loss with "
+                "distributed=False"
+            )
+        _Known.ended[joinable] = config
+
+
+def _living(kind: type[Any]) -> list[Any]:
+    # type(), not isinstance(): that would ask objects for their class, which proxies answer by warnings and imports.
+    return [found for found in gc.get_objects() if issubclass(type(found), kind)]

@@ -1,1 +1,0 @@
-"""The laboratory: everything that trains and judges the losses. Needs ``softnce[lab]``."""

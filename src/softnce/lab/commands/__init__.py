@@ -1,1 +1,0 @@
-"""The ``softnce`` command: one module per subcommand, imported only when it is called."""

@@ -1,1 +1,0 @@
-"""Data sets: images, graphs, votes, features of a frozen network; how batches are formed and mixed."""

@@ -1,1 +1,0 @@
-"""Running experiments: studies and their results, the search for a learning rate, comparisons over seeds, verdicts."""

@@ -1,1 +1,0 @@
-"""Networks: for images (timm) and for graphs (PyTorch Geometric)."""

@@ -1,1 +1,0 @@
-"""Training: the classifier, its run folder with checkpoints, evaluation and prediction."""

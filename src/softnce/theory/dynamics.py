@@ -1,0 +1,195 @@
+"""How the contrastive loss pulls and pushes: gradients in closed form, attraction and repulsion.
+
+For one sample with class scores s, its target α and candidates c (the target among them, exactly once),
+
+    ℓ = −Σ_k α_k s_k + log Σ_c exp Σ_k c_k s_k,        w = softmax over the candidates of Σ_k c_k s_k,
+
+everything follows from ∂ℓ/∂s = Σ_c w_c c − α: a class attracts the sample where the candidates hold less of it than the
+target, and repels it where they hold more.
+
+Shapes: N samples, M candidates, K classes, embeddings of size d. ``scores`` (N, K), ``candidates`` (M, K) shared by all
+samples, ``own`` (N,) the place of each sample's target among them. Everything is dense, for analysis and figures:
+O(N·M·K) time, O(N·M + N·K + M·K) memory.
+"""
+
+import torch
+from torch import Tensor
+
+from softnce._checks import (
+    as_tensor,
+    check_distribution,
+    check_places,
+    check_rows_sum_to_one,
+    check_tensor,
+    values_are_checked,
+)
+from softnce._core.options import positive
+from softnce.targets import SoftTargets
+
+__all__ = [
+    "attraction_and_repulsion",
+    "candidate_weights",
+    "cosine_gradients",
+    "cosine_response",
+    "dot_gradients",
+    "exponent_coefficients",
+    "score_gradient",
+]
+
+
+def candidate_weights(scores: Tensor, candidates: Tensor | SoftTargets) -> Tensor:
+    """w_nc = exp σ_n(c) / Σ_c' exp σ_n(c'), the share of candidate c in the repulsion of sample n. Shape (N, M)."""
+    rows = _checked(scores, candidates)
+    return (scores @ rows.mT).softmax(-1)
+
+
+def score_gradient(scores: Tensor, candidates: Tensor | SoftTargets, own: Tensor) -> Tensor:
+    """∂ℓ_n/∂s_n = Σ_c w_nc c − α_n, shape (N, K). Negative attracts, positive repels; each row sums to 0.
+
+    Its absolute value is ``eq:gradient_magnitude``, α_k |−1 + Σ_c w_c c_k / α_k|, and is defined where α_k = 0 too.
+    """
+    rows = _checked(scores, candidates)
+    _check_own(own, scores, rows)
+    return candidate_weights(scores, rows) @ rows - rows[own]
+
+
+def dot_gradients(
+    z: Tensor,
+    y: Tensor,
+    candidates: Tensor | SoftTargets,
+    own: Tensor,
+    temperature: float = 1.0,
+    noise_probs: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of Σ_n ℓ_n for scores s_nk = z_n·y_k/τ − log η_k, with respect to z (N, d) and y (K, d).
+
+    Args:
+        z: embeddings of the samples, (N, d).
+        y: embeddings of the labels, (K, d).
+        candidates: (M, K).
+        own: (N,).
+        temperature: τ.
+        noise_probs: η, (K,); None is uniform, which has no effect on gradients.
+    """
+    _check_embeddings(z, y)
+    positive(temperature, "temperature")
+    scores = z @ y.mT / temperature
+    if noise_probs is not None:
+        check_distribution(noise_probs, "noise_probs", len(y))
+        if not bool((noise_probs > 0).all()):
+            raise ValueError(f"noise_probs must hold {len(y)} positive numbers, got {noise_probs.tolist()}")
+        scores = scores - noise_probs.log()
+    gradient = score_gradient(scores, candidates, own) / temperature
+    return gradient @ y, gradient.mT @ z
+
+
+def cosine_gradients(
+    z: Tensor,
+    y: Tensor,
+    candidates: Tensor | SoftTargets,
+    own: Tensor,
+    temperature: float = 1.0,
+    noise_probs: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The same for cosine scores s_nk = ẑ_n·ŷ_k/τ − log η_k, ẑ = z/‖z‖ and ŷ = y/‖y‖.
+
+    ∂ℓ/∂z = (I − ẑẑᵀ)/‖z‖ · ∂ℓ/∂ẑ: only the part across the embedding survives, and a long embedding moves less.
+    """
+    _check_embeddings(z, y)
+    z_norm, y_norm = z.norm(dim=-1, keepdim=True), y.norm(dim=-1, keepdim=True)
+    for name, norm in (("z", z_norm), ("y", y_norm)):
+        if not bool((norm > 0).all()):
+            raise ValueError(f"{name} must have no zero rows: a cosine needs a direction")
+    unit_z, unit_y = z / z_norm, y / y_norm
+    along_z, along_y = dot_gradients(unit_z, unit_y, candidates, own, temperature, noise_probs)
+
+    def across(gradient: Tensor, unit: Tensor) -> Tensor:
+        return gradient - (gradient * unit).sum(-1, keepdim=True) * unit
+
+    return across(along_z, unit_z) / z_norm, across(along_y, unit_y) / y_norm
+
+
+def attraction_and_repulsion(scores: Tensor, candidates: Tensor | SoftTargets, own: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss split into two sums over classes, each (N, K).
+
+    With α the sample's target, c the candidates, and α̃_cj = c_j − α_j,
+
+        attraction_i = −α_i log exp(s_i) / Σ_c exp(c_i s_i + Σ_{j≠i} α̃_cj s_j)      (``eq:attr_energyXent``)
+        repulsion_j  = α_j (1 − α_j) s_j                                            (``eq:rep_energyXent``)
+        ℓ            = Σ_i attraction_i + Σ_j repulsion_j.
+
+    The second sum is Σ_i α_i Σ_{j≠i} α_j s_j. In print, α̃ has α_ki for α_kj, the target's own term of the denominator
+    has y_k for y_i, and the second sum has other indices; as printed the two do not add up to the loss. The penalty
+    goes with α_j (1 − α_j): smoothing over K > 2 classes makes it larger for the true class, not smaller.
+    """
+    rows = _checked(scores, candidates)
+    _check_own(own, scores, rows)
+    alpha = rows[own]
+    total = (scores @ rows.mT).logsumexp(-1, keepdim=True)
+    # Dividing each candidate's term by exp Σ_{j≠i} α_j s_j gives the denominator of class i: no N·M·K tensor is needed.
+    target_score = (alpha * scores).sum(-1, keepdim=True)
+    others = target_score - alpha * scores
+    return -alpha * (scores - (total - others)), alpha * (1 - alpha) * scores
+
+
+def exponent_coefficients(target: Tensor, candidates: Tensor | SoftTargets) -> Tensor:
+    """What multiplies s_j in the exponent of candidate c, in the attraction's denominator for class i: (K, M, K).
+
+    Entry [i, c, j] is c_j for j = i and α̃_cj = c_j − α_j for j ≠ i; positive repels the sample from label j, negative
+    attracts it. For one target (K,); the supplement's four cases of label smoothing are entries of this tensor.
+    """
+    check_tensor(target, "target")
+    if target.dim() != 1 or not target.is_floating_point():
+        raise ValueError(f"target must be floating point (K,), got shape {tuple(target.shape)} of {target.dtype}")
+    rows = _checked(target, candidates, "target")
+    classes = len(target)
+    itself = torch.eye(classes, dtype=target.dtype, device=target.device).unsqueeze(1)
+    return rows - target * (1 - itself)
+
+
+def cosine_response(cosines: Tensor, candidates: Tensor | SoftTargets, own: Tensor, temperature: float = 1.0) -> Tensor:
+    """How strongly each label moves a unit embedding, |∂ℓ_n/∂s_nk| √(1 − cos²)/τ, from cosines ẑ_n·ŷ_k. Shape (N, K).
+
+    The root is ‖∂cos/∂z‖. It suppresses weak targets (cosine near 1 for the true class, near −1 for another) and keeps
+    strong ones (cosine near 0). It also suppresses a true class at cosine −1, the hardest possible positive.
+    """
+    check_tensor(cosines, "cosines")
+    if not cosines.is_floating_point() or not bool(((cosines >= -1) & (cosines <= 1)).all()):
+        raise ValueError(
+            f"cosines must be floating point in [-1, 1], got {cosines.dtype} "
+            f"up to {cosines.abs().max().item():.4g} in absolute value"
+        )
+    positive(temperature, "temperature")
+    across = (1 - cosines.square()).sqrt() / temperature
+    return score_gradient(cosines / temperature, candidates, own).abs() * across
+
+
+def _checked(scores: Tensor, candidates: Tensor | SoftTargets, name: str = "scores") -> Tensor:
+    """The candidates as rows (M, K), checked against scores (..., K)."""
+    check_tensor(scores, name)
+    if scores.dim() == 0 or not scores.is_floating_point():
+        raise ValueError(f"{name} must be floating point (N, K), got shape {tuple(scores.shape)} of {scores.dtype}")
+    rows = (
+        candidates.dense(scores.dtype) if isinstance(candidates, SoftTargets) else as_tensor(candidates, "candidates")
+    )
+    if rows.dim() != 2 or rows.shape[-1] != scores.shape[-1] or not rows.is_floating_point():
+        raise ValueError(
+            f"candidates must be floating point (M, {scores.shape[-1]}) to go with the {scores.shape[-1]} classes, "
+            f"got shape {tuple(rows.shape)} of {rows.dtype}"
+        )
+    if values_are_checked(rows):
+        check_rows_sum_to_one(rows, "candidates")
+    return rows if isinstance(candidates, Tensor) else rows.to(scores.device, scores.dtype)
+
+
+def _check_own(own: Tensor, scores: Tensor, candidates: Tensor) -> None:
+    check_places(own, scores.shape[:-1], len(candidates), "own")
+
+
+def _check_embeddings(z: Tensor, y: Tensor) -> None:
+    for name, embeddings in (("z", z), ("y", y)):
+        check_tensor(embeddings, name)
+        if not embeddings.is_floating_point():
+            raise TypeError(f"{name} must be floating point, got {embeddings.dtype}")
+    if z.dim() != 2 or y.dim() != 2 or z.shape[-1] != y.shape[-1]:
+        raise ValueError(f"z and y must have shapes (N, d) and (K, d), got {tuple(z.shape)} and {tuple(y.shape)}")

@@ -1,0 +1,208 @@
+"""The default noise: estimated from the targets, at a cost that does not depend on K, and right for unbalanced data."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import softnce
+from softnce import ExpectedInfoNCE, InfoNCE, NoiseCandidates, SampledCandidates, SoftTargets, noise
+from softnce.heads import LabelEmbeddingHead
+from softnce.noise import FixedNoise, RunningNoise
+from softnce.optimisers import RowAdagrad
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def zipf(classes: int) -> torch.Tensor:
+    share = 1 / torch.arange(1, classes + 1).double()
+    return share / share.sum()
+
+
+def test_estimate_is_that_of_the_counts() -> None:
+    running, counts = RunningNoise(50, prior=0.5), torch.full((50,), 0.5).double()
+    for seed in range(4):
+        labels = torch.multinomial(zipf(50), 200, True, generator=seeded(seed))
+        soft = SoftTargets.from_labels(labels, 50, smoothing=0.1)
+        running.update(soft.mix(soft.flip(0), 0.3) if seed % 2 else soft)
+        counts += soft.class_mass(torch.float64)
+        running.sample(3, seeded())  # from the second batch on the tree follows the counts
+    torch.testing.assert_close(running.probs(), counts / counts.sum(), rtol=0, atol=1e-7)
+    torch.testing.assert_close(running.log_probs(torch.tensor([3, 7])), running.probs()[[3, 7]].log())
+
+
+def test_decay_forgets() -> None:
+    running, mass = RunningNoise(4, decay=0.5, prior=1.0), torch.zeros(4).double()
+    for label in range(400):
+        soft = SoftTargets.from_labels(torch.tensor([label % 3]), 4)
+        running.update(soft)
+        mass = mass * 0.5 + soft.class_mass(torch.float64)
+    torch.testing.assert_close(running.probs(), (mass + 1) / (mass.sum() + 4))
+
+
+@pytest.mark.parametrize("make", [lambda p: FixedNoise(p), lambda p: fitted(p)], ids=["fixed", "running"])
+def test_draws_follow_the_noise(make) -> None:
+    """A chi-square test with one false alarm in a million."""
+    eta = make(zipf(30).float())
+    n = 100_000
+    found = torch.bincount(eta.sample(n, seeded()), minlength=30).double()
+    expected = n * eta.log_probs().double().exp()
+    statistic = ((found - expected).square() / expected).sum()
+    assert float(statistic) < 88  # the quantile 1 − 10⁻⁶ of 29 degrees of freedom is 87.8
+
+
+def fitted(probs: torch.Tensor) -> RunningNoise:
+    running = RunningNoise(len(probs))
+    running.sample(1) if running.counts is None else None
+    running.update(SoftTargets.from_labels(torch.multinomial(probs, 5000, True, generator=seeded(1)), len(probs)))
+    return running
+
+
+def test_counts_do_not_saturate() -> None:
+    """float32 stops counting at 2²⁴ rows of a class."""
+    running = RunningNoise(2, prior=1e-6)
+    running.add_counts(torch.tensor([2.0**24, 1.0], dtype=torch.float64))
+    for _ in range(9):
+        running.update(SoftTargets.from_labels(torch.tensor([0]), 2))
+    assert float(running.counts[0]) == 2**24 + 9
+    logits = torch.zeros(2, 2, dtype=torch.float64)
+    many = SoftTargets.from_labels(torch.tensor([0, 1]), 2)
+    value = softnce.functional.expected_info_nce(logits, many, candidates=NoiseCandidates(2.0**25), negatives="mean")
+    assert float(value) == pytest.approx(float(torch.tensor(2.0**25 + 1).double().log1p()), rel=1e-9)
+
+
+def test_state_continues() -> None:
+    loss = InfoNCE()
+    logits, labels = torch.randn(8, 5), torch.randint(5, (8,), generator=seeded())
+    loss(logits, labels)
+    restored = InfoNCE()
+    restored.load_state_dict(loss.state_dict())
+    assert torch.equal(restored.noise.probs(), loss.noise.probs())
+    for further in (loss, restored):
+        further(logits, labels)
+    assert torch.equal(restored.noise.probs(), loss.noise.probs())
+
+
+def test_evaluation_and_no_grad_leave_the_estimate() -> None:
+    loss, labels = InfoNCE(), torch.tensor([0, 0, 1])
+    loss(torch.randn(3, 5), labels)
+    before = loss.noise.probs()
+    with torch.no_grad():
+        loss(torch.randn(3, 5), labels)
+    loss.eval()(torch.randn(3, 5), labels)
+    assert torch.equal(loss.noise.probs(), before)
+
+
+def test_parts_of_a_batch_share_one_estimate() -> None:
+    """Accumulation is exact: the estimate changes once per batch, by ``remember``."""
+    targets = SoftTargets.from_labels(torch.tensor([0, 0, 1, 2]), 4)
+    logits = torch.randn(4, 4, dtype=torch.float64)
+    whole, parts = InfoNCE(), InfoNCE()
+    for _ in range(3):
+        value = whole(logits.requires_grad_(), targets)
+        sum_of_parts = sum(parts(logits[own], targets[own], batch=targets, own=own) for own in torch.arange(4).split(2))
+        parts.remember(targets)
+        torch.testing.assert_close(sum_of_parts, value, rtol=0, atol=1e-13)
+    assert torch.equal(parts.noise.probs(), whole.noise.probs())
+
+
+def test_a_forgotten_remember_is_noticed() -> None:
+    loss = InfoNCE()
+    for batch in (SoftTargets.from_labels(torch.tensor([0, 1]), 4) for _ in range(1)):
+        loss(torch.randn(1, 4).requires_grad_(), batch[:1], batch=batch, own=torch.tensor([0]))
+    another = SoftTargets.from_labels(torch.tensor([0, 1]), 4)
+    with pytest.warns(UserWarning, match="loss.remember"):
+        loss(torch.randn(1, 4).requires_grad_(), another[:1], batch=another, own=torch.tensor([0]))
+
+
+def test_noise_words() -> None:
+    assert InfoNCE("uniform").noise is None is InfoNCE(None).noise
+    assert isinstance(InfoNCE().noise, RunningNoise)
+    with pytest.raises(ValueError, match="noise_probs must be"):
+        InfoNCE("zipf")
+    with pytest.raises(ValueError, match="the running noise has 4 classes, but there are 5 classes"):
+        InfoNCE(RunningNoise(4))(torch.randn(2, 5), torch.tensor([0, 1]))
+
+
+def test_sampled_candidates_follow_the_noise_of_the_loss() -> None:
+    """Drawn uniformly and corrected by η the loss would be another one, without a word."""
+    eta = torch.tensor([0.97, 0.01, 0.01, 0.01])
+    loss = InfoNCE(eta, candidates=SampledCandidates(4000), reduction="none")
+    value = loss(torch.zeros(1, 4), torch.tensor([1]), generator=seeded())
+    expected = (1 + 4000 * 0.01 * (eta / eta).sum()).log()  # Σ_c e^{−log η_c + log η_1} over draws from η
+    assert float(value) == pytest.approx(float(expected), abs=0.1)
+
+
+class Sizes(TorchDispatchMode):
+    """The largest result of any operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            for found in result if isinstance(result, (tuple, list)) else [result]:
+                if isinstance(found, torch.Tensor) and not found.is_sparse:
+                    in_place = function._schema.name.endswith("_")
+                    self.largest = max(self.largest, 0 if in_place else found.numel())
+        return result
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["running", "given"])
+def test_no_step_passes_over_the_classes(given: bool) -> None:
+    classes, rows = 200_000, 16
+    head = LabelEmbeddingHead(4, classes)
+    loss = ExpectedInfoNCE(
+        zipf(classes).float() if given else "running", candidates=softnce.BatchCandidates() + NoiseCandidates(64)
+    )
+    optimiser = RowAdagrad([head.weight], lr=0.1)
+    labels = torch.randint(classes, (rows,), generator=seeded())
+    for _step in range(2):
+        with Sizes() as sizes:
+            head.loss(torch.randn(rows, 4), labels, loss).backward()
+            optimiser.step()
+        optimiser.zero_grad()
+    assert sizes.largest < classes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["labels", "votes"])
+def test_unbalanced_data_end_where_cross_entropy_ends(kind: str) -> None:
+    """README's lines without η: within half a point of soft target cross-entropy; a balanced model is far behind."""
+    generator = seeded(7)
+    classes, n = 10, 6000
+    prior = zipf(classes) ** 1.5
+    centres = 1.2 * torch.randn(classes, 8, generator=generator)
+    labels = torch.multinomial(prior, 2 * n, True, generator=generator)
+    features = centres[labels] + torch.randn(2 * n, 8, generator=generator)
+    targets = SoftTargets.from_labels(labels, classes)
+    if kind == "votes":
+        posterior = ((features @ centres.T) - centres.square().sum(1) / 2 + prior.log()).softmax(1).float()
+        votes = torch.stack([torch.multinomial(posterior, 1, generator=generator)[:, 0] for _ in range(5)], 1)
+        targets = SoftTargets.from_votes(torch.nn.functional.one_hot(votes, classes).sum(1), classes)
+
+    def accuracy(loss: torch.nn.Module) -> float:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, classes)
+        optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
+        for _ in range(12):
+            for rows in torch.randperm(n, generator=generator).split(128):
+                optimiser.zero_grad()
+                loss(model(features[rows]), targets[rows]).backward()
+                optimiser.step()
+        return float((model(features[n:]).argmax(1) == labels[n:]).double().mean())
+
+    wanted = accuracy(softnce.SoftTargetCrossEntropy())
+    assert accuracy(ExpectedInfoNCE()) > wanted - 0.005
+    assert accuracy(ExpectedInfoNCE("uniform")) < wanted - 0.02
+
+
+def test_exponent_flattens_counts() -> None:
+    counts = torch.tensor([16.0, 1.0])
+    assert noise.from_counts(counts, exponent=0.5).tolist() == pytest.approx([0.8, 0.2])
+    assert noise.from_counts(counts, exponent=0.0).tolist() == [0.5, 0.5]
+    with pytest.raises(ValueError, match="exponent must be finite and at least 0, got -1"):
+        noise.from_counts(counts, exponent=-1.0)

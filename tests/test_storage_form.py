@@ -1,0 +1,120 @@
+"""Equal targets give equal losses, whatever form they are stored in, for every loss, candidates and draw."""
+
+import pytest
+import torch
+from batches import KINDS, make_targets
+from torch import Tensor
+
+from softnce import (
+    NLL,
+    BatchCandidates,
+    ClassCandidates,
+    ExpectedInfoNCE,
+    InfoNCE,
+    NoiseCandidates,
+    QueueCandidates,
+    SampledCandidates,
+    SoftTargetCrossEntropy,
+    SoftTargetInfoNCE,
+    SoftTargets,
+    draws,
+)
+
+N, K = 6, 5
+NOISE = torch.tensor([0.3, 0.25, 0.2, 0.15, 0.1], dtype=torch.float64)
+
+
+def queue() -> QueueCandidates:
+    filled = QueueCandidates(9)
+    filled.remember(make_targets("mixed", 9, K, torch.Generator().manual_seed(3)))
+    return filled
+
+
+CANDIDATES = {
+    "none": lambda: None,
+    "batch": BatchCandidates,
+    "vertices": ClassCandidates,
+    "smoothed vertices": lambda: ClassCandidates(0.1),
+    "vertices as the batch": lambda: ClassCandidates(None),
+    "sampled": lambda: SampledCandidates(7),
+    "queue": queue,
+    "sum": lambda: BatchCandidates() + ClassCandidates() + queue(),
+}
+LOSSES = {
+    "soft target": lambda c: SoftTargetInfoNCE(NOISE, candidates=c),
+    "soft target, hits": lambda c: SoftTargetInfoNCE(NOISE, candidates=c, remove_accidental_hits=True),
+    "averaged": lambda c: SoftTargetInfoNCE(NOISE, candidates=c, draw=draws.Averaged(3)),
+    "expected": lambda c: ExpectedInfoNCE(NOISE, candidates=c),
+    "expected, noise": lambda c: ExpectedInfoNCE(NOISE, candidates=(c or BatchCandidates()) + NoiseCandidates(2.5)),
+    "expected, smoothed": lambda c: ExpectedInfoNCE(NOISE, candidates=c, label_smoothing=0.1),
+    "cross-entropy": lambda c: SoftTargetCrossEntropy(),
+}
+HARD = {"hard": lambda c: InfoNCE(NOISE, candidates=c), "nll": lambda c: NLL()}
+
+
+def forms(targets: SoftTargets) -> list[SoftTargets]:
+    """The same targets in every form that can store them."""
+    dense = SoftTargets(K, None, targets.unmasked_dense(torch.float64), mask=targets.mask)
+    pairs = SoftTargets(K, torch.arange(K).expand(len(targets), K), dense.weight, mask=targets.mask)
+    return [targets, dense, pairs]
+
+
+def value_and_gradient(loss: torch.nn.Module, logits: Tensor, targets: SoftTargets) -> list[Tensor]:
+    logits = logits.clone().requires_grad_()
+    value = loss.eval()(logits, targets, generator=torch.Generator().manual_seed(0))
+    return [value.detach(), *torch.autograd.grad(value, logits)]
+
+
+def check(make, targets: SoftTargets, bound: float = 1e-12) -> None:
+    logits = torch.randn(N, K, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    wanted = value_and_gradient(make(), logits, targets)
+    for form in forms(targets)[1:]:
+        for ours, theirs in zip(value_and_gradient(make(), logits, form), wanted, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=bound * (1 + float(theirs.abs().max())))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("candidates", CANDIDATES)
+def test_the_form_changes_nothing(candidates: str, kind: str) -> None:
+    targets = make_targets(kind, N, K, torch.Generator().manual_seed(2))
+    if targets.weight is None and not targets.is_hard:  # weights implied by a number: keep them in float64
+        dense = targets.unmasked_dense(torch.float64)
+        targets = SoftTargets(K, torch.arange(K).expand(N, K), dense, mask=targets.mask)
+    per_row = candidates == "vertices as the batch" and isinstance(targets.smoothing, Tensor)
+    for name, make in LOSSES.items():
+        draws_differ = name == "averaged" or (name == "expected" and candidates == "none")
+        if not per_row and not draws_differ:
+            if candidates == "vertices as the batch" and kind in ("smoothed", "mixed"):
+                continue  # dense rows have no background that vertices could follow
+            check(lambda make=make: make(CANDIDATES[candidates]()), targets)
+
+
+@pytest.mark.parametrize("candidates", CANDIDATES)
+def test_the_form_of_labels_changes_nothing(candidates: str) -> None:
+    targets = SoftTargets.from_labels(torch.tensor([0, 1, 2, 3, 4, 0]), K)
+    for make in LOSSES.values():
+        if make is LOSSES["averaged"]:
+            continue
+        check(lambda make=make: make(CANDIDATES[candidates]()), targets)
+
+
+def test_vertices_leave_the_own_share_out() -> None:
+    """R = Σ_k (1 − α_k) e^{s_k}: continuous in α, and NLL for labels."""
+    logits, labels = torch.randn(4, K, dtype=torch.float64), torch.tensor([0, 1, 2, 3])
+    loss = ExpectedInfoNCE("uniform", candidates=ClassCandidates())
+    torch.testing.assert_close(loss(logits, labels), NLL()(logits, labels))
+    soft = torch.softmax(torch.randn(4, K, dtype=torch.float64), 1)
+    rest = ((1 - soft) * logits.exp()).sum(1, keepdim=True)
+    torch.testing.assert_close(loss(logits, soft), (soft * torch.log1p(rest / logits.exp())).sum(1).mean())
+
+
+def test_smoothed_vertices_hold_an_equal_target_once() -> None:
+    targets = SoftTargets.from_labels(torch.arange(4), K).smooth(0.1)
+    logits = torch.randn(4, K, dtype=torch.float64)
+    loss = SoftTargetInfoNCE("uniform", candidates=ClassCandidates(0.1))
+    torch.testing.assert_close(loss(logits, targets), loss(logits, targets.to_dense()), rtol=1e-6, atol=0)
+    torch.testing.assert_close(loss(logits, targets), functional_nll(logits * 0.9), rtol=1e-6, atol=0)
+
+
+def functional_nll(scores: Tensor) -> Tensor:
+    return torch.nn.functional.cross_entropy(scores, torch.arange(4))
