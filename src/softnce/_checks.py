@@ -147,11 +147,42 @@ def as_number(value: object, name: str, needed: str) -> float:
     return float(value)
 
 
+def as_positive(value: object, name: str) -> float:
+    """A positive, finite Python or numpy number as float."""
+    number = as_number(value, name, "a positive number")
+    if not 0 < number < torch.inf:
+        raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
+    return number
+
+
+def as_share(value: object, name: str) -> float:
+    """A Python or numpy number in [0, 1] as float."""
+    number = as_number(value, name, "a number in [0, 1]")
+    if not 0 <= number <= 1:
+        raise ValueError(f"{name} must be a number in [0, 1], got {value!r}")
+    return number
+
+
+def check_floating(value: object, name: str, shape: str) -> None:
+    """``value`` must be a floating point tensor of a shape such as "(N, K)"; "..." is any number of dimensions."""
+    check_tensor(value, name)
+    assert isinstance(value, Tensor)
+    sizes = shape.strip("()").replace(" ", "").strip(",").split(",")
+    named = len(sizes) - ("..." in sizes)
+    fits = value.dim() == named or (named < len(sizes) and value.dim() > named)
+    if not fits or not value.is_floating_point():
+        raise ValueError(f"{name} must be floating point {shape}, got {value.dtype} of shape {tuple(value.shape)}")
+
+
+def check_unit_interval(value: Tensor, name: str) -> None:
+    """Every entry must lie in [0, 1]; NaN does not."""
+    if values_are_checked(value) and not bool(((value >= 0) & (value <= 1)).all()):
+        raise ValueError(f"{name} must lie in [0, 1], got values from {value.min():.4g} to {value.max():.4g}")
+
+
 def check_distribution(p: Tensor, name: str, num_classes: int | None = None) -> None:
     """``p`` must be a (K,) tensor of probabilities: finite, not negative, summing to 1."""
-    check_tensor(p, name)
-    if p.dim() != 1 or not p.is_floating_point():
-        raise ValueError(f"{name} must be a (K,) floating point tensor, got shape {tuple(p.shape)} of {p.dtype}")
+    check_floating(p, name, "(K,)")
     if num_classes is not None and len(p) != num_classes:
         raise ValueError(f"{name} has {len(p)} entries, but there are {num_classes} classes")
     if values_are_checked(p):
