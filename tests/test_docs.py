@@ -39,7 +39,7 @@ def test_links_of_a_page_lead_somewhere(page: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples_run(name: str) -> None:
     module = importlib.import_module(name)
-    assert doctest.testmod(module, extraglobs={"torch": torch}).failed == 0
+    assert doctest.testmod(module, extraglobs={"torch": torch, "SoftTargets": softnce.SoftTargets}).failed == 0
 
 
 def test_no_command_that_cannot_work() -> None:
