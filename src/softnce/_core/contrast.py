@@ -96,6 +96,11 @@ class Alpha:
         index, weight, mass = (t[rows] if isinstance(t, Tensor) else t for t in (self.index, self.weight, self.mass))
         return Alpha(index, weight, mass, self.dist)  # type: ignore[arg-type]
 
+    def above(self, floor: Tensor) -> "Alpha":
+        """Dense rows with ``floor`` (K,) taken out of them."""
+        assert self.weight is not None
+        return Alpha(None, self.weight - floor, self.mass, self.dist)
+
     def pair_weight(self, dtype: torch.dtype) -> Tensor:
         """The weights (N, S) or (N, K); of labels (N, 1) or (), which broadcasts."""
         if self.weight is not None:
@@ -262,6 +267,10 @@ class SoftTarget:
     def losses(self, s: Tensor, rows: slice) -> Tensor:
         alpha, candidates = self.targets.rows(rows), self.candidates
         background = not self.shares_background  # a shared one cancels
+        if alpha.index is None and candidates.index is None:  # and so does the floor of each class in dense rows
+            assert candidates.weight is not None
+            floor = candidates.weight.detach().amin(0)
+            alpha, candidates = alpha.above(floor), candidates.above(floor)
         exponents = scores_of(s, candidates, background) - alpha.mean(s, background=background)[:, None]
         lowest = torch.finfo(s.dtype).min / 2
         if self.candidate_mask is not None:
