@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from experiments.harness import Diverged
 from experiments.recommendation.data import Histories, held_out, places
-from softnce import BatchCandidates, SoftTargets, functional, ranking
+from softnce import BatchCandidates, functional, ranking
 
 SETS = ("soft-ce", "expected-info-nce", "expected-own-out", "soft-target-info-nce")  # rows are users
 PAIRS = ("info-nce", "sampled-softmax", "corrected-log-q", "bpr")
@@ -58,48 +58,35 @@ class Tables(nn.Module):
 
 def loss_of_users(run: Run, tables: Tables, train: Histories, users: Tensor, eta: Tensor) -> Tensor:
     """The mean loss per pair of users with all their items as one soft target."""
-    row, items = train.of(users)
-    counts = train.counts[users].float()
-    everything = run.loss == "soft-ce"
-    classes, place = (None, items) if everything else items.unique(return_inverse=True)
-    logits = tables.features(users) @ tables.columns(classes).t() / run.temperature
-    if everything:
-        own = torch.zeros(len(users)).index_add(0, row, logits[row, place] / counts[row])
-        losses = logits.logsumexp(1) - own
-    else:
-        share = torch.zeros_like(logits, requires_grad=False).index_put_((row, place), (1 / counts)[row])
-        noise = eta[classes] / eta[classes].sum()
-        if run.loss == "expected-own-out":
-            losses = own_out(logits, share, noise)
-        else:
-            of = getattr(functional, run.loss.replace("-", "_"))
-            losses = of(logits, SoftTargets.from_dense(share), noise, candidates=BatchCandidates(), reduction="none")
-    return losses @ counts / counts.sum()
-
-
-def own_out(logits: Tensor, share: Tensor, noise: Tensor) -> Tensor:
-    """Σ_k α_k log(1 + Σ_{j: α_j = 0} n_j e^{s_j − s_k}): expected InfoNCE, own classes out of the negatives."""
-    scores = logits - noise.log()
-    rest = (scores + share.sum(0).log()).masked_fill(share > 0, -math.inf).logsumexp(1, keepdim=True)
-    return (share * F.softplus(rest - scores)).sum(1)
+    given = (tables.users(users), tables.items.weight, train.targets(users))
+    options: dict[str, Any] = {
+        "cosine": True,
+        "temperature": run.temperature,
+        "sample_weight": train.counts[users].float(),
+    }
+    if run.loss == "soft-ce":
+        return functional.linear_soft_target_cross_entropy(*given, **options)
+    options |= {"sparse": True, "candidates": BatchCandidates()}
+    if run.loss == "soft-target-info-nce":
+        return functional.linear_soft_target_info_nce(*given, eta, **options)
+    own_out = run.loss == "expected-own-out"
+    return functional.linear_expected_info_nce(*given, eta, negatives="mean", drop_own_classes=own_out, **options)
 
 
 def loss_of_pairs(run: Run, tables: Tables, users: Tensor, items: Tensor, eta: Tensor) -> Tensor:
     """The mean loss of pairs; negatives are shared by the batch, those of BPR one per pair."""
-    features = tables.features(users)
     if run.loss == "info-nce":
-        classes, place = items.unique(return_inverse=True)
-        logits = features @ tables.columns(classes).t() / run.temperature
-        return functional.info_nce(logits, place, eta[classes] / eta[classes].sum())
+        given = (tables.users(users), tables.items.weight, items, eta)
+        return functional.linear_info_nce(*given, cosine=True, sparse=True, temperature=run.temperature)
+    features, own = tables.features(users), tables.columns(items)
     if run.loss == "bpr":
-        other = torch.randint(len(eta), items.shape)
-        gap = (features * (tables.columns(items) - tables.columns(other))).sum(1)
-        return F.softplus(-gap / run.temperature).mean()
+        other = tables.columns(torch.randint(len(eta), items.shape))
+        return F.softplus((features * (other - own)).sum(1) / run.temperature).mean()
     drawn = torch.multinomial(eta, run.negatives, replacement=True)
-    own = (features * tables.columns(items)).sum(1) / run.temperature
     scores = features @ tables.columns(drawn).t() / run.temperature
     hit = drawn[None] == items[:, None]
-    return (sampled_softmax if run.loss == "sampled-softmax" else corrected_log_q)(own, scores, hit, eta, items, drawn)
+    way = sampled_softmax if run.loss == "sampled-softmax" else corrected_log_q
+    return way((features * own).sum(1) / run.temperature, scores, hit, eta, items, drawn)
 
 
 def sampled_softmax(own: Tensor, scores: Tensor, hit: Tensor, eta: Tensor, items: Tensor, drawn: Tensor) -> Tensor:

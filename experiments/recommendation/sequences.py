@@ -107,24 +107,21 @@ def rows_of(network: Sequential, whole: Histories, users: Tensor) -> Rows:
 
 
 def loss_of(run: Run, network: Sequential, rows: Rows, eta: Tensor) -> Tensor:
-    features, labels, table = rows.features, rows.following[:, 0].contiguous(), network.items
-    targets = several(rows.following, len(eta))
-    if run.loss in FULL:
-        logits = features @ table.weight.t()
-        if run.loss == "softmax":
-            return F.cross_entropy(logits, labels)
-        return functional.soft_target_cross_entropy(logits, targets)
-    if run.loss in ("sampled-softmax", "gbce", "bce"):
-        return loss_of_drawn(run, features, labels, table, eta, network.offset)
-    classes = torch.cat([labels, targets.index.flatten()]).unique()
-    logits, noise = features @ table(classes).t(), eta[classes] / eta[classes].sum()
-    place = torch.searchsorted(classes, labels)
-    if run.loss == "info-nce":
-        return functional.info_nce(logits, place, noise)
-    if run.loss == "info-nce-user-out":
-        return user_out(logits - noise.log(), place, rows, classes)
-    inner = SoftTargets(len(classes), torch.searchsorted(classes, targets.index), targets.weight)
-    return functional.expected_info_nce(logits, inner, noise, candidates=BatchCandidates())
+    labels, table = rows.following[:, 0].contiguous(), network.items
+    given, targets = (rows.features, table.weight), several(rows.following, len(eta))
+    match run.loss:
+        case "softmax":
+            return functional.linear_nll(*given, labels)
+        case "softmax-several":
+            return functional.linear_soft_target_cross_entropy(*given, targets)
+        case "info-nce":
+            return functional.linear_info_nce(*given, labels, eta, sparse=True)
+        case "info-nce-user-out":  # no item of the row's user is its negative
+            return functional.linear_info_nce(*given, labels, eta, sparse=True, exclude=rows.inputs[rows.user])
+        case "expected-several":
+            options: dict[str, Any] = {"candidates": BatchCandidates(), "negatives": "mean", "sparse": True}
+            return functional.linear_expected_info_nce(*given, targets, eta, **options)
+    return loss_of_drawn(run, rows.features, labels, table, eta, network.offset)
 
 
 def several(following: Tensor, num_items: int) -> SoftTargets:
@@ -132,18 +129,6 @@ def several(following: Tensor, num_items: int) -> SoftTargets:
     weight = torch.tensor([4.0, 2.0, 1.0])[: following.shape[1]] * (following >= 0)
     index = torch.where(following >= 0, following, following[:, :1])
     return SoftTargets(num_items, index, weight / weight.sum(1, keepdim=True))
-
-
-def user_out(scores: Tensor, place: Tensor, rows: Rows, classes: Tensor) -> Tensor:
-    """InfoNCE whose negatives leave out all items of the row's user, also those of other users."""
-    counts = place.bincount(minlength=len(classes)).float().log()
-    items = rows.inputs.clamp(min=0)
-    at = torch.searchsorted(classes, items).clamp(max=len(classes) - 1)
-    theirs = torch.zeros(len(items), len(classes) + 1, dtype=torch.bool)
-    theirs.scatter_(1, torch.where((classes[at] == items) & (rows.inputs >= 0), at, len(classes)), True)
-    own = scores.gather(1, place[:, None])
-    rest = (scores + counts).masked_fill(theirs[rows.user, :-1], -math.inf)
-    return (torch.cat([own, rest], 1).logsumexp(1) - own[:, 0]).mean()
 
 
 def loss_of_drawn(

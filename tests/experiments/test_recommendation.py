@@ -12,6 +12,8 @@ from experiments.harness import Row
 from experiments.harness.rows import run_id
 from experiments.recommendation import catalogue, data, sequences
 
+QUICK = recommendation.EXPERIMENT.presets["quick"]
+
 
 def table(*lists, num_items=10):
     counts = torch.tensor([len(one) for one in lists])
@@ -81,23 +83,6 @@ def test_held_out_items_are_a_tenth_and_at_least_one_of_every_user():
         assert not parts[0] & parts[1]
 
 
-def test_own_classes_out_of_the_negatives():
-    logits, share = torch.randn(3, 6, requires_grad=True), torch.zeros(3, 6)
-    share[0, [0, 1]], share[1, [1, 2, 3]], share[2, 5] = 1 / 2, 1 / 3, 1.0
-    share = share[:, [0, 1, 2, 3, 5, 5]][:, :5]  # five classes that occur
-    logits = logits[:, :5].detach().double().requires_grad_()
-    noise, share = torch.rand(5).double(), share.double()
-    scores = logits - noise.log()
-    slow = []
-    for i in range(3):
-        rest = sum(share[:, j].sum() * scores[i, j].exp() for j in range(5) if share[i, j] == 0)
-        slow.append(sum(share[i, k] * (1 + rest / scores[i, k].exp()).log() for k in range(5)))
-    fast = catalogue.own_out(logits, share, noise)
-    torch.testing.assert_close(fast, torch.stack(slow))
-    ours, theirs = (torch.autograd.grad(of.sum(), logits, retain_graph=True)[0] for of in (fast, torch.stack(slow)))
-    torch.testing.assert_close(ours, theirs)
-
-
 @pytest.mark.parametrize("way", [catalogue.sampled_softmax, catalogue.corrected_log_q])
 def test_sampled_losses_have_the_gradient_of_cross_entropy_if_every_class_is_drawn_once(way):
     logits, labels, eta = (
@@ -159,22 +144,18 @@ def test_the_next_items_are_labels_and_soft_targets():
 
 def test_items_of_the_user_are_no_negatives():
     whole = table([1, 2, 3, 4, 0, 0], [2, 5, 1, 0, 0], [7, 6, 0, 0])
-    network = sequences.Sequential(10, 8, 0.0, sparse=True)
+    network = sequences.Sequential(10, 8, 0.0, sparse=True).eval()
     rows = sequences.rows_of(network, whole, torch.arange(3))
-    labels = rows.following[:, 0]
-    classes, place = labels.unique(return_inverse=True)
-    scores = torch.randn(len(labels), len(classes))
+    eta, labels = torch.rand(10), rows.following[:, 0]
+    eta = eta / eta.sum()
+    run = recommendation.basket_run(QUICK, "walks", "info-nce-user-out", 0.01, 0.2, 0, True)
+    scores = rows.features @ network.items.weight.t() - eta.log()
     slow = []
     for i, label in enumerate(labels.tolist()):
-        theirs = set(rows.inputs[rows.user[i]].tolist())
-        total = scores[i, place[i]].exp()
-        for j, other in enumerate(labels.tolist()):
-            total += 0 if other in theirs or other == label else scores[i, place[j]].exp()
-        slow.append(total.log() - scores[i, place[i]])
-    torch.testing.assert_close(sequences.user_out(scores, place, rows, classes), torch.stack(slow).mean())
-
-
-QUICK = recommendation.EXPERIMENT.presets["quick"]
+        theirs = {label, *rows.inputs[rows.user[i]].tolist()}
+        rest = sum(scores[i, other].exp() for other in labels.tolist() if other not in theirs)
+        slow.append((1 + rest / scores[i, label].exp()).log())
+    torch.testing.assert_close(sequences.loss_of(run, network, rows, eta), torch.stack(slow).mean())
 
 
 @pytest.mark.parametrize("loss", catalogue.LOSSES)
