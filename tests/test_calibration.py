@@ -322,6 +322,6 @@ def test_arrays_and_lists_are_read():
 def test_probabilities_are_not_taken_for_logits(measure):
     logits, labels = problem(20, 4, False, 1)
     for probs in (logits.softmax(1), logits.softmax(1).float(), logits.softmax(1).half()):
-        with pytest.raises(ValueError, match=r"logits must be unnormalised scores, got probabilities: .* logarithm"):
+        with pytest.raises(ValueError, match=r"logits must be unnormalised scores, got probabilities"):
             measure(probs, labels)
     measure(logits.log_softmax(1), labels)

@@ -1,12 +1,10 @@
 """Calibration: errors of predicted probabilities, proper scores, temperature; for labels and soft targets.
 
 Scores are (N, K), or (N, K, d₁, …) as in segmentation; targets are labels (N,) or (N, d₁, …), probabilities of the
-scores' shape, or ``SoftTargets``. Arrays and lists are read. Samples labelled ``ignore_index`` are left out. With soft
-targets every quantity is its expectation over a label drawn from the target. Contrastive models give unnormalised
-scores: pass them as logits, or their softmax as probabilities.
+scores' shape, or ``SoftTargets``. Samples labelled ``ignore_index`` are left out. With soft targets every quantity is
+its expectation over a label drawn from the target. Contrastive models give unnormalised scores: pass them as logits.
 
-References: Guo et al. 2017 (expected calibration error, temperature scaling); Nixon et al. 2019 (equal-mass and
-class-wise errors); Brier 1950.
+References: Guo et al. 2017 (expected calibration error, temperature); Nixon et al. 2019 (equal mass); Brier 1950.
 """
 
 from dataclasses import dataclass
@@ -16,7 +14,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from softnce._checks import as_number, as_tensor, as_whole, check_choice, check_rows_sum_to_one, values_are_checked
+from softnce._checks import (
+    as_number,
+    as_tensor,
+    as_whole,
+    check_choice,
+    check_floating,
+    check_rows_sum_to_one,
+    check_unit_interval,
+    values_are_checked,
+)
 from softnce.targets import SoftTargets
 from softnce.targets._storage import ArrayLike
 from softnce.targets.soft_targets import as_soft_targets
@@ -53,30 +60,22 @@ class ReliabilityCurve:
 def reliability_curve(
     confidence: ArrayLike, outcome: ArrayLike, *, bins: int = 15, binning: Binning = "width"
 ) -> ReliabilityCurve:
-    """Mean of the predicted probabilities against the frequency of the outcome, bin by bin.
+    """Mean of the predicted probabilities ``confidence`` (N,) against the mean ``outcome`` (N,) in [0, 1], bin by bin.
 
-    Args:
-        confidence: (N,) predicted probabilities.
-        outcome: (N,) whether the prediction came true, in [0, 1]; fractions for soft targets.
-        bins: number of bins B.
-        binning: ``"width"`` for equal intervals of [0, 1]; ``"mass"`` for equally many samples a bin, ties in one bin.
+    ``binning`` is ``"width"`` for equal intervals of [0, 1], ``"mass"`` for equally many samples, ties in one bin.
     """
-    bins = _check_binning(bins, binning)
+    bins = as_whole(bins, "bins")
+    check_choice(binning, "binning", ("width", "mass"))
     confidence, outcome = as_tensor(confidence, "confidence"), as_tensor(outcome, "outcome")
-    if confidence.dim() != 1 or outcome.shape != confidence.shape:
+    check_floating(confidence, "confidence", "(N,)")
+    if outcome.shape != confidence.shape or outcome.is_complex() or len(outcome) == 0:
         raise ValueError(
-            "confidence and outcome must be vectors of one length, "
-            f"got shapes {tuple(confidence.shape)} and {tuple(outcome.shape)}"
+            f"confidence and outcome must be vectors of one length, at least 1, got {tuple(confidence.shape)} and "
+            f"{tuple(outcome.shape)} of {outcome.dtype}"
         )
-    if not confidence.is_floating_point() or outcome.is_complex():
-        raise TypeError(f"confidence must be floating point probabilities, got {confidence.dtype}")
-    if len(confidence) == 0:
-        raise ValueError("confidence is empty: calibration needs at least one sample")
-    for name, value in (("confidence", confidence), ("outcome", outcome)):
-        if values_are_checked(value) and not bool(((value >= 0) & (value <= 1)).all()):
-            low, high = value.min().item(), value.max().item()
-            raise ValueError(f"{name} must lie in [0, 1], got values from {low:.4g} to {high:.4g}")
-    edges = _mass_edges(confidence, bins) if binning == "mass" else _width_edges(confidence, bins)
+    check_unit_interval(confidence, "confidence")
+    check_unit_interval(outcome, "outcome")
+    edges = _edges(confidence, bins, binning)
     count, predicted, observed = _bin_totals(confidence[:, None], outcome[:, None], edges)[0].unbind(-1)
     return ReliabilityCurve(edges, count.long(), predicted / count, observed / count)
 
@@ -86,11 +85,7 @@ def expected_calibration_error(
 ) -> Tensor:
     """Mean |accuracy − confidence| over bins of the predicted class's probability, weighted by their counts.
 
-    Args:
-        probs: (N, K) or (N, K, d₁, …) class probabilities.
-        targets: labels (N,) or (N, d₁, …), probabilities of the same shape as ``probs``, or ``SoftTargets``.
-        bins, binning: as in :func:`reliability_curve`.
-        ignore_index: label of samples to leave out.
+    ``bins`` and ``binning`` are those of :func:`reliability_curve`.
 
     >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
     >>> round(expected_calibration_error(probs, torch.tensor([0, 1]), bins=10).item(), 4)
@@ -101,19 +96,15 @@ def expected_calibration_error(
 
 
 def brier_score(probs: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> Tensor:
-    """Mean over samples of Σ_k (p_k − 1[label = k])², in [0, 2].
-
-    For a soft target y its expectation is Σ_k (p_k − y_k)² + 1 − Σ_k y_k², smallest at p = y.
-    """
-    probs, frequency = _probs_and_frequency(probs, targets, ignore_index)
+    """Mean of Σ_k (p_k − 1[label = k])², in [0, 2]; its expectation Σ_k (p_k − y_k)² + 1 − Σ_k y_k² for soft y."""
+    probs, frequency = _rows_and_frequency(probs, targets, ignore_index, "probs")
     p = probs.double()
-    score: Tensor = (p.square().sum(1) - 2 * (p * frequency).sum(1) + 1).mean()
-    return score
+    return 1 + (p.square() - 2 * p * frequency).sum(1).mean()
 
 
 def negative_log_likelihood(logits: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> Tensor:
     """Mean of −Σ_k y_k log softmax(logits)_k. For probabilities pass their logarithm."""
-    logits, frequency = _logits_and_frequency(logits, targets, ignore_index)
+    logits, frequency = _rows_and_frequency(logits, targets, ignore_index, "logits")
     # a class that cannot happen costs nothing, even if its log-probability is −inf
     return -torch.where(frequency > 0, frequency * logits.double().log_softmax(1), 0.0).sum(1).mean()
 
@@ -123,17 +114,16 @@ def fit_temperature(
 ) -> float:
     """The temperature T that minimises the negative log-likelihood of softmax(logits / T), on held-out data.
 
-    The likelihood is convex in β = 1/T with slope E[Σ_k (softmax(βz)_k − y_k) z_k]. Newton steps find its zero;
+    The likelihood is convex in β = 1/T: Newton steps find the zero of its slope E[Σ_k (softmax(βz)_k − y_k) z_k], and
     bisection replaces a step that leaves the bracket. If the slope keeps its sign within ``limits``, the nearer limit
-    is returned: the lowest temperature if every sample is predicted rightly. If every temperature is equally good, T is
-    1 or the limit nearest to it. Time O(N·K) per step, about ten steps.
+    is returned; if every temperature is equally good, 1 or the limit nearest to it. O(N·K) per step, about ten steps.
     """
     if not isinstance(limits, (tuple, list)) or len(limits) != 2:
         raise ValueError(f"limits must be the lowest and the highest temperature, got {limits!r}")
     lowest, highest = (as_number(limit, "limits", "two positive numbers") for limit in limits)
     if not 0 < lowest < highest < torch.inf:
         raise ValueError(f"limits must be 0 < lowest < highest temperature, got {limits}")
-    z, frequency = _logits_and_frequency(logits, targets, ignore_index)
+    z, frequency = _rows_and_frequency(logits, targets, ignore_index, "logits")
     if not bool(z.isfinite().all()):
         raise ValueError("logits must be finite to fit a temperature")
     z = z.double() - z.double().amax(1, keepdim=True)
@@ -175,7 +165,7 @@ class CalibrationMeter:
     """
 
     def __init__(self, bins: int = 15) -> None:
-        self.bins = _check_binning(bins, "width")
+        self.bins = as_whole(bins, "bins")
         self.reset()
 
     def reset(self) -> None:
@@ -186,16 +176,15 @@ class CalibrationMeter:
 
     def update(self, logits: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> None:
         """Add a batch: logits (N, K) or (N, K, d₁, …), targets as everywhere here."""
-        logits, frequency = _logits_and_frequency(logits, targets, ignore_index, may_be_empty=True)
+        logits, frequency = _rows_and_frequency(logits, targets, ignore_index, "logits", may_be_empty=True)
         logits = logits.detach().float()
         if len(logits) == 0:
             return
         probs = logits.softmax(1)
         confidence, outcome = top_label(probs, frequency)
-        scores = brier_score(probs, frequency), negative_log_likelihood(logits, frequency)
-        totals = _bin_totals(probs, frequency, _width_edges(probs, self.bins)).cpu()
-        brier, nll = (len(probs) * score.item() for score in scores)
-        self._add([confidence.cpu()], [outcome.float().cpu()], brier, nll, totals)
+        brier, nll = brier_score(probs, frequency), negative_log_likelihood(logits, frequency)
+        totals, n = _bin_totals(probs, frequency, _edges(probs, self.bins)).cpu(), len(probs)
+        self._add([confidence.cpu()], [outcome.float().cpu()], n * brier.item(), n * nll.item(), totals)
 
     def gather(self) -> None:
         """Collect what every process accumulated, so that each holds the whole. Every rank must call it."""
@@ -209,8 +198,10 @@ class CalibrationMeter:
                 self._add(meter.confidence, meter.outcome, meter.brier, meter.nll, meter.class_totals)
 
     def _add(self, confidence: list[Tensor], outcome: list[Tensor], brier: float, nll: float, totals: Tensor) -> None:
-        self.confidence, self.outcome = self.confidence + confidence, self.outcome + outcome
-        self.brier, self.nll = self.brier + brier, self.nll + nll
+        self.confidence += confidence
+        self.outcome += outcome
+        self.brier += brier
+        self.nll += nll
         self.class_totals = totals if self.class_totals is None else self.class_totals + totals
 
     def curve(self, binning: Binning = "width") -> ReliabilityCurve:
@@ -224,11 +215,13 @@ class CalibrationMeter:
         """ece and mce (equal width), ece_mass (equal mass), classwise_ece, brier, nll."""
         curve, n = self.curve(), sum(map(len, self.confidence))
         assert self.class_totals is not None
+        # n_b |outcome_b / n_b − probability_b / n_b| needs no division, so empty bins need no care
+        count, probability, outcome = self.class_totals.unbind(-1)
         return {
             "ece": curve.expected_error.item(),
             "ece_mass": self.curve("mass").expected_error.item(),
             "mce": curve.maximum_error.item(),
-            "classwise_ece": _classwise(self.class_totals).item(),
+            "classwise_ece": ((probability - outcome).abs().sum(1) / count.sum(1)).mean().item(),
             "brier": self.brier / n,
             "nll": self.nll / n,
         }
@@ -236,16 +229,9 @@ class CalibrationMeter:
 
 def top_label(probs: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> tuple[Tensor, Tensor]:
     """Of each sample that counts, the predicted class's probability and how far the target agrees with that class."""
-    probs, frequency = _probs_and_frequency(probs, targets, ignore_index)
+    probs, frequency = _rows_and_frequency(probs, targets, ignore_index, "probs")
     confidence, predicted = probs.max(1)
     return confidence.clamp(max=1), frequency.gather(1, predicted[:, None])[:, 0].clamp(max=1)
-
-
-def _classwise(totals: Tensor) -> Tensor:
-    """Mean over classes of the expected error, from (K, B, 3) totals of count, probability and outcome."""
-    count, probability, outcome = totals.unbind(-1)
-    # n_b |outcome_b / n_b − probability_b / n_b| needs no division, so empty bins need no care
-    return ((probability - outcome).abs().sum(1) / count.sum(1)).mean()
 
 
 def _bin_totals(probability: Tensor, outcome: Tensor, edges: Tensor) -> Tensor:
@@ -260,55 +246,24 @@ def _bin_totals(probability: Tensor, outcome: Tensor, edges: Tensor) -> Tensor:
     return totals.view(columns, bins, 3)
 
 
-def _width_edges(probability: Tensor, bins: int) -> Tensor:
-    # rounded like the probabilities, so that a single-precision 0.2 lies on the edge 0.2 and not beyond it
-    edges = torch.arange(bins + 1, device=probability.device, dtype=torch.double) / bins
-    return edges.to(probability.dtype).double()
-
-
-def _mass_edges(probability: Tensor, bins: int) -> Tensor:
-    """The last value of each of ``bins`` equal runs of the sorted sample, between 0 and 1."""
-    b = torch.arange(1, bins, device=probability.device)
-    last = (b * len(probability) + bins - 1) // bins - 1  # ceil(b·N / B) − 1
+def _edges(probability: Tensor, bins: int, binning: str = "width") -> Tensor:
+    """(B + 1,) edges; of equal mass: the last value of each of B equal runs of the sorted sample, between 0 and 1."""
+    b = torch.arange(bins + 1, device=probability.device)
+    if binning == "width":  # rounded like the probabilities: a single-precision 0.2 lies on the edge 0.2
+        return (b.double() / bins).to(probability.dtype).double()
+    last = (b[1:-1] * len(probability) + bins - 1) // bins - 1  # ceil(b·N / B) − 1
     inner = probability.detach().double().sort().values[last]
     return torch.cat([inner.new_zeros(1), inner, inner.new_ones(1)])
-
-
-def _check_binning(bins: int, binning: str) -> int:
-    check_choice(binning, "binning", ("width", "mass"))
-    return as_whole(bins, "bins")
-
-
-def _probs_and_frequency(probs: ArrayLike, targets: Targets, ignore_index: int) -> tuple[Tensor, Tensor]:
-    probs, frequency = _rows_and_frequency(probs, targets, ignore_index, "probs")
-    if values_are_checked(probs):
-        check_rows_sum_to_one(probs, "probs")
-    return probs, frequency
-
-
-def _logits_and_frequency(
-    logits: ArrayLike, targets: Targets, ignore_index: int, may_be_empty: bool = False
-) -> tuple[Tensor, Tensor]:
-    logits, frequency = _rows_and_frequency(logits, targets, ignore_index, "logits", may_be_empty)
-    if values_are_checked(logits) and logits.numel() and logits.shape[1] > 1 and bool((logits >= 0).all()):
-        slack = 1e-4 if logits.dtype in (torch.float32, torch.float64) else 1e-2
-        if bool(((logits.double().sum(1) - 1).abs() <= slack).all()):
-            raise ValueError(
-                "logits must be unnormalised scores, got probabilities: none is negative and every row sums to 1; "
-                "pass their logarithm"
-            )
-    return logits, frequency
 
 
 def _rows_and_frequency(
     scores: ArrayLike, targets: Targets, ignore_index: int, name: str, may_be_empty: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The samples that count, and how often each class happens in them: (N, K) as given and (N, K) in double."""
+    """The samples that count, (N, K), checked as "probs" or "logits", and each class's frequency in them, in double."""
     scores, ignore_index = as_tensor(scores, name), as_whole(ignore_index, "ignore_index", None)
-    if scores.dim() < 2 or not scores.is_floating_point() or scores.shape[1] == 0:
-        raise ValueError(
-            f"{name} must be floating point (N, K) or (N, K, d1, ...), got {tuple(scores.shape)} of {scores.dtype}"
-        )
+    check_floating(scores, name, "(N, K, ...)")
+    if 0 in scores.shape[1:]:
+        raise ValueError(f"{name} must have at least one class, got shape {tuple(scores.shape)}")
     spread = scores.movedim(1, -1)
     rows = spread.reshape(-1, scores.shape[1])
     if not isinstance(targets, SoftTargets):
@@ -328,6 +283,13 @@ def _rows_and_frequency(
         rows, frequency = rows[soft.mask], frequency[soft.mask]
     if len(rows) == 0 and not may_be_empty:
         raise ValueError(f"{name} have no row that counts: calibration needs at least one sample")
-    if values_are_checked(rows) and bool(rows.isnan().any()):
-        raise ValueError(f"{name} hold NaN in {int(rows.isnan().any(1).sum())} of {len(rows)} rows")
+    if values_are_checked(rows):
+        if bool(rows.isnan().any()):
+            raise ValueError(f"{name} hold NaN in {int(rows.isnan().any(1).sum())} of {len(rows)} rows")
+        if name == "probs":
+            check_rows_sum_to_one(rows, "probs")
+        elif rows.numel() and rows.shape[1] > 1 and bool((rows >= 0).all()):
+            slack = 1e-4 if rows.dtype in (torch.float32, torch.float64) else 1e-2
+            if bool(((rows.double().sum(1) - 1).abs() <= slack).all()):
+                raise ValueError("logits must be unnormalised scores, got probabilities: pass their logarithm")
     return rows, frequency

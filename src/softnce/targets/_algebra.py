@@ -7,9 +7,17 @@ from typing import Self, SupportsFloat
 import torch
 from torch import Tensor
 
-from softnce._checks import as_number, as_tensor, as_whole, check_distribution, check_generator, values_are_checked
+from softnce._checks import (
+    as_share,
+    as_tensor,
+    as_whole,
+    check_distribution,
+    check_generator,
+    check_unit_interval,
+    values_are_checked,
+)
 from softnce._precision import at_least_float32
-from softnce.targets._background import common_dist, is_zero, mixed_dist, same_number
+from softnce.targets._background import common_dist, is_zero, same_dist, same_number
 from softnce.targets._sampling import sample_labels
 from softnce.targets._storage import DENSE, PAIRS, ArrayLike, Storage, exact_dtype, fine
 
@@ -27,10 +35,15 @@ class Algebra(Storage):
         self.check_no_rest("smooth")
         weight = None if self.weight is None else fine(self.weight) * (1 - smoothing)
         mass = smoothing if is_zero(self.smoothing) else smoothing + (1 - smoothing) * self.smoothing
-        if isinstance(mass, float):  # one mass for all rows: two backgrounds make one
-            dist = mixed_dist(smoothing, smoothing_dist, mass - smoothing, self.smoothing_dist, self.num_classes)
-        else:
-            dist = common_dist([(self.smoothing, self.smoothing_dist), (smoothing, smoothing_dist)], self.num_classes)
+        mine, its = self.smoothing_dist, smoothing_dist
+        if not isinstance(mass, float):
+            dist = common_dist([(self.smoothing, mine), (smoothing, its)], self.num_classes)
+        elif is_zero(self.smoothing) or same_dist(mine, its, self.num_classes, unread=False):
+            dist = its
+        else:  # one mass for all rows: two backgrounds make one
+            given = its if mine is None else mine
+            a, b = (torch.full_like(given, 1 / self.num_classes) if d is None else d for d in (its, mine))
+            dist = (smoothing * a + (mass - smoothing) * b) / mass
         return type(self)(self.num_classes, self.index, weight, mass, dist, self.mask, nominal_dtype=self.dtype)
 
     def mix(self, other: Self, lam: float | ArrayLike) -> Self:
@@ -48,9 +61,7 @@ class Algebra(Storage):
         else:
             mass = lam * self.smoothing + (1 - lam) * other.smoothing
             mass = mass.expand(len(self)) if isinstance(mass, Tensor) else mass
-        mask = self.mask if other.mask is None else other.mask
-        if self.mask is not None and other.mask is not None:
-            mask = self.mask & other.mask
+        mask = self.mask if other.mask is None else other.mask if self.mask is None else self.mask & other.mask
         # Labels imply their weights, which are exact until λ rounds them.
         born, dtype = exact_dtype(self.device), torch.promote_types(self.dtype, other.dtype)
         if isinstance(lam, Tensor) and lam.is_floating_point():
@@ -100,13 +111,10 @@ class Algebra(Storage):
             total = weight.sum(0, dtype=exact)
         else:
             total = weight.new_zeros(self.num_classes).index_add(0, self.classes.flatten(), weight.flatten())
-        if self.mask is None and isinstance(self.smoothing, float):
-            mass: float | Tensor = self.smoothing * len(self)
-        elif not is_zero(self.smoothing):
-            each = self.background_mass(exact)
-            mass = (each if self.mask is None else each * self.mask).sum()
         if not is_zero(self.smoothing):
-            total = total + mass * self.background(exact)
+            mass = self.background_mass(exact)
+            mass = mass if self.mask is None else mass * self.mask
+            total = total + mass.sum() * self.background(exact)
         return total if dtype is None else total.to(dtype)
 
     def at(self, classes: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -137,9 +145,8 @@ class Algebra(Storage):
             merged = (self.classes[:, :, None] == self.classes[:, None, :]) * self.pair_weight(exact)[:, None, :]
             highest, place = merged.sum(2).max(1)
             label = self.classes.gather(1, place[:, None])[:, 0]
-            return label, ((self.background_mass(exact) - smoothing).abs() <= slack) & (
-                highest >= 1 - smoothing - slack
-            )
+            same_mass = (self.background_mass(exact) - smoothing).abs() <= slack
+            return label, same_mass & (highest >= 1 - smoothing - slack)
         rows = self.unmasked_dense(exact) - smoothing * vertices.background(exact)
         highest, label = rows.max(1)
         return label, ((highest + smoothing - 1).abs() <= slack) & (rows.amin(1) >= -slack)
@@ -152,8 +159,7 @@ class Algebra(Storage):
         else:
             named = self.classes
             if self.smoothing_dist is not None:  # the background's best class may be the best
-                top = self.smoothing_dist.argmax().expand(len(self), 1)
-                named = torch.cat([named, top], 1)
+                named = torch.cat([named, self.smoothing_dist.argmax().expand(len(self), 1)], 1)
             best = named.gather(1, self.at(named).argmax(1, keepdim=True))[:, 0]
         return best if self.mask is None else torch.where(self.mask, best, ignore_index)
 
@@ -165,14 +171,14 @@ class Algebra(Storage):
             total = -torch.xlogy(rows, rows).sum(1)
         else:
             values = self.at(self.classes)
-            is_first = _first_of_their_class(self.classes)
             total = -torch.xlogy(values, values)
             if not is_zero(self.smoothing):  # the classes that are not named hold background alone
-                mass, spread = self.background_mass(values.dtype), self.background(values.dtype)
-                each = spread if isinstance(spread, Tensor) else values.new_full((self.num_classes,), spread)
+                mass, each = self.background_mass(values.dtype), values.new_zeros(self.num_classes)
+                each += self.background(values.dtype)
                 alone = mass[:, None] * each[self.classes]
                 total = total + torch.xlogy(alone, alone)
-            total = (total * is_first).sum(1)
+            same = self.classes[:, :, None] == self.classes[:, None, :]
+            total = (total * ~same.tril(-1).any(2)).sum(1)  # of pairs that name one class, the first counts
             if not is_zero(self.smoothing):
                 total = total - torch.xlogy(mass, mass) - mass * torch.xlogy(each, each).sum()
         total = total.clamp(min=0).to(self.dtype)
@@ -237,8 +243,8 @@ class Algebra(Storage):
         close = ((mine - its).abs() <= atol + rtol * its.abs()).all(1)
         if self.mask is None and other.mask is None:
             return close
-        counts, its_counts = (torch.ones_like(close) if t.mask is None else t.mask for t in (self, other))
-        return torch.where(counts & its_counts, close, counts == its_counts)
+        counts, its = (torch.ones_like(close) if t.mask is None else t.mask for t in (self, other))
+        return torch.where(counts & its, close, counts == its)
 
     def _beyond(self, named: Tensor, dtype: torch.dtype) -> list[Tensor]:
         """What the classes that are not ``named`` hold: each its background; the group its mass, and who is in it."""
@@ -254,12 +260,8 @@ class Algebra(Storage):
         r"""The classes that occur in these rows or in ``others``, and the same targets over those classes alone.
 
         The label table may then live anywhere: fetch the rows of ``classes``, take the loss of their logits with the
-        noise η[classes]. Value and gradient equal those of the whole table for contrastive losses whose candidates are
-        the batch or ``others``; candidates that reach further classes (``NoiseCandidates``, ``ClassCandidates``,
-        ``SampledCandidates``) do not fit. O(N·S·log(N·S)), or O(N·K) for dense rows; on a GPU the host waits.
-
-        Args:
-            others: further targets of the same K classes, for example candidates (M, K).
+        noise η[classes]. Value and gradient equal those of the whole table if all candidates are the batch or
+        ``others``, further targets of the same K classes. O(N·S·log(N·S)), O(N·K) for dense rows; a GPU is waited for.
 
         Returns:
             ``classes`` (U,), sorted, at least one; these rows over U classes; each of ``others`` over U classes.
@@ -273,12 +275,12 @@ class Algebra(Storage):
         """
         for other in others:
             self._check_alike(other, name="others")
-        for member in (self, *others):
+        for name, member in (("these rows", self), *(("others", other) for other in others)):
             member.check_no_rest("compact")
             if not is_zero(member.smoothing):
                 raise ValueError(
-                    f"{'these rows' if member is self else 'others'} must have no background, got smoothing, which "
-                    "touches every class; compact unsmoothed targets and pass label_smoothing to SoftTargetInfoNCE"
+                    f"{name} must have no background, got smoothing, which touches every class; compact unsmoothed "
+                    "targets and pass label_smoothing to SoftTargetInfoNCE"
                 )
         classes = torch.cat([member._occurring() for member in (self, *others)]).unique()
         if len(classes) == 0:
@@ -298,8 +300,8 @@ class Algebra(Storage):
         if self.form == DENSE:
             rows = self.pair_weight()[:, classes]
             if self.mask is not None:  # an ignored row, none of whose classes may be there, is a row too
-                first = torch.arange(len(classes), device=self.device) == 0
-                rows = torch.where(self.mask[:, None], rows, first.to(rows.dtype))
+                first = torch.eye(1, len(classes), dtype=rows.dtype, device=self.device)
+                rows = torch.where(self.mask[:, None], rows, first)
             return type(self)(len(classes), None, rows, mask=self.mask, nominal_dtype=self.dtype)
         # A pair without weight, or of an ignored row, may name a class that is not there.
         place = torch.searchsorted(classes, self.classes.contiguous()).clamp(max=len(classes) - 1)
@@ -308,13 +310,14 @@ class Algebra(Storage):
     def _check_alike(self, other: object, same_rows: bool = False, name: str = "other") -> None:
         if not isinstance(other, Algebra):
             raise TypeError(f"{name} must be SoftTargets, got {type(other).__name__}")
-        rows = len(other) != len(self) if same_rows else other.device != self.device
-        if other.num_classes != self.num_classes or rows:
-            mine, its = (
-                f"{len(t)} rows and {t.num_classes} classes" if same_rows else f"{t.num_classes} classes on {t.device}"
-                for t in (self, other)
+
+        def said(t: Algebra) -> str:
+            return (
+                f"{t.num_classes} classes and {len(t)} rows" if same_rows else f"{t.num_classes} classes on {t.device}"
             )
-            raise ValueError(f"{name} must have {mine} as these rows have, got {its}")
+
+        if said(self) != said(other):
+            raise ValueError(f"{name} must have {said(self)} as these rows have, got {said(other)}")
 
 
 def rounding(*targets: Storage) -> float:
@@ -324,9 +327,7 @@ def rounding(*targets: Storage) -> float:
 
 
 def check_smoothing(smoothing: float, dist: Tensor | None, num_classes: int) -> float:
-    smoothing = as_number(smoothing, "smoothing", "a number in [0, 1]")
-    if not 0 <= smoothing <= 1:
-        raise ValueError(f"smoothing must be a number in [0, 1], got {smoothing!r}")
+    smoothing = as_share(smoothing, "smoothing")
     if dist is not None:
         check_distribution(dist, "smoothing_dist", num_classes)
     return smoothing
@@ -344,13 +345,6 @@ def _share(lam: float | ArrayLike, rows: int, device: torch.device) -> tuple[flo
         return float(lam), float(lam)
     if lam.is_complex() or (lam.dim() > 0 and lam.shape != (rows,)):
         raise ValueError(f"lam must be a number or have shape ({rows},), got {tuple(lam.shape)} of {lam.dtype}")
-    if values_are_checked(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
-        raise ValueError(f"lam must lie in [0, 1], got values from {lam.min():.4g} to {lam.max():.4g}")
+    check_unit_interval(lam, "lam")
     lam = lam.to(device)
     return lam, lam[:, None] if lam.dim() else lam
-
-
-def _first_of_their_class(classes: Tensor) -> Tensor:
-    """Which pairs (N, S) are the first of their row to name their class."""
-    same = classes[:, :, None] == classes[:, None, :]
-    return same.int().argmax(2) == torch.arange(classes.shape[1], device=classes.device)

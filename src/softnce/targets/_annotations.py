@@ -1,8 +1,8 @@
 """Annotations, one entry per judgement, as shares of the annotators of each sample."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,16 +10,10 @@ from torch import Tensor
 from softnce._checks import as_tensor, check_labels
 
 
-class Shares(NamedTuple):
-    """Pairs of each sample that was annotated, and the samples that were not."""
-
-    classes: Tensor  # (N, S)
-    weight: Tensor  # (N, S), float64
-    mask: Tensor | None
-
-
-def shares_of_annotators(sample: Tensor, who: Tensor | None, label: Tensor, size: int, num_classes: int) -> Shares:
-    """Shares of the annotators of each sample that chose each class, from numbered annotations (J,). O(J log J)."""
+def shares_of_annotators(
+    sample: Tensor, who: Tensor | None, label: Tensor, size: int, num_classes: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Classes and shares (N, S) from numbered annotations (J,), and which samples were annotated. O(J log J)."""
     vote = torch.ones(len(sample), dtype=torch.float64)
     if who is not None:
         _, of, times = torch.unique(torch.stack([sample, who]), dim=1, return_inverse=True, return_counts=True)
@@ -36,36 +30,33 @@ def shares_of_annotators(sample: Tensor, who: Tensor | None, label: Tensor, size
     weight[row, place] = votes / votes.new_zeros(size).index_add(0, row, votes)[row]
     mask = per_row > 0
     weight[~mask, 0] = 1  # an ignored row is a row too
-    return Shares(index, weight, None if bool(mask.all()) else mask)
+    return index, weight, None if bool(mask.all()) else mask
 
 
-def numbered_names(given: Any, name: str, size: int | None = None) -> tuple[Tensor, list[Hashable]]:
-    """Hashable names (J,) as numbers (J,), and the names in that order: sorted, or as they come if they do not sort."""
-    if size is not None and (isinstance(given, str) or not hasattr(given, "__len__") or len(given) != size):
-        raise ValueError(f"{name} must have one entry per annotation as sample has, {size}, got {given!r:.60}")
-    if isinstance(given, str) or not hasattr(given, "__len__"):
-        raise TypeError(f"{name} must be a tensor, an array or a list (J,), got {type(given).__name__}")
+def numbered(given: Any, name: str, size: int | None, count: int | None = None) -> tuple[Tensor, list[Any]]:
+    """Names (J,) as numbers (J,), and the names in that order: sorted, or as they come if they do not sort.
+
+    With a ``count`` the names are the numbers 0 … count − 1 themselves.
+    """
+    needed = f"{name} must have one entry per annotation as sample has, ({size or 'J'},)"
+    if isinstance(given, str) or not hasattr(given, "__len__") or (size is not None and len(given) != size):
+        raise ValueError(f"{needed}, got {given!r:.60}")
+    if count is not None:
+        found = as_tensor(given, name)
+        if found.dim() != 1:
+            raise ValueError(f"{needed}, got shape {tuple(found.shape)}")
+        check_labels(found, count, name)
+        return found.long().cpu(), list(range(count))
     if hasattr(given, "__array__") and not isinstance(given, Tensor):
         given = given.__array__()
-    names: Sequence[Any] = given.tolist() if hasattr(given, "tolist") else list(given)
+    names: list[Any] = given.tolist() if hasattr(given, "tolist") else list(given)
     try:
-        order: list[Any] = list(dict.fromkeys(names))
+        order: list[Hashable] = list(dict.fromkeys(names))
     except TypeError as error:
         raise TypeError(f"{name} must hold names (J,) that can be told apart: {error}") from None
     if any(value != value for value in order):
         raise ValueError(f"{name} holds NaN; every annotation needs a name")
     with suppress(TypeError):  # names of different kinds stay as they come
-        order.sort()
+        order.sort()  # type: ignore[type-var]
     number = {value: i for i, value in enumerate(order)}
     return torch.tensor([number[value] for value in names], dtype=torch.long), order
-
-
-def whole_numbers(given: Any, name: str, size: int | None, below: int | None = None) -> Tensor:
-    """Integers (J,) of which each is below ``below``."""
-    found = as_tensor(given, name)
-    if found.dim() != 1 or (size is not None and len(found) != size):
-        raise ValueError(
-            f"{name} must have one entry per annotation as sample has, ({size or 'J'},), got shape {tuple(found.shape)}"
-        )
-    check_labels(found, torch.iinfo(torch.int64).max if below is None else below, name)
-    return found.long().cpu()

@@ -20,16 +20,17 @@ def same_number(a: float | Tensor, b: float | Tensor) -> bool:
 def same_dist(a: Tensor | None, b: Tensor | None, num_classes: int, unread: bool) -> bool:
     """Whether two ξ are equal; ``unread`` for two tensors whose values cannot be read now.
 
-    Where that only decides what a loss costs, ``unread`` is False, and an accelerator is not waited for.
+    If that only decides the cost of a loss, ``unread`` is False, and an accelerator is not waited for.
     """
     if a is b:
         return True
-    waits = not unread and _given(a, b).device.type != "cpu"
-    if waits or not values_are_readable(a, b):
+    given = b if a is None else a
+    assert given is not None
+    if not values_are_readable(a, b) or not (unread or given.device.type == "cpu"):
         return unread and a is not None and b is not None
     if a is None or b is None:
-        return bool((_given(a, b) == 1 / num_classes).all())
-    return a.shape == b.shape and torch.equal(a, b)
+        return bool((given == 1 / num_classes).all())
+    return torch.equal(a, b)
 
 
 def common_dist(parts: Sequence[tuple[float | Tensor, Tensor | None]], num_classes: int) -> Tensor | None:
@@ -40,20 +41,3 @@ def common_dist(parts: Sequence[tuple[float | Tensor, Tensor | None]], num_class
             "the targets have backgrounds of different smoothing_dist; make them dense first: t.to_dense()"
         )
     return dists[0] if dists else None
-
-
-def mixed_dist(
-    mass: float, dist: Tensor | None, other_mass: float, other: Tensor | None, classes: int
-) -> Tensor | None:
-    """What two backgrounds are spread as together."""
-    if other_mass == 0 or same_dist(dist, other, classes, unread=False):
-        return dist
-    a, b = (torch.full_like(_given(dist, other), 1 / classes) if d is None else d for d in (dist, other))
-    return (mass * a + other_mass * b) / (mass + other_mass)
-
-
-def _given(a: Tensor | None, b: Tensor | None) -> Tensor:
-    """The one of the two that is not None."""
-    found = b if a is None else a
-    assert found is not None
-    return found

@@ -14,10 +14,13 @@ from torch import Tensor
 from softnce._checks import as_tensor, values_are_checked, values_are_readable
 from softnce._precision import at_least_float32
 from softnce.targets._background import common_dist, is_zero, same_dist, same_number
-from softnce.targets._text import written_rows
 
 ArrayLike = Any
 """A tensor, an array of numpy, pandas or others, or a list of numbers."""
+
+
+WRITTEN_ROWS, WRITTEN_PAIRS = 8, 10
+"""The largest targets whose rows ``repr`` writes out."""
 
 
 class Form(enum.IntEnum):
@@ -57,8 +60,7 @@ class Storage:
         self.index = index
         self.weight = weight
         self.smoothing = smoothing
-        # Without a background there is nothing to spread; one form for one meaning.
-        self.smoothing_dist = None if isinstance(smoothing, float) and smoothing == 0.0 else smoothing_dist
+        self.smoothing_dist = None if is_zero(smoothing) else smoothing_dist  # nothing to spread: one form for it
         self.mask = mask
         self.rest = rest
         self.nominal_dtype = nominal_dtype
@@ -95,8 +97,24 @@ class Storage:
         if self.mask is not None:
             ignored = f", {int((~self.mask).sum())} ignored" if values_are_readable(self.mask) else ", with mask"
         head = f"{len(self)} rows, {self.num_classes} classes, {form}{group}, smoothing {mass}{ignored}, {self.device}"
-        rows = written_rows(self.index, self.weight, self.mask)
-        return f"SoftTargets({head})" if rows is None else f"SoftTargets({head}:\n{rows})"
+        rows = self._written()
+        return f"SoftTargets({head}:\n{rows})" if rows else f"SoftTargets({head})"
+
+    def _written(self) -> str:
+        """Labels in one line, else a line per row; "" if there are too many, or if they cannot be read now."""
+        stored, weight, mask = self._stored, self.weight, self.mask
+        is_small = 0 < len(stored) <= WRITTEN_ROWS and stored.shape[1] <= WRITTEN_PAIRS
+        if not is_small or not values_are_readable(self.index, weight, mask) or stored.is_sparse:
+            return ""
+        counts = [True] * len(stored) if mask is None else mask.tolist()
+        if weight is None:
+            labels = (str(row[0]) if kept else "ignored" for row, kept in zip(stored.tolist(), counts, strict=True))
+            return f"  {', '.join(labels)}"
+        classes = [range(weight.shape[1])] * len(weight) if self.index is None else self.index.tolist()
+        return "\n".join(
+            "  " + ", ".join(f"{k}: {w:.4g}" for k, w in zip(named, weights, strict=True) if w) if kept else "  ignored"
+            for named, weights, kept in zip(classes, weight.tolist(), counts, strict=True)
+        )
 
     @property
     def shape(self) -> torch.Size:
@@ -151,8 +169,9 @@ class Storage:
             return self.weight if dtype is None else self.weight.to(dtype)
         if isinstance(self.smoothing, Tensor):
             return (1 - self.smoothing.to(dtype or self.smoothing.dtype))[:, None]
-        dtype = dtype or torch.get_default_dtype()
-        return torch.full(self.classes.shape, 1 - self.smoothing, dtype=dtype, device=self.device)
+        return torch.full(
+            self.classes.shape, 1 - self.smoothing, dtype=dtype or torch.get_default_dtype(), device=self.device
+        )
 
     def background_mass(self, dtype: torch.dtype | None = None) -> Tensor:
         """ε of every row, (N,)."""
@@ -210,7 +229,7 @@ class Storage:
         """The rows named by a number, a slice, integers (R,) or a mask (N,); a number gives SoftTargets of one row."""
         if not isinstance(rows, (int, slice)):
             rows = self._rows_named(rows)
-        if not isinstance(rows, (slice, Tensor)):
+        if isinstance(rows, int):
             size = len(self)
             if isinstance(rows, bool) or not -size <= rows < size:
                 raise IndexError(f"rows must be in 0 … {size - 1}, got {rows}")
@@ -221,30 +240,27 @@ class Storage:
         """The argument of :meth:`__getitem__` as a Python number or a tensor of integers or of booleans."""
         if isinstance(rows, tuple) and len(rows) == 2 and (rows[1] is Ellipsis or rows[1] == slice(None)):
             rows = rows[0]  # as code indexes arrays that may have further dimensions
-        if rows is None or isinstance(rows, tuple) or rows is Ellipsis:
-            raise IndexError(f"SoftTargets are indexed by rows alone, got {rows!r}")
         if isinstance(rows, slice):
             return rows
         if isinstance(rows, SupportsIndex) and not getattr(rows, "ndim", 0):
             return operator.index(rows)
+        if rows is None or isinstance(rows, tuple) or rows is Ellipsis:
+            raise IndexError(f"SoftTargets are indexed by rows alone, got {rows!r}")
         try:
             found = as_tensor(rows, "rows")
         except TypeError as error:
             raise IndexError(f"SoftTargets are indexed by rows alone: {error}") from None
-        if found.numel() == 0 and not isinstance(rows, Tensor):
-            found = found.long()  # an empty list has no dtype of its own
+        if found.dtype == torch.uint8 or (found.numel() == 0 and not isinstance(rows, Tensor)):
+            found = found.long()  # torch takes bytes for a mask, and an empty list has no dtype of its own
         fits = found.shape == (len(self),) if found.dtype == torch.bool else found.dim() == 1
         if not fits or found.is_floating_point() or found.is_complex():
             raise IndexError(
                 f"rows must be integers (R,) or a mask ({len(self)},), got {found.dtype} of shape {tuple(found.shape)}"
             )
-        if found.dtype == torch.uint8:
-            found = found.long()  # torch takes bytes for a mask
         if found.dtype != torch.bool and found.numel() and values_are_checked(found):
             low, high = map(int, torch.aminmax(found))
             if low < -len(self) or high >= len(self):
-                wrong = low if low < -len(self) else high
-                raise IndexError(f"rows must be in 0 … {len(self) - 1}, got {wrong}")
+                raise IndexError(f"rows must be in 0 … {len(self) - 1}, got {low} … {high}")
         return found
 
     def flip(self, dim: int = 0) -> Self:
@@ -293,18 +309,9 @@ class Storage:
 
     def _map(self, f: Callable[[Tensor], Tensor], shared: bool = False) -> Self:
         """``f`` on every tensor with a row dimension, and on ξ if ``shared``."""
-        index, weight, mass, dist = self.index, self.weight, self.smoothing, self.smoothing_dist
-        mask, rest = self.mask, self.rest
-        return type(self)(
-            self.num_classes,
-            None if index is None else f(index),
-            None if weight is None else f(weight),
-            mass if isinstance(mass, float) else f(mass),
-            f(dist) if shared and dist is not None else dist,
-            None if mask is None else f(mask),
-            None if rest is None else f(rest),
-            self.nominal_dtype,
-        )
+        fields = self.index, self.weight, self.smoothing, self.smoothing_dist, self.mask, self.rest
+        mapped = [f(x) if isinstance(x, Tensor) and (shared or i != 3) else x for i, x in enumerate(fields)]
+        return type(self)(self.num_classes, *mapped, self.nominal_dtype)
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
@@ -314,24 +321,20 @@ class Storage:
         parts = list(parts)
         if not parts:
             raise ValueError("parts must hold at least one SoftTargets, got none")
-        for part in parts:
-            if not isinstance(part, Storage):
-                raise TypeError(
-                    f"parts must be a list of SoftTargets: cat takes SoftTargets, got {type(part).__name__}"
-                )
         first = parts[0]
+        for part in parts:  # in few passes: a batch of a data set's rows comes here row by row
+            if not isinstance(part, Storage):
+                raise TypeError(f"parts must be a list of SoftTargets, got {type(part).__name__} among them")
+            if part.num_classes != first.num_classes:
+                raise ValueError(f"parts must have the same classes, got {first.num_classes} and {part.num_classes}")
         if len(parts) == 1:
             return first
-        # In few passes over the parts: a batch of a data set's rows comes here row by row.
-        num_classes = first.num_classes
-        for part in parts:
-            if part.num_classes != num_classes:
-                raise ValueError(f"parts must have the same classes, got {num_classes} and {part.num_classes} classes")
+        num_classes, exact = first.num_classes, exact_dtype(first.device)
         mass, dist = first.smoothing, first.smoothing_dist
         if not all(part.smoothing is mass and part.smoothing_dist is dist for part in parts):
             dist = common_dist([(part.smoothing, part.smoothing_dist) for part in parts], num_classes)
         if isinstance(mass, Tensor) or not all(same_number(part.smoothing, mass) for part in parts):
-            mass = torch.cat([_exact_mass(part) for part in parts])
+            mass = torch.cat([p.background_mass(None if isinstance(p.smoothing, Tensor) else exact) for p in parts])
         rest = None
         if any(part.rest is not None for part in parts):
             rest = torch.cat([p.pair_weight().new_zeros(len(p)) if p.rest is None else p.rest for p in parts])
@@ -343,7 +346,6 @@ class Storage:
             width = max(part.classes.shape[1] for part in parts)
             index, weight = torch.cat([_fill(part.classes, width, repeat=True) for part in parts]), None
             if any(part.weight is not None for part in parts):
-                exact = exact_dtype(first.device)
                 weights = [part.pair_weight(exact) if part.weight is None else part.weight for part in parts]
                 weight = torch.cat([_fill(w, width) for w in weights])
         return cls(num_classes, index, weight, mass, dist, cls.joint_mask(parts), rest, dtype)
@@ -353,8 +355,7 @@ class Storage:
         """Which rows of all parts, one after the other, count; None if all do."""
         if all(part.mask is None for part in parts):
             return None
-        everyone = [torch.ones(len(p), dtype=torch.bool, device=p.device) if p.mask is None else p.mask for p in parts]
-        return torch.cat(everyone)
+        return torch.cat([p._stored.new_ones(len(p), dtype=torch.bool) if p.mask is None else p.mask for p in parts])
 
 
 def exact_dtype(device: torch.device) -> torch.dtype:
@@ -365,11 +366,6 @@ def exact_dtype(device: torch.device) -> torch.dtype:
 def fine(weight: Tensor) -> Tensor:
     """Weights in float32 or better, in which a product with 1 − ε keeps the sum of a row."""
     return weight.to(at_least_float32(weight.dtype))
-
-
-def _exact_mass(targets: Storage) -> Tensor:
-    given = targets.smoothing
-    return given if isinstance(given, Tensor) else targets.background_mass(exact_dtype(targets.device))
 
 
 def _fill(pairs: Tensor, width: int, repeat: bool = False) -> Tensor:

@@ -11,10 +11,11 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from softnce._checks import (
-    as_number,
+    as_positive,
     as_tensor,
     as_whole,
     check_choice,
+    check_floating,
     check_labels,
     check_rows_sum_to_one,
     values_are_checked,
@@ -22,7 +23,7 @@ from softnce._checks import (
 )
 from softnce._precision import at_least_float32
 from softnce.targets._algebra import Algebra, check_smoothing
-from softnce.targets._annotations import numbered_names, shares_of_annotators, whole_numbers
+from softnce.targets._annotations import numbered, shares_of_annotators
 from softnce.targets._recognition import recognise
 from softnce.targets._storage import DENSE, LABELS, PAIRS, ArrayLike, Form, exact_dtype
 
@@ -112,8 +113,9 @@ class SoftTargets(Algebra):
         labels or pairs, equal to rounding; others stay dense. That reads the values: on an accelerator the host waits.
         """
         probs = as_tensor(probs, "probs")
-        if probs.dim() != 2 or probs.shape[1] == 0 or not probs.is_floating_point():
-            raise ValueError(f"probs must be floating point (N, K), got shape {tuple(probs.shape)} of {probs.dtype}")
+        check_floating(probs, "probs", "(N, K)")
+        if probs.shape[1] == 0:
+            raise ValueError(f"probs must have at least one class, got shape {tuple(probs.shape)}")
         return cls._from_dense(probs, "probs", values_are_readable(probs))
 
     @classmethod
@@ -149,22 +151,15 @@ class SoftTargets(Algebra):
         ``remainder`` is ``rest`` of :meth:`from_topk_log_probs`. For a teacher's probabilities pass their logarithm.
         """
         logits = as_tensor(logits, "logits")
-        if logits.dim() != 2 or not logits.is_floating_point():
-            raise ValueError(f"logits must be floating point (N, K), got {tuple(logits.shape)} of {logits.dtype}")
+        check_floating(logits, "logits", "(N, K)")
         num_classes, k = logits.shape[1], as_whole(k, "k")
         if k > num_classes:
             raise ValueError(f"k must be between 1 and the {num_classes} classes, got {k}")
-        temperature = as_number(temperature, "temperature", "a positive number")
-        if not 0 < temperature < torch.inf:
-            raise ValueError(f"temperature must be positive and finite, got {temperature}")
+        temperature = as_positive(temperature, "temperature")
         check_choice(remainder, "remainder", get_args(Rest))
-        if values_are_checked(logits) and logits.numel():
-            best = logits.amax(1)
-            if not bool(best.isfinite().all()):  # the greatest of a row with NaN is NaN
-                row = int(best.isfinite().int().argmin())
-                raise ValueError(
-                    f"logits hold NaN, +inf or no finite logit in row {row}, got {float(best[row])} at most"
-                )
+        if values_are_checked(logits) and not bool(logits.amax(1).isfinite().all()):
+            row = int(logits.amax(1).isfinite().int().argmin())  # the greatest of a row with NaN is NaN
+            raise ValueError(f"logits hold NaN, +inf or no finite logit in row {row}")
         scaled = logits.to(at_least_float32(logits.dtype)) / temperature
         top, index = scaled.topk(k, dim=1)
         if remainder == "renormalise":
@@ -177,25 +172,23 @@ class SoftTargets(Algebra):
     ) -> Self:
         """A teacher known by the log-probabilities of k classes per row, as language-model servers return them.
 
-        Args:
-            index: (N, k) classes.
-            log_probs: (N, k) their log-probabilities among all classes.
-            num_classes: K.
-            rest: use of the probability of the classes not named. ``"group"`` keeps it as one group, which is exact for
-                what is known, and for cross-entropy alone; ``"spread"`` spreads it uniformly over all classes;
-                ``"renormalise"`` gives it to the k in proportion.
+        ``index`` (N, k) names the classes, ``log_probs`` (N, k) holds their log-probabilities among all K. ``rest`` is
+        the use of the other classes' probability: ``"group"`` keeps it as one group, which is exact for what is known,
+        and for cross-entropy alone; ``"spread"`` spreads it uniformly over all classes; ``"renormalise"`` gives it to
+        the k in proportion.
         """
         num_classes = as_whole(num_classes, "num_classes")
         check_choice(rest, "rest", get_args(Rest))
         index, log_probs = _pairs(index, log_probs, "log_probs", num_classes)
         weight = log_probs.to(at_least_float32(log_probs.dtype)).exp()
-        if values_are_checked(log_probs) and log_probs.numel():
+        if values_are_checked(log_probs):
             total = weight.sum(1)
-            if not bool((total <= 1 + 1e-3).all()) or not bool((total > 0).all()):  # NaN fails both
-                wrong = int(((total <= 1 + 1e-3) & (total > 0)).int().argmin())
+            fits = (total > 0) & (total <= 1 + 1e-3)  # NaN fails both
+            if not bool(fits.all()):
+                row = int(fits.int().argmin())
                 raise ValueError(
-                    f"log_probs must be logarithms of probabilities whose sum is in (0, 1], got a sum of "
-                    f"{float(total[wrong]):.6g} in row {wrong}"
+                    "log_probs must be logarithms of probabilities whose sum is in (0, 1], got a sum of "
+                    f"{float(total[row]):.6g} in row {row}"
                 )
         return cls._of_topk(index, weight, num_classes, rest)
 
@@ -217,13 +210,8 @@ class SoftTargets(Algebra):
     ) -> Self:
         """Annotators' votes (N, K): row i is the share of annotators of sample i that chose each class.
 
-        Stored as pairs when few of the K classes were ever chosen for one sample, else as dense rows.
-
-        Args:
-            counts: how many annotators chose each class, (N, K). For one label per annotator (N, A) see
-                :meth:`from_annotations`.
-            num_classes: K, which tells counts per class from a column per annotator.
-            smoothing, smoothing_dist: ε and ξ, as in :meth:`from_labels`.
+        Stored as pairs if few of the K classes were ever chosen for one sample, else as dense rows. ``num_classes``
+        tells counts per class from a column per annotator (N, A), for which see :meth:`from_annotations`.
         """
         counts, num_classes = as_tensor(counts, "counts"), as_whole(num_classes, "num_classes")
         if counts.dim() != 2 or counts.is_complex() or counts.dtype == torch.bool:
@@ -236,16 +224,13 @@ class SoftTargets(Algebra):
         smoothing, dist = _background(smoothing, smoothing_dist, num_classes)
         share = counts.to(exact_dtype(counts.device))
         total = share.sum(1, keepdim=True)
-        if not bool(share.isfinite().all()) or bool((share < 0).any()):
+        if not bool((share.isfinite() & (share >= 0)).all()):
             raise ValueError("counts must be finite and not negative")
         if bool((total == 0).any()):
-            row = int((total[:, 0] == 0).nonzero()[0])
-            raise ValueError(f"counts has no vote in row {row}; leave such rows out")
+            raise ValueError(f"counts has no vote in row {int((total == 0).int().argmax())}; leave such rows out")
         share, dtype = share / total * (1 - smoothing), torch.promote_types(torch.get_default_dtype(), torch.float32)
         chosen = max(1, int((counts > 0).sum(1).amax())) if len(counts) else 1
-        if 4 * chosen > num_classes:
-            return cls(num_classes, None, share, smoothing, dist, nominal_dtype=dtype)
-        weight, index = share.topk(chosen, dim=1)
+        weight, index = (share, None) if 4 * chosen > num_classes else share.topk(chosen, dim=1)
         return cls(num_classes, index, weight, smoothing, dist, nominal_dtype=dtype)
 
     @classmethod
@@ -271,7 +256,6 @@ class SoftTargets(Algebra):
             label: (J,) names of classes, of any hashable kind; or classes 0 … K − 1 if ``num_classes`` is given.
             num_classes: K; None: as many as ``label`` names.
             num_samples: N; None: as many as ``sample`` names. Samples without annotation are ignored rows.
-            smoothing, smoothing_dist: ε and ξ, as in :meth:`from_labels`.
 
         Returns:
             ``targets``; ``samples``, the id of each row; ``classes``, the name of each class. Both are sorted, or in
@@ -282,26 +266,17 @@ class SoftTargets(Algebra):
         (['a', 'b'], ['no', 'yes'], tensor([[0.0000, 1.0000],
                 [0.5000, 0.5000]]))
         """
-        if num_samples is None:
-            rows, samples = numbered_names(sample, "sample")
-        else:
-            num_samples = as_whole(num_samples, "num_samples")
-            rows, samples = whole_numbers(sample, "sample", None), list(range(num_samples))
+        num_samples = None if num_samples is None else as_whole(num_samples, "num_samples")
+        num_classes = None if num_classes is None else as_whole(num_classes, "num_classes")
+        name = "sample" if num_samples is None else "sample (below num_samples)"
+        rows, samples = numbered(sample, name, None, num_samples)
         if len(rows) == 0:
             raise ValueError("sample is empty: at least one annotation is needed")
-        if num_samples is not None and int(rows.max()) >= num_samples:
-            raise ValueError(
-                f"num_samples must be above every sample, at least {int(rows.max()) + 1}, got {num_samples}"
-            )
-        if num_classes is None:
-            chosen, classes = numbered_names(label, "label", len(rows))
-        else:
-            num_classes = as_whole(num_classes, "num_classes")
-            chosen, classes = whole_numbers(label, "label", len(rows), num_classes), list(range(num_classes))
-        who = None if annotator is None else numbered_names(annotator, "annotator", len(rows))[0]
+        chosen, classes = numbered(label, "label", len(rows), num_classes)
+        who = None if annotator is None else numbered(annotator, "annotator", len(rows))[0]
         smoothing, dist = _background(smoothing, smoothing_dist, len(classes))
         index, weight, mask = shares_of_annotators(rows, who, chosen, len(samples), len(classes))
-        device = label.device if isinstance(label, Tensor) else index.device
+        device = label.device if isinstance(label, Tensor) else "cpu"
         dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
         targets = cls(len(classes), index, weight * (1 - smoothing), smoothing, dist, mask, nominal_dtype=dtype)
         return Annotated(targets.to(device), samples, classes)
@@ -334,19 +309,17 @@ def as_soft_targets(
     if targets.dim() == 1:
         label_smoothing = check_smoothing(label_smoothing, None, num_classes)
         return SoftTargets._from_labels(targets, num_classes, label_smoothing, None, ignore_index, "targets")
-    if targets.dim() != 2 or targets.shape[1] != num_classes:
+    if targets.dim() != 2 or targets.shape[1] != num_classes or not targets.is_floating_point():
         raise ValueError(
-            f"targets must be (N,) labels or (N, {num_classes}) probabilities, got shape {tuple(targets.shape)}"
-        )
-    if not targets.is_floating_point():
-        raise TypeError(
-            f"targets of shape (N, K) must be floating point probabilities, got {targets.dtype}{FOR_COUNTS}"
+            f"targets must be labels (N,) or floating point probabilities (N, {num_classes}), "
+            f"got {targets.dtype} of shape {tuple(targets.shape)}{FOR_COUNTS}"
         )
     recognised = targets.device.type == "cpu" and values_are_readable(targets)  # an accelerator would have to wait
     return SoftTargets._from_dense(targets, "targets", recognised).smooth(label_smoothing)
 
 
 def _background(smoothing: float, dist: ArrayLike | None, num_classes: int) -> tuple[float, Tensor | None]:
+    """ε and ξ, checked."""
     found = None if dist is None else as_tensor(dist, "smoothing_dist")
     return check_smoothing(smoothing, found, num_classes), found
 
@@ -374,9 +347,9 @@ def _are_rows(given: object) -> bool:
 
 def _filled_rows(index: Sequence[Any], weight: Sequence[Any]) -> tuple[Tensor, Tensor]:
     """Rows of pairs of different lengths as two tensors (N, S), filled up with weight 0."""
-    if len(index) != len(weight):
-        raise ValueError(f"index and weight must have as many rows, got {len(index)} and {len(weight)}")
-    classes, weights = ([as_tensor(row, name) for row in rows] for name, rows in (("index", index), ("weight", weight)))
+    classes, weights = [as_tensor(row, "index") for row in index], [as_tensor(row, "weight") for row in weight]
+    if len(classes) != len(weights):
+        raise ValueError(f"index and weight must have as many rows, got {len(classes)} and {len(weights)}")
     for i, (mine, its) in enumerate(zip(classes, weights, strict=True)):
         if mine.dim() != 1 or mine.shape != its.shape or len(mine) == 0:
             raise ValueError(
