@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softnce import SoftTargets
+from softnce import SoftTargetCrossEntropy, SoftTargetInfoNCE, SoftTargets
 from softnce._core.group_cross_entropy import group_cross_entropy
 
 
@@ -62,3 +62,33 @@ def test_a_group_without_classes_is_an_error() -> None:
         group_cross_entropy(torch.zeros(1, 2), SoftTargets.from_topk_log_probs([[0, 1]], log_probs, 2))
     with pytest.raises(ValueError, match="targets must hold"):
         group_cross_entropy(torch.zeros(1, 3), SoftTargets.from_labels([0], 3))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_the_loss_takes_groups_from_logits_and_from_a_table(reduction: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    z, y = (torch.randn(n, 3, dtype=torch.float64, generator=generator).requires_grad_() for n in (5, 9))
+    log_probs, index = torch.randn(5, 9, dtype=torch.float64, generator=generator).log_softmax(1).topk(3)
+    targets = SoftTargets.from_topk_log_probs(index, log_probs, 9)
+    weight, loss = torch.rand(5, dtype=torch.float64), SoftTargetCrossEntropy(temperature=0.7, reduction=reduction)
+    each = group_cross_entropy(z @ y.T / 0.7, targets) * weight
+    found = []
+    for value in (
+        each if reduction == "none" else each.sum() / weight.sum(),
+        loss(z @ y.T, targets, sample_weight=weight),
+        loss.linear(z, y, targets, sample_weight=weight),
+    ):
+        found.append((value.detach(), *torch.autograd.grad(value.sum(), (z, y))))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[2], found[0], rtol=0, atol=1e-12)
+
+
+def test_other_options_and_losses_refuse_groups() -> None:
+    targets, logits = SoftTargets.from_topk_log_probs([[0, 1]], torch.tensor([[0.5, 0.25]]).log(), 4), torch.zeros(1, 4)
+    for refused in (SoftTargetCrossEntropy(label_smoothing=0.1), SoftTargetInfoNCE()):
+        with pytest.raises(ValueError, match="hold the classes beyond the top k as one group"):
+            refused(logits, targets)
+    weighs = SoftTargetCrossEntropy(class_weight=torch.ones(4))
+    for call in (lambda: weighs(logits, targets), lambda: weighs.linear(logits, torch.eye(4), targets)):
+        with pytest.raises(ValueError, match="class_weight .* rest"):
+            call()

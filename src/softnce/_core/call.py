@@ -88,7 +88,7 @@ class Call:
         self.are_labels = bool(hard_labels_of) or (isinstance(targets, Tensor) and not targets.is_floating_point())
         self.is_contrast = is_contrast
         self._check_classes()
-        self.targets = targets_of_rows(targets, source, self.smoothing, options["ignore_index"])
+        self.targets = targets_of_rows(targets, source, self.smoothing, options["ignore_index"], not is_contrast)
         if is_contrast:
             self.targets = self.targets.detach()
             self.targets.check_no_rest("a contrastive loss")
@@ -315,7 +315,11 @@ class Call:
 
 
 def targets_of_rows(
-    targets: Tensor | SoftTargets, source: Logits | tables.Table, label_smoothing: float, ignore_index: int
+    targets: Tensor | SoftTargets,
+    source: Logits | tables.Table,
+    label_smoothing: float,
+    ignore_index: int,
+    allow_rest: bool = False,
 ) -> SoftTargets:
     """Targets for the rows of ``source`` as SoftTargets, smoothed."""
     shape, classes, name = source.shape, source.num_classes, source.name
@@ -333,7 +337,7 @@ def targets_of_rows(
                 f"{(shape[0], classes, *spatial)} for these {name}, got shape {tuple(targets.shape)} "
                 f"of {targets.dtype}{'; classes are dimension 1, as for nn.CrossEntropyLoss' if spatial else ''}"
             )
-    soft = as_soft_targets(targets, classes, label_smoothing, ignore_index)
+    soft = as_soft_targets(targets, classes, label_smoothing, ignore_index, allow_rest)
     if len(soft) != source.rows.shape[0]:
         raise ValueError(f"targets have {len(soft)} rows, but {name} have {source.rows.shape[0]}")
     if soft.device != source.rows.device:
