@@ -90,5 +90,5 @@ def test_other_options_and_losses_refuse_groups() -> None:
             refused(logits, targets)
     weighs = SoftTargetCrossEntropy(class_weight=torch.ones(4))
     for call in (lambda: weighs(logits, targets), lambda: weighs.linear(logits, torch.eye(4), targets)):
-        with pytest.raises(ValueError, match="class_weight .* rest"):
+        with pytest.raises(ValueError, match=r"class_weight .* rest"):
             call()
