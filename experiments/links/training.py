@@ -162,9 +162,8 @@ def _losses(run: Run, logits: Tensor, rows: Batch, marginal: Tensor) -> Tensor:
         return functional.soft_target_cross_entropy(adjusted, targets, reduction="none")
     eta = eta / eta.sum()
     if run.loss == "expected-info-nce":
-        own_out: dict[str, Any] = {"drop_own_classes": True} if run.drop_own else {}
         return functional.expected_info_nce(
-            logits, targets, eta, candidates=BatchCandidates(), reduction="none", **own_out
+            logits, targets, eta, candidates=BatchCandidates(), drop_own_classes=run.drop_own, reduction="none"
         )
     contrast = functional.info_nce if run.loss == "info-nce" else functional.soft_target_info_nce
     return contrast(logits, targets, eta, reduction="none")

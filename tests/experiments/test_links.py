@@ -1,6 +1,5 @@
 """Knowledge graphs: each loss against its definition, ranks against brute force, the search, the verdicts."""
 
-import inspect
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +13,6 @@ from experiments.harness.memory import peak_of
 from experiments.links import Options, follow_up, runs, training
 from experiments.links.training import ALL_TAILS, FULL, LOSSES, Batches, Run, Trainer, loss_of, perform, ranks, summary
 from experiments.models.links import Links
-from softnce import functional
 
 GRAPH = generated(entities=40, relations=2, dim=3, answers=5)
 RUN = Run(
@@ -79,10 +77,6 @@ def test_the_loss_is_its_definition_over_all_entities(loss: str, monkeypatch: py
     torch.testing.assert_close(loss_of(run, model, batches.marginal, rows), expected.mean(), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.skipif(
-    "drop_own_classes" not in inspect.signature(functional.expected_info_nce).parameters,
-    reason="the library has no drop_own_classes yet",
-)
 def test_own_answers_are_no_negatives() -> None:
     run, model, batches = setting("expected-info-nce", drop_own=True)
     rows = next(iter(batches))
