@@ -260,3 +260,11 @@ def test_printing_says_how_many_and_which() -> None:
     sampled = SampledCandidates(7, torch.tensor([0.5, 0.5]), mix_alpha=0.8)
     assert repr(sampled) == "SampledCandidates(7, marginal=given, mix_alpha=0.8, smoothing=0)"
     assert repr(ClassCandidates(None)) == "ClassCandidates(smoothing=None)"
+
+
+def test_given_candidates_keep_their_precision_and_refuse_groups() -> None:
+    mixed = SoftTargets.from_labels(torch.tensor([0, 1]), 4).mix(SoftTargets.from_labels(torch.tensor([2, 3]), 4), 0.3)
+    assert torch.equal(SoftTargetInfoNCE(candidates=mixed).half().candidates.targets.weight, mixed.weight)
+    group = SoftTargets.from_topk_log_probs([[0, 1]], torch.tensor([[0.5, 0.25]]).log(), 4)
+    with pytest.raises(ValueError, match="hold the classes beyond the top k as one group"):
+        SoftTargetInfoNCE(candidates=group)

@@ -1,5 +1,7 @@
 """The default noise: estimated from the targets, at a cost that does not depend on K, and right for unbalanced data."""
 
+import copy
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -82,6 +84,66 @@ def test_state_continues() -> None:
     for further in (loss, restored):
         further(logits, labels)
     assert torch.equal(restored.noise.probs(), loss.noise.probs())
+
+
+def test_loading_replaces_whatever_was_seen() -> None:
+    """As Lightning's search for a rate does: train a little, then back to the state before the first batch."""
+    loss, labels = InfoNCE(), torch.tensor([0, 0, 1])
+    fresh = copy.deepcopy(loss.state_dict())
+    loss(torch.randn(3, 5), labels)
+    seen = copy.deepcopy(loss.state_dict())
+    loss.load_state_dict(fresh)
+    assert loss.noise.num_classes is None
+    loss(torch.randn(3, 9), labels)
+    loss.load_state_dict(seen)
+    assert loss.noise.probs().tolist() == pytest.approx([2.1 / 3.5, 1.1 / 3.5, *[0.1 / 3.5] * 3])
+    with pytest.raises(ValueError, match="the saved noise has 5 classes, this one is for 4 classes"):
+        InfoNCE(RunningNoise(4)).load_state_dict(seen)
+
+
+def test_a_decayed_state_continues() -> None:
+    running, restored = RunningNoise(decay=0.5), RunningNoise(decay=0.5)
+    for label in (0, 1, 1):
+        running.update(SoftTargets.from_labels(torch.tensor([label]), 3))
+    restored.load_state_dict(running.state_dict())
+    for further in (running, restored):
+        further.update(SoftTargets.from_labels(torch.tensor([2]), 3, smoothing=0.2))
+    torch.testing.assert_close(restored.probs(), running.probs())
+
+
+def test_the_state_holds_tensors_alone() -> None:
+    """safetensors, and with it Hugging Face's save_pretrained, takes nothing else."""
+    loss = InfoNCE()
+    for _ in range(2):
+        assert all(type(value) is torch.Tensor for value in loss.state_dict().values())
+        loss(torch.randn(2, 5), torch.tensor([0, 1]))
+
+
+def test_models_that_hold_a_loss_are_averaged() -> None:
+    """AveragedModel pairs buffers by their order; Lightning's WeightAveraging does so by default."""
+    model = torch.nn.ModuleDict({"loss": InfoNCE(), "norm": torch.nn.BatchNorm1d(5)})
+    averaged = torch.optim.swa_utils.AveragedModel(model, use_buffers=True)
+    model["loss"](model["norm"](torch.randn(3, 5)), torch.tensor([0, 1, 1]))
+    averaged.update_parameters(model)
+    assert torch.equal(averaged.module["norm"].running_mean, model["norm"].running_mean)
+
+
+@pytest.mark.parametrize("num_classes", [None, 5])
+def test_made_on_meta_used_elsewhere(num_classes: int | None) -> None:
+    with torch.device("meta"):
+        loss = InfoNCE(RunningNoise(num_classes))
+    loss.to_empty(device="cpu")
+    loss(torch.randn(3, 5), torch.tensor([0, 0, 1]))
+    assert loss.noise.probs().tolist() == pytest.approx([2.1 / 3.5, 1.1 / 3.5, *[0.1 / 3.5] * 3])
+
+
+def test_first_used_in_inference_mode() -> None:
+    loss, labels = InfoNCE(candidates=softnce.BatchCandidates() + SampledCandidates(3)), torch.tensor([0, 0, 1])
+    with torch.inference_mode():
+        loss(torch.randn(3, 5), labels)
+    for _ in range(2):
+        loss(torch.randn(3, 5, requires_grad=True), labels).backward()
+    assert float(loss.noise.probs()[0]) == pytest.approx(4.1 / 6.5)
 
 
 def test_evaluation_and_no_grad_leave_the_estimate() -> None:

@@ -255,11 +255,12 @@ class QueueCandidates(Candidates):
         self.held = SoftTargets(**state)[-self.size :] if state else None
 
 
-class GivenCandidates(Candidates):
+class GivenCandidates(Candidates, KeepsPrecision):
     """Targets given once, moved and saved with the loss that holds them: ``candidates=SoftTargets`` of a Module."""
 
     def __init__(self, targets: SoftTargets) -> None:
         super().__init__()
+        targets.check_no_rest("candidates")
         self.num_classes, self.smoothing = targets.num_classes, targets.smoothing
         for name in ("index", "weight", "smoothing", "smoothing_dist", "mask"):
             value = getattr(targets, name)

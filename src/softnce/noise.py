@@ -5,6 +5,7 @@ logarithm at some classes, and labels drawn from it, at a cost that does not dep
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -175,14 +176,20 @@ class RunningNoise(Noise):
             raise ValueError(f"decay must be in (0, 1], got {decay}")
         if not 0 < prior < torch.inf:
             raise ValueError(f"prior must be positive and finite, got {prior}")
-        self.decay = decay
-        self.prior = prior
+        self.decay, self.prior = decay, prior
+        self.given = None if num_classes is None else as_whole(num_classes, "num_classes")
+        # No buffers: averages of models, DDP and meta devices would mix, send or lose them before the first batch.
+        self._start(self.given, torch.device("cpu"))
+
+    def _start(self, num_classes: int | None, device: torch.device) -> None:
+        """Nothing seen."""
         self.unit = 1.0  # of a count in the units of ``counts``: grows instead of all counts shrinking
-        count = None if num_classes is None else as_whole(num_classes, "num_classes")
-        self.register_buffer("counts", None if count is None else torch.zeros(count, dtype=torch.float64))
-        self.register_buffer("spread", torch.zeros((), dtype=torch.float64))  # mass of uniform backgrounds
-        self.register_buffer("total", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("tree", None, persistent=False)  # sums of counts over halves of the classes, for draws
+        self.tree = None  # sums of counts over halves of the classes, for draws
+        self.counts = None
+        if num_classes is not None:
+            self.counts = torch.zeros(num_classes, dtype=torch.float64, device=device)
+            self.spread = self.counts.new_zeros(())  # mass of uniform backgrounds
+            self.total = self.counts.new_zeros(())
 
     def extra_repr(self) -> str:
         classes = "not seen yet" if self.counts is None else len(self.counts)
@@ -195,12 +202,19 @@ class RunningNoise(Noise):
 
     def fit(self, num_classes: int, device: torch.device) -> None:
         """Take the number of classes and the device of a first batch; later, check them."""
-        if self.counts is None:
-            self.counts = torch.zeros(num_classes, dtype=torch.float64, device=device)
-        if len(self.counts) != num_classes:
-            raise ValueError(f"the running noise has {len(self.counts)} classes, but there are {num_classes} classes")
-        if self.counts.device != device:
-            self.to(device)
+        if self.counts is not None and len(self.counts) != num_classes:
+            raise ValueError(
+                f"the running noise has {len(self.counts)} classes, but there are {num_classes} classes; "
+                "losses of different classes need a noise each"
+            )
+        if self.counts is not None and self.counts.device == device:
+            return
+        with _normal_tensors():
+            if self.counts is None or self.counts.is_meta:
+                self._start(num_classes, device)
+            else:
+                self.counts, self.spread, self.total = (t.to(device) for t in (self.counts, self.spread, self.total))
+                self.tree = None
 
     @torch.no_grad()
     def update(self, targets: SoftTargets) -> None:
@@ -266,7 +280,8 @@ class RunningNoise(Noise):
             raise ValueError("the running noise has seen no targets and was made without num_classes")
         size, device = len(self.counts), self.counts.device
         if self.tree is None:
-            self.tree = _sums_over_halves(self.counts)
+            with _normal_tensors():
+                self.tree = _sums_over_halves(self.counts)
         leaves = len(self.tree) // 2
         even = self.spread + self.prior * self.unit * size
         u = torch.rand(n, dtype=torch.float64, device=device, generator=generator) * (self.total + even - self.spread)
@@ -288,18 +303,27 @@ class RunningNoise(Noise):
             self.tree.index_add_(0, node, weight)
             node = node // 2
 
-    def get_extra_state(self) -> dict[str, float]:
-        return {"unit": self.unit}
+    def get_extra_state(self) -> Tensor:
+        """Counts, spread and total in one tensor (K + 2,), so that files of tensors alone can hold it."""
+        if self.counts is None:
+            return torch.zeros(0, dtype=torch.float64, device="cpu")
+        return torch.cat([self.counts, self.spread[None], self.total[None]]) / self.unit
 
-    def set_extra_state(self, state: dict[str, float]) -> None:
-        self.unit = float(state["unit"])
+    def set_extra_state(self, state: Tensor) -> None:
+        if len(state) == 0:
+            self._start(self.given, torch.device("cpu"))
+            return
+        if self.given is not None and len(state) != self.given + 2:
+            raise ValueError(f"the saved noise has {len(state) - 2} classes, this one is for {self.given} classes")
+        device = state.device if self.counts is None or self.counts.is_meta else self.counts.device
+        self._start(None, device)
+        state = state.detach().to(device, torch.float64, copy=True)
+        self.counts, self.spread, self.total = state[:-2], state[-2], state[-1]
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        saved = state_dict.get(prefix + "counts")
-        if self.counts is None and saved is not None:
-            self.counts = torch.zeros_like(saved, device=self.spread.device)
-        self.tree = None
-        super()._load_from_state_dict(state_dict, prefix, *args)
+
+def _normal_tensors() -> AbstractContextManager[object]:
+    """What lives on is no inference tensor, which training could not change."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def _sums_over_halves(counts: Tensor) -> Tensor:
