@@ -228,11 +228,15 @@ class RunningNoise(Noise):
             return
         self._age()
         assert self.counts is not None
-        weight = targets.pair_weight(torch.float64)
-        weight = weight if targets.mask is None else weight * targets.mask[:, None]
-        classes, weight = targets.index.flatten(), weight.flatten() * self.unit
+        if targets.is_hard and targets.mask is None:
+            classes, weight = targets.labels, self.counts.new_full((len(targets),), self.unit)
+            self.total += len(targets) * self.unit
+        else:
+            pairs = targets.pair_weight(torch.float64)
+            pairs = pairs if targets.mask is None else pairs * targets.mask[:, None]
+            classes, weight = targets.index.flatten(), pairs.flatten() * self.unit
+            self.total += weight.sum()
         self.counts.index_add_(0, classes, weight)
-        self.total += weight.sum()
         if not is_zero(targets.smoothing):
             mass = targets.background_mass(torch.float64)
             mass = (mass if targets.mask is None else mass * targets.mask).sum() * self.unit
@@ -263,16 +267,21 @@ class RunningNoise(Noise):
 
     def log_probs(self, classes: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
         """log η of ``classes``; of all classes, (K,), if None. ``smoothing`` is 0: the targets seen are smoothed."""
-        return self.probs(classes).log()
+        counts, even, total = self._estimate(classes)
+        return (counts + even).log_().sub_(total.log())
 
     def probs(self, classes: Tensor | None = None) -> Tensor:
         """The current estimate of η at ``classes``, or at all, (K,), in float64."""
+        counts, even, total = self._estimate(classes)
+        return (counts + even) / total
+
+    def _estimate(self, classes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Counts of ``classes``, what each class has besides, and the sum over all classes."""
         if self.counts is None:
             raise ValueError("the running noise has seen no targets and was made without num_classes")
-        size = len(self.counts)
         counts = self.counts if classes is None else self.counts[classes]
-        prior = self.prior * self.unit
-        return (counts + (self.spread / size + prior)) / (self.total + prior * size)
+        prior, size = self.prior * self.unit, len(self.counts)
+        return counts, self.spread / size + prior, self.total + prior * size
 
     def sample(self, n: int, generator: torch.Generator | None = None, smoothing: float = 0.0) -> Tensor:
         """n labels drawn from the estimate. O(n·log K) by a tree of sums, which the first call builds."""
