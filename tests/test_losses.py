@@ -379,7 +379,7 @@ def test_bad_probabilities(loss: type[nn.Module], targets: torch.Tensor, message
         ({"temperature": torch.tensor(-1.0)}, "temperature must be positive"),
         ({"noise_probs": torch.tensor([0.5, 0.4])}, "noise_probs must sum to 1"),
         ({"noise_probs": torch.tensor([1.0, 0.0])}, "zero for class 1.*floor"),
-        ({"noise_probs": torch.ones(2, 2) / 2}, r"noise_probs must be a \(K,\)"),
+        ({"noise_probs": torch.ones(2, 2) / 2}, r"noise_probs must be floating point \(K,\)"),
         ({"noise_probs": [0.5, 0.5]}, "noise_probs must be a tensor"),
         ({"reduction": "avg"}, "reduction must be one of mean, sum or none, got 'avg'"),
         ({"label_smoothing": 2.0}, r"label_smoothing must be in \[0, 1\], got 2.0"),

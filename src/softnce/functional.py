@@ -261,6 +261,7 @@ def contrast_targets(call: Call) -> Tensor:
     refuse_expectation(given)
     call.draw()
     if isinstance(given, ClassCandidates) and given.are_plain_vertices:
+        call.gather_for_noise()
         return cross_entropy(call)
     candidates, place = call.candidates()
     if call.targets.form == LABELS == candidates.form and call.targets.shares_background(candidates):

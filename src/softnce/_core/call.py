@@ -95,6 +95,7 @@ class Call:
         self.own: Tensor | None = options["own"]
         self.position: Tensor | None = None
         self.batch = self.targets
+        self.is_gathered = False
         self.counts: Tensor | None = None
         self.temperature: float | Tensor = options["temperature"]
         if isinstance(self.temperature, Tensor):
@@ -143,16 +144,19 @@ class Call:
         No positions if the candidates hold no row's own target by construction.
         """
         given, draw = self.options["candidates"], self.options.get("draw")
+        self.gather_for_noise()
         if isinstance(given, (SoftTargets, GivenCandidates)):
             return self._given(given.targets if isinstance(given, GivenCandidates) else given)
         if given is None and draw is not None:
-            rows = len(self.batch) if self.exchange is None else self.exchange.total(len(self.batch), self.batch.device)
+            rows = len(self.batch)
+            if self.exchange is not None and not self.is_gathered:
+                rows = self.exchange.total(rows, self.batch.device)
             drawn = draw.candidates_from(
                 self.noise, rows, self.source.num_classes, self.source.rows.device, self.generator
             )
             if drawn is not None:
                 return drawn, None
-        if given is None or given.uses_batch or isinstance(self.noise, RunningNoise):
+        if given is None or given.uses_batch:
             self.gather()
         if given is None:
             return self.batch, self.positions()
@@ -161,15 +165,21 @@ class Call:
         return together(groups, self.targets), place
 
     def gather(self) -> None:
-        """Replace the batch by the batches of all ranks, in rank order."""
-        if self.exchange is None:
+        """Replace the batch by the batches of all ranks, in rank order; once per call."""
+        if self.exchange is None or self.is_gathered:
             return
+        self.is_gathered = True
         rows = len(self.batch)
         self.batch, start = self.exchange.gather(self.batch)
         mine = self.position
         if mine is None:
             mine = torch.arange(rows, device=self.batch.device)
         self.position = mine + start
+
+    def gather_for_noise(self) -> None:
+        """Gather where a running noise learns the targets of all ranks."""
+        if isinstance(self.noise, RunningNoise):
+            self.gather()
 
     def batch_counts(self) -> Tensor:
         """The class counts of the batch, (K,), float64; of all ranks' batches, whose targets then need not be sent."""
@@ -188,8 +198,6 @@ class Call:
 
     def _given(self, given: SoftTargets) -> tuple[SoftTargets, Tensor | None]:
         check_group(given, self.source.num_classes, self.source.rows.device, "candidates")
-        if isinstance(self.noise, RunningNoise):
-            self.gather()
         if self.own is None:
             return given, None
         holder = given.smooth(self.smoothing).detach()  # they hold the rows' targets, so they are smoothed alike
@@ -246,7 +254,8 @@ class Call:
         rows, chunk = self.source.rows, self.options.get("chunk_size")
         with full_precision(rows.device):
             if scores is None:
-                return self._finish(losses(rows, slice(None), **self._reduction()))
+                blocks = {} if chunk is None else {"chunk_size": chunk}
+                return self._finish(losses(rows, slice(None), **self._reduction(), **blocks))
             if chunk is None:
                 return self._finish(losses(scores(rows), slice(None), **self._reduction()))
             each = tables.in_chunks(lambda z, part: losses(scores(z), part), rows, chunk)
