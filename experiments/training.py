@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from experiments.data import features
 from experiments.data.features import Features, Part, Source, load
 from experiments.data.targets import IGNORED, Targets, draw_mix, mix_inputs
+from experiments.harness.runs import Diverged
 from experiments.losses import Loss, build_loss
 from experiments.models.heads import Head, build_head
 from softnce import SoftTargets, calibration
@@ -23,10 +24,6 @@ SMOOTH = Targets(smoothing=0.1)
 MIXED = Targets(smoothing=0.1, mixup=0.8, mix_probability=1.0)
 """The augmentation of targets that features allow: label smoothing and MixUp. CutMix needs images."""
 MLP = Head(hidden=256)
-
-
-class Diverged(RuntimeError):
-    """The loss or the class scores are NaN or infinite."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from experiments.cells.optimiser import build_optimiser, parameter_groups
 from experiments.cells.recipes import Optimiser, Schedule
 from experiments.data.seeds import derived_seed
 from experiments.data.targets import Targets, draw_batch, soft_targets
+from experiments.harness.runs import Diverged
 from experiments.losses import ClassifierLoss
 from experiments.models import torchvision_operators  # noqa: F401  (before Lightning)
-from experiments.training import Diverged, Scores
+from experiments.training import Scores
 from softnce import SoftTargets
 from softnce.losses import ContrastiveLoss
 

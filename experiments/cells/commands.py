@@ -105,7 +105,8 @@ def _train(recipe: Any, out: Path, resume: bool) -> int:
     # only now, so that a typo is answered at once
     from experiments.cells.checkpoints import Interrupted, NotSaved
     from experiments.cells.loading import CorruptImage
-    from experiments.cells.train import Diverged, Occupied, is_first_process, prepare
+    from experiments.cells.train import Occupied, is_first_process, prepare
+    from experiments.harness.runs import Diverged
 
     try:
         results = prepare(recipe, out, resume=resume and (out / "recipe.yaml").is_file()).run()

@@ -36,9 +36,9 @@ from experiments.cells.classifier import Classifier
 from experiments.cells.loading import TrainingData, missing, open_data
 from experiments.cells.recipes import Compute, GraphRecipe, Recipe, TextRecipe
 from experiments.harness.options import to_mapping
+from experiments.harness.runs import Diverged
 from experiments.losses import build_loss
 from experiments.models import torchvision_operators  # noqa: F401  (before Lightning)
-from experiments.training import Diverged
 
 import lightning as L  # isort: skip
 from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, RichProgressBar  # isort: skip

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,17 +21,6 @@ from softnce import NLL, InfoNCE, SoftTargets, noise
 NAMES = ("accuracy", "calibration", "distillation", "head", "human-labels", "long-tail", "noise-samples", "noisy-steps",
          "smoothing")  # fmt: skip
 PAPER = Path(__file__).parents[2] / "results" / "paper"
-BEFORE = {claim["key"]: claim for claim in json.loads(Path(__file__).with_name("claims_before.json").read_text())}
-CHANGED = {  # claim: verdict, and whether its figures are new; docs/results/changes.md says why
-    "accuracy-rates": ("undecided", True),
-    "calibration-expected": ("undecided", True),
-    "calibration-reversed": ("not reproduced", True),
-    "head-expected": ("undecided", False),
-    "smoothing-expected": ("undecided", True),
-    "noise-correction": ("beyond", False),
-    "accuracy-worst": ("reproduced", True),
-    "accuracy-top-5": ("not reproduced", True),
-}
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -51,19 +39,6 @@ def test_every_committed_row_is_read_and_every_run_of_the_paper_preset_is_among_
     assert missing(results, wanted) == []
     unused = {row.id for row in rows} - {results.id_of(to_mapping(run)) for run in wanted}
     assert len(unused) == (20 if experiment.name == "noise-samples" else 0)  # the first test, shown beside the second
-
-
-def test_verdicts_and_figures_are_those_of_before_except_the_changes_that_are_listed(committed):
-    experiment, results = committed
-    found = experiment.findings(results.rows())
-    assert {claim.key for claim in experiment.claims} == found.keys()
-    for key, finding in found.items():
-        before = BEFORE.get(key)
-        wanted, new = CHANGED.get(key, (before and before["verdict"], False))
-        if before is not None:
-            assert finding.verdict == wanted, key
-            estimates = re.findall(r"[+−][\d.]+ \[[^]]+\]", finding.ours)
-            assert new or all(text in before["ours"] for text in estimates), key
 
 
 def test_tables_and_figures_are_made_from_committed_rows(committed, tmp_path):

@@ -8,9 +8,10 @@ import torch
 
 from experiments.data import features as data
 from experiments.data.features import load
+from experiments.harness import Diverged
 from experiments.losses import STUDIED, Loss, build_loss, targets_for
 from experiments.models.heads import Head, build_head
-from experiments.training import HARD, MIXED, BestEpoch, Diverged, Probe, fit, reliability, scores, train
+from experiments.training import HARD, MIXED, BestEpoch, Probe, fit, reliability, scores, train
 from softnce.targets import SoftTargets
 
 SMALL = Probe("digits", head=Head(hidden=32), batch=64, epochs=1, lr=3e-3)

@@ -25,10 +25,10 @@ from experiments.cells.evaluate import evaluate, load_trained
 from experiments.cells.recipes import Compute, ImageData, ImageModel, ImageRecipe, Optimiser, Schedule
 from experiments.data.stored import Unreadable
 from experiments.data.targets import Targets
+from experiments.harness import Diverged
 from experiments.losses import Loss
 from experiments.models.heads import Head
 from experiments.models.images import build_backbone
-from experiments.training import Diverged
 
 ROOT = Path(train.__file__).parents[2]
 SOFT = Targets(smoothing=0.1, mixup=0.8, cutmix=1.0)
