@@ -69,7 +69,7 @@ EVALUATIONS = 15  # of a run, at equal distances
 class Options:
     setting: str = option("scratch", f"one of {', '.join(SETTINGS)}")
     head: str = option("linear", "linear or, fine-tuned, mlp: three layers of 512")
-    losses: tuple[str, ...] = option(LOSSES[:4], f"some of {', '.join(LOSSES)}")
+    losses: tuple[str, ...] = option(LOSSES, f"some of {', '.join(LOSSES)}")
     epochs: int = option(60, "length of the main comparison", least=1)
     seeds: int = option(5, "seeds of the main comparison", least=1)
     other_epochs: tuple[int, ...] = option((120, 30, 8), "other lengths")
