@@ -332,7 +332,9 @@ class RunningNoise(Noise):
 
 def _normal_tensors() -> AbstractContextManager[object]:
     """What lives on is no inference tensor, which training could not change."""
-    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():  # the compiler cannot ask
+        return nullcontext()
+    return torch.inference_mode(False)
 
 
 def _sums_over_halves(counts: Tensor) -> Tensor:
