@@ -327,7 +327,33 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
         return Figure(f"links-{graph.lower()}", draw, size=(6.4, 4.2))
 
-    return [course(graph) for graph in dict.fromkeys(key[0] for key in found)]
+    drawn = [course(graph) for graph in dict.fromkeys(key[0] for key in found)]
+    shown = {loss: found.get(("FB15k-237", "complex", loss, False)) for loss in HERO}
+    return [*drawn, hero(shown)] if all(shown.values()) else drawn
+
+
+HERO = {
+    "info-nce": ("InfoNCE", 4.3, 0.3715),
+    "expected-info-nce": ("ExpectedInfoNCE", 2.1, 0.342),
+    "soft-softmax": ("full softmax", 6.7, 0.3535),
+}
+"""Losses of the README's figure: name, and its place beside the curve."""
+
+
+def hero(shown: Mapping[str, Sequence[Row]]) -> Figure:
+    """The figure of the README: seed 0 of three losses, each named with its mean test MRR."""
+
+    def draw(axes: Sequence[Any]) -> None:
+        for loss, group in shown.items():
+            course = group[0].result["course"]
+            points = {s / 60: m for s, m in zip(course["cpu_seconds"], course["mrr"], strict=True)}
+            look, (name, x, y) = LOOKS[LOOK_AS.get(loss, loss)], HERO[loss]
+            curve(axes[0], points, name="", colour=look.colour, marker=look.marker)
+            text = f"{name}\ntest {mean(group, nats('mrr')).mean:.3f}"
+            axes[0].text(x, y, text, color=look.colour, va="center", fontsize=9)
+        label(axes[0], "minutes of one CPU core", "validation MRR", xlim=(0, 10), ylim=(0.28, 0.38))
+
+    return Figure("hero", draw, size=(4.6, 3.1))
 
 
 def prepare(todo: Sequence[Run]) -> None:
