@@ -67,6 +67,8 @@ def values_are_checked(*tensors: Tensor | None) -> bool:
     if not _enabled or not values_are_readable(*tensors):
         return False
     elsewhere = [(t.dtype, t.shape[1:]) for t in tensors if t is not None and t.device.type != "cpu"]
+    if not elsewhere:
+        return True
     _seen.update(elsewhere)
     return all(_seen[kind] <= FIRST for kind in elsewhere)
 

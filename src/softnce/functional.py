@@ -274,8 +274,8 @@ def contrast_targets(call: Call) -> Tensor:
 
     def losses(logits: Tensor, rows: slice, **reduction: Any) -> Tensor:
         return autograd.soft_target(
-            logits, targets[rows], candidates, temperature=call.temperature / scale, log_noise=log_noise,
-            own=None if place is None else place[rows], remove_hits=call.drops_hits, **reduction,
+            logits, part(targets, rows), candidates, temperature=call.temperature / scale, log_noise=log_noise,
+            own=part(place, rows), remove_hits=call.drops_hits, **reduction,
         )  # fmt: skip
 
     return call.evaluate(losses, columns.scores)
@@ -303,8 +303,11 @@ def contrast_expected(call: Call) -> Tensor:
     refuse_empty(call)
     candidates, own, mass = drawn_negatives(call) if form == "drawn" else mean_negatives(call)
     columns = columns_that_score(call, [call.targets, candidates, own], "" if mass is None else "noise in expectation")
-    counts = columns.of(candidates).class_mass(torch.float64)
-    counts = counts if mass is None else counts + mass
+    if mass is not None and len(candidates) == 0:
+        counts = mass
+    else:
+        counts = columns.of(candidates).class_mass(torch.float64)
+        counts = counts if mass is None else counts + mass
     log_noise = call.log_noise(columns.classes, smoothed=True)
     return class_contrast(call, columns, call.targets, counts, own, call.temperature, log_noise)
 
@@ -323,9 +326,8 @@ def class_contrast(
 
     def losses(logits: Tensor, rows: slice, **reduction: Any) -> Tensor:
         return autograd.expected(
-            logits, alpha[rows], temperature=temperature, log_noise=log_noise, counts=counts,
-            own=None if mine is None else mine[rows], drop_own_classes=call.drops_hits,
-            exclude=None if exclude is None else exclude[rows], **reduction,
+            logits, part(alpha, rows), temperature=temperature, log_noise=log_noise, counts=counts,
+            own=part(mine, rows), drop_own_classes=call.drops_hits, exclude=part(exclude, rows), **reduction,
         )  # fmt: skip
 
     return call.evaluate(losses, columns.scores)
@@ -343,11 +345,16 @@ def cross_entropy(call: Call) -> Tensor:
 
     def losses(logits: Tensor, rows: slice, **reduction: Any) -> Tensor:
         return autograd.counted(
-            logits, targets[rows], temperature=call.temperature, log_noise=log_noise, class_weight=class_weight,
+            logits, part(targets, rows), temperature=call.temperature, log_noise=log_noise, class_weight=class_weight,
             **reduction,
         )  # fmt: skip
 
     return call.evaluate(losses, None if isinstance(source, Logits) else source.logits(None))
+
+
+def part(given: Any, rows: slice) -> Any:
+    """Some rows of targets or of a tensor; of all of them the object itself, so that the kernel sees what is shared."""
+    return given if given is None or rows == slice(None) else given[rows]
 
 
 def fixed(noise_probs: Tensor | None) -> FixedNoise | None:

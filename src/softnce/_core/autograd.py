@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.autograd.graph import saved_tensors_hooks
 
 from softnce._core import cpu
 from softnce._core.contrast import (
@@ -143,13 +142,13 @@ def _evaluate(
         weight = problem.targets.weight
         needs_graph = weight is not None and weight.requires_grad and torch.is_grad_enabled()
         if needs_graph or not _is_eager():
-            losses = weighted_losses(problem, logits, temperature, mask, row_weight)
+            losses, _ = weighted_losses(problem, logits, temperature, mask, row_weight)
             if not reduced:
                 return losses
             return losses.sum() if divisor is None else losses.sum() / divisor
         if isinstance(divisor, Tensor) and divisor.device.type == "cpu" and type(divisor) is Tensor:
             divisor = float(divisor)
-        scale = 1.0 if divisor is None else 1 / divisor
+        scale = 1.0 if divisor is None else divisor.reciprocal() if isinstance(divisor, Tensor) else 1 / divisor
         learned = temperature if isinstance(temperature, Tensor) else None
         call = _Call(problem, temperature, mask, row_weight, scale, reduced, chunk_size)
         call.saved = call.tensors()
@@ -197,7 +196,7 @@ class _Call:
     def plain(self, logits: Tensor, temperature: Tensor | None) -> Tensor:
         """The result by operations that autograd knows, all rows at once."""
         given = self.temperature if temperature is None else temperature
-        losses = weighted_losses(self.problem, logits, given, self.mask, self.row_weight)
+        losses, _ = weighted_losses(self.problem, logits, given, self.mask, self.row_weight)
         return losses.sum() * self.scale if self.reduced else losses
 
     def run(
@@ -222,30 +221,29 @@ class _Call:
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The losses (N,), and the gradients of ``upstream`` · losses that are wanted: (N, K) and ()."""
         values: list[Tensor] = []
-        gradient = torch.empty_like(logits, memory_format=torch.contiguous_format) if wants[0] else None
         for_temperature: list[Tensor] = []
-        width = self.problem.width(logits.shape[1])
-        learned = self.temperature if isinstance(self.temperature, Tensor) and wants[1] else None
-        for rows in row_blocks(len(logits), width, logits.device, self.chunk_size):
-            x, inner = logits[rows].detach(), self.temperature
+        parts = row_blocks(len(logits), self.problem.width(logits.shape[1]), logits.device, self.chunk_size)
+        gradient = None
+        for rows in parts:
+            x, temperature = logits[rows].detach(), self.temperature
+            losses, pull = weighted_losses(self.problem, x, temperature, self.mask, self.row_weight, rows)
+            values.append(losses)
             if not any(wants):
-                with torch.no_grad():
-                    values.append(weighted_losses(self.problem, x, inner, self.mask, self.row_weight, rows))
                 continue
-            with torch.enable_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
-                x.requires_grad_(wants[0])
-                if learned is not None:
-                    inner = learned.detach().requires_grad_()
-                losses = weighted_losses(self.problem, x, inner, self.mask, self.row_weight, rows)
-                inputs = [t for t, wanted in zip((x, inner), wants, strict=True) if wanted and isinstance(t, Tensor)]
-                part = upstream[rows] if isinstance(upstream, Tensor) and upstream.dim() else upstream
-                found = list(torch.autograd.grad(losses, inputs, torch.ones_like(losses) * part))
-            values.append(losses.detach())
-            if gradient is not None:
-                gradient[rows] = found.pop(0)
-            for_temperature += found
+            found, bounded = pull(upstream[rows] if isinstance(upstream, Tensor) and upstream.dim() else upstream)
+            if isinstance(temperature, Tensor) and wants[1]:
+                for_temperature.append((found * bounded).sum().neg() / temperature)
+            if len(parts) == 1:
+                gradient = found.to(logits.dtype)
+            else:
+                gradient = logits.new_empty(logits.shape) if gradient is None else gradient
+                gradient[rows] = found
+            del pull, found, bounded  # which hold matrices while the next block makes its own
         losses = values[0] if len(values) == 1 else torch.cat(values)
-        return losses, gradient, torch.stack(for_temperature).sum(0) if for_temperature else None
+        of_temperature = None
+        if for_temperature and isinstance(self.temperature, Tensor):
+            of_temperature = torch.stack(for_temperature).sum(0).to(self.temperature.dtype)
+        return losses, gradient if wants[0] else None, of_temperature
 
 
 class _Rows(torch.autograd.Function):
@@ -288,10 +286,6 @@ class _Rows(torch.autograd.Function):
 def _is_one(number: Tensor) -> bool:
     """Whether a number on the host is 1, as after ``loss.backward()``; an accelerator is not asked."""
     return number.device.type == "cpu" and type(number) is Tensor and number.item() == 1
-
-
-def _as_it_is(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _is_eager() -> bool:

@@ -301,7 +301,7 @@ class Call:
         if reduction == "mean" and self.exchange is None:
             divisor = self.total
             if isinstance(divisor, Tensor):
-                divisor = torch.where(divisor > 0, divisor, 1)  # every sample is ignored: 0, not NaN
+                divisor = divisor.masked_fill(divisor <= 0, 1)  # every sample is ignored: 0, not NaN
         return {"row_weight": self.weight, "divisor": divisor, "reduced": True}
 
     def _reduce_losses(self, losses: Tensor) -> Tensor:

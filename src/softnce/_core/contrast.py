@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-CACHED = 1 << 17
-"""Scores in a block of rows on a CPU: half a megabyte of float32, a share of the second-level cache."""
-MATRICES = 8
+CACHED = 1 << 18
+"""Scores in a block of rows on a CPU: a megabyte of float32, about the second-level cache."""
+MATRICES = 4
 """Matrices of a block's rows × width that exist at once while a block is differentiated."""
 PAIR = 16
 """Classes that a product with dense rows works through in the time of one pair."""
@@ -75,7 +75,7 @@ class Alpha:
     def of(cls, targets: Targets) -> Self:
         index = targets.index
         if index is not None and targets.mask is not None:  # the class of an ignored row may be anything
-            index = torch.where(targets.mask[:, None], index, 0)
+            index = index * targets.mask[:, None]
         return cls(index, targets.weight, targets.smoothing, targets.smoothing_dist)
 
     def __len__(self) -> int:
@@ -101,14 +101,19 @@ class Alpha:
         assert self.weight is not None
         return Alpha(None, self.weight - floor, self.mass, self.dist)
 
-    def pair_weight(self, dtype: torch.dtype) -> Tensor:
-        """The weights (N, S) or (N, K); of labels (N, 1) or (), which broadcasts."""
+    def pair_weight(self, dtype: torch.dtype) -> Tensor | float:
+        """The weights (N, S) or (N, K); of labels (N, 1) or one number, which broadcasts."""
         if self.weight is not None:
             return self.weight.to(dtype)
-        if isinstance(self.mass, Tensor):
-            return (1 - self.mass.to(dtype))[:, None]
-        assert self.index is not None
-        return torch.full((), 1 - self.mass, dtype=dtype, device=self.index.device)
+        return (1 - self.mass.to(dtype))[:, None] if isinstance(self.mass, Tensor) else 1 - self.mass
+
+    def pair_weights(self, dtype: torch.dtype) -> Tensor:
+        """The weights, (N, S) or (N, K), of labels too."""
+        weight, index = self.pair_weight(dtype), self.index
+        if isinstance(weight, Tensor):
+            return weight
+        assert index is not None
+        return torch.full(index.shape, weight, dtype=dtype, device=index.device)
 
     def spread(self, values: Tensor) -> Tensor:
         """Σ_k ξ_k v_k of ``values`` (…, K)."""
@@ -122,25 +127,64 @@ class Alpha:
         background: bool = True,
     ) -> Tensor:
         """Σ_k α_k f(v_k)·cw_k of every row, (N,), for ``values`` (N, K); of pairs, only their classes are read."""
+        everywhere = background and self.has_background
+        values = f(values) if f is not None and (everywhere or self.index is None) else values
         at, picked_cw = values, cw
         if self.index is not None:
             at = values.gather(1, self.index)
+            at = f(at) if f is not None and not everywhere else at
             picked_cw = None if cw is None else cw[self.index]
-        at = at if f is None else f(at)
         at = at if picked_cw is None else at * picked_cw
         total = (self.pair_weight(values.dtype) * at).sum(1)
-        if background and self.has_background:
-            all_classes = values if f is None else f(values)
-            total = total + self.mass * self.spread(all_classes if cw is None else all_classes * cw)
+        if everywhere:
+            total = total + self.mass * self.spread(values if cw is None else values * cw)
         return total
+
+    def take_from(self, gradient: Tensor, times: Tensor, cw: Tensor | None = None, background: bool = True) -> Tensor:
+        """``gradient`` (N, K) less α_ik·cw_k·times_i, in place: the pull of :meth:`mean` without f."""
+        weight = self.pair_weight(gradient.dtype) * times[:, None]
+        if self.index is None:
+            gradient.sub_(weight if cw is None else weight * cw)
+        else:
+            weight = weight if cw is None else weight * cw[self.index]
+            gradient.scatter_add_(1, self.index, weight.neg())
+        if background and self.has_background:
+            gradient.sub_(self.backdrop(times, gradient.shape[1], cw))
+        return gradient
+
+    def backdrop(self, times: Tensor, classes: int, cw: Tensor | None = None) -> Tensor:
+        """The background ε_i ξ_k·times_i·cw_k, (N, K), or (N, 1) of a uniform one without ``cw``."""
+        dist = None if self.dist is None else self.dist.to(times.dtype)
+        if cw is not None:
+            dist = cw / classes if dist is None else cw * dist
+        mass = self.mass / classes if dist is None else self.mass
+        each = (times * mass)[:, None]
+        return each if dist is None else each * dist
+
+    def total(self, shares: Tensor, classes: int, background: bool) -> Tensor:
+        """Σ_c p_ic α_ck of ``shares`` p (n, N) of these rows: (n, K)."""
+        index, weight = self.index, self.pair_weights(shares.dtype)
+        if index is None:
+            found = shares @ weight
+        elif classes < PAIR * index.shape[1]:
+            found = shares @ self.foreground(shares.dtype, classes)
+        else:
+            found = shares.new_zeros(len(shares), classes)
+            for j in range(index.shape[1]):
+                found.index_add_(1, index[:, j], shares * weight[:, j])
+        if background and self.has_background:
+            mass = self.mass
+            each = shares @ mass.to(shares.dtype) if isinstance(mass, Tensor) else shares.sum(1) * mass
+            found += each[:, None] * (1 / classes if self.dist is None else self.dist.to(shares.dtype))
+        return found
 
     def foreground(self, dtype: torch.dtype, classes: int) -> Tensor:
         """The pairs as dense rows (N, K), without the background."""
-        weight = self.pair_weight(dtype)
+        weight = self.pair_weights(dtype)
         if self.index is None:
             return weight
         zeros = torch.zeros(len(self.index), classes, dtype=dtype, device=self.index.device)
-        return zeros.scatter_add(1, self.index, weight.expand(self.index.shape))
+        return zeros.scatter_add(1, self.index, weight)
 
     def dense(self, dtype: torch.dtype, classes: int) -> Tensor:
         rows = self.foreground(dtype, classes)
@@ -152,10 +196,23 @@ class Alpha:
 
 def masked_log(counts: Tensor, dtype: torch.dtype) -> Tensor:
     """log of counts in ``dtype``; half the lowest number for 0, so that adding a score stays finite."""
-    is_there = counts > 0
-    return (
-        torch.where(is_there, counts, 1).log().to(dtype).masked_fill(is_there.logical_not(), torch.finfo(dtype).min / 2)
-    )
+    absent = nothing(dtype)
+    return counts.log().to(dtype).nan_to_num(nan=absent, neginf=absent)
+
+
+def nothing(dtype: torch.dtype) -> float:
+    """The exponent of a class that is absent."""
+    return torch.finfo(dtype).min / 2
+
+
+def left_of(counts: Tensor, taken: Tensor | float) -> Tensor:
+    """Counts less what is taken out of them, without rounding's leftovers."""
+    left = counts - taken
+    return left * (left > ROUNDING * counts)
+
+
+Pull = Callable[[Tensor], Tensor]
+"""From the gradient of losses (n,) to that of their scores (n, K): what autograd would do, in fewer operations."""
 
 
 class Sum(Protocol):
@@ -164,7 +221,7 @@ class Sum(Protocol):
     targets: Alpha
     log_noise: Tensor | None
 
-    def losses(self, s: Tensor, rows: slice) -> Tensor:
+    def losses(self, s: Tensor, rows: slice) -> tuple[Tensor, Pull]:
         """The losses (n,) of the scores ``s`` (n, K) of these rows."""
 
     def width(self, classes: int) -> int:
@@ -185,23 +242,30 @@ class Counted:
     class_weight: Tensor | None
 
     def width(self, classes: int) -> int:
-        return classes
+        return 2 * classes
 
     def parts(self) -> tuple[Tensor | float | None, ...]:
         return *self.targets.parts(), self.log_noise, self.counts, self.class_weight
 
-    def losses(self, s: Tensor, rows: slice) -> Tensor:
+    def losses(self, s: Tensor, rows: slice) -> tuple[Tensor, Pull]:
         alpha = self.targets.rows(rows)
         s = s - s.amax(1, keepdim=True).detach()  # keeps the two parts small, which cancel
         cw = None if self.class_weight is None else self.class_weight.to(s.dtype)
         mass = alpha.mean(torch.ones_like(s), cw=cw)
-        counts = self.counts
+        counts, exponents = self.counts, s
         if self.adds_own:
             counts = (1.0 if counts is None else counts) + alpha.dense(torch.float64, s.shape[1])
-        if counts is None:
-            return mass * s.logsumexp(1) - alpha.mean(s, cw=cw)
-        total = (s + masked_log(counts, s.dtype)).logsumexp(1)
-        return torch.where((counts > 0).any(-1), mass * total - alpha.mean(s, cw=cw), 0)
+        if counts is not None:
+            exponents = s + masked_log(counts, s.dtype)
+        total = exponents.logsumexp(1)
+        is_empty = total < nothing(s.dtype) / 2
+
+        def pull(upstream: Tensor) -> Tensor:
+            upstream = upstream.masked_fill(is_empty, 0)
+            gradient = (exponents - total[:, None]).exp_().mul_((upstream * mass)[:, None])
+            return alpha.take_from(gradient, upstream, cw)
+
+        return (mass * total - alpha.mean(s, cw=cw)).masked_fill(is_empty, 0), pull
 
 
 @dataclass(slots=True)
@@ -216,31 +280,68 @@ class Expected:
     exclude: Tensor | None  # (N, E), −1: none
 
     def width(self, classes: int) -> int:
-        return classes if self.own is None else 2 * classes  # in float64
+        own = self.own
+        is_matrix = own is not None and (own.index is None or own.index.shape[1] > 1 or isinstance(own.mass, Tensor))
+        return 4 * classes if is_matrix else 2 * classes  # in float64
 
     def parts(self) -> tuple[Tensor | float | None, ...]:
         own = () if self.own is None or self.own is self.targets else self.own.parts()
         return *self.targets.parts(), self.log_noise, self.counts, self.exclude, *own
 
-    def losses(self, s: Tensor, rows: slice) -> Tensor:
+    def losses(self, s: Tensor, rows: slice) -> tuple[Tensor, Pull]:
         alpha, classes = self.targets.rows(rows), s.shape[1]
-        counts = self.counts
-        if self.drop_own_classes:
-            counts = counts * (alpha.dense(s.dtype, classes) <= 0)
-        elif self.own is not None:
-            left = counts - self.own.rows(rows).dense(torch.float64, classes)
-            counts = left * (left > ROUNDING * counts)
-        if self.exclude is not None:
-            excluded = self.exclude[rows]
-            kept = torch.ones(len(s), classes + 1, dtype=torch.bool, device=s.device)
-            kept = kept.scatter(1, torch.where(excluded < 0, classes, excluded), False)
-            counts = counts * kept[:, :classes]
-        rest = (s + masked_log(counts, s.dtype)).logsumexp(1, keepdim=True)
+        exponents = self.exponents(s, alpha, rows)
+        rest = exponents.logsumexp(1, keepdim=True)  # of nothing: so low that every term below is 0
 
         def above(at: Tensor) -> Tensor:
             return F.softplus(rest - at, threshold=50)
 
-        return torch.where((counts > 0).any(-1), alpha.mean(s, above), 0)
+        def pull(upstream: Tensor) -> Tensor:
+            share = alpha.pair_weight(s.dtype) * upstream[:, None]
+            if alpha.index is None or alpha.has_background:
+                near = (rest - s).sigmoid_()
+                if alpha.index is None:
+                    part = near.mul_(share + alpha.backdrop(upstream, classes) if alpha.has_background else share)
+                else:
+                    own = near.gather(1, alpha.index).mul_(share)
+                    part = near.mul_(alpha.backdrop(upstream, classes)).scatter_add_(1, alpha.index, own)
+                return (exponents - rest).exp_().mul_(part.sum(1, keepdim=True)).sub_(part)
+            part = (rest - s.gather(1, alpha.index)).sigmoid_().mul_(share)
+            gradient = (exponents - rest).exp_().mul_(part.sum(1, keepdim=True))
+            return gradient.scatter_add_(1, alpha.index, part.neg_())
+
+        return alpha.mean(s, above), pull
+
+    def exponents(self, s: Tensor, alpha: Alpha, rows: slice) -> Tensor:
+        """s_k + log of the count of class k in R, (n, K)."""
+        classes, counts = s.shape[1], self.counts
+        if self.drop_own_classes:
+            found = s + masked_log(counts, s.dtype)
+            found = found.masked_fill(alpha.dense(s.dtype, classes) > 0, nothing(s.dtype))
+        elif self.own is None:
+            found = s + masked_log(counts, s.dtype)
+        else:
+            found = self.exponents_without(s, self.own.rows(rows))
+        if self.exclude is None:
+            return found
+        excluded = self.exclude[rows]
+        dropped = torch.zeros(len(s), classes + 1, dtype=torch.bool, device=s.device)
+        dropped = dropped.scatter(1, torch.where(excluded < 0, classes, excluded), True)
+        return found.masked_fill(dropped[:, :classes], nothing(s.dtype))
+
+    def exponents_without(self, s: Tensor, own: Alpha) -> Tensor:
+        """Those of the counts less ``own``; where that is pairs, only their classes differ from row to row."""
+        classes, counts, exact = s.shape[1], self.counts, torch.float64
+        if own.index is None or isinstance(own.mass, Tensor):
+            return s + masked_log(left_of(counts, own.dense(exact, classes)), s.dtype)
+        if own.has_background:
+            counts = left_of(counts, own.mass / classes if own.dist is None else own.mass * own.dist.to(exact))
+        if own.index.shape[1] == 1:
+            taken = own.pair_weight(exact)
+        else:  # a class named twice has both weights
+            taken = own.foreground(exact, classes).gather(1, own.index)
+        left = masked_log(left_of(counts[own.index], taken), s.dtype)
+        return (s + masked_log(counts, s.dtype)).scatter(1, own.index, s.gather(1, own.index) + left)
 
 
 @dataclass(slots=True)
@@ -258,13 +359,13 @@ class SoftTarget:
     candidate_signatures: Tensor | None = None  # (M, 4)
 
     def width(self, classes: int) -> int:
-        return max(classes, len(self.candidates))
+        return max(2 * classes, len(self.candidates))
 
     def parts(self) -> tuple[Tensor | float | None, ...]:
         candidates = () if self.candidates is self.targets else self.candidates.parts()
         return *self.targets.parts(), self.log_noise, self.candidate_mask, self.own, *candidates
 
-    def losses(self, s: Tensor, rows: slice) -> Tensor:
+    def losses(self, s: Tensor, rows: slice) -> tuple[Tensor, Pull]:
         alpha, candidates = self.targets.rows(rows), self.candidates
         background = not self.shares_background  # a shared one cancels
         if alpha.index is None and candidates.index is None:  # and so does the floor of each class in dense rows
@@ -272,7 +373,7 @@ class SoftTarget:
             floor = candidates.weight.detach().amin(0)
             alpha, candidates = alpha.above(floor), candidates.above(floor)
         exponents = scores_of(s, candidates, background) - alpha.mean(s, background=background)[:, None]
-        lowest = torch.finfo(s.dtype).min / 2
+        lowest = nothing(s.dtype)
         if self.candidate_mask is not None:
             exponents = exponents.masked_fill(self.candidate_mask.logical_not(), lowest)
         if self.signatures is not None and self.candidate_signatures is not None:
@@ -284,19 +385,26 @@ class SoftTarget:
             own = self.own[rows, None]  # −1: not among them
             held = own.clamp(min=0)
             exponents = exponents.scatter(1, held, exponents.gather(1, held).masked_fill(own >= 0, lowest))
-        return F.softplus(exponents.logsumexp(1), threshold=50)  # the own target is the 1 of log(1 + …)
+        losses = F.softplus(exponents.logsumexp(1), threshold=50)  # the own target is the 1 of log(1 + …)
+
+        def pull(upstream: Tensor) -> Tensor:
+            shares = (exponents - losses[:, None]).exp_().mul_(upstream[:, None])
+            return alpha.take_from(candidates.total(shares, s.shape[1], background), shares.sum(1), None, background)
+
+        return losses, pull
 
 
 def scores_of(s: Tensor, candidates: Alpha, background: bool) -> Tensor:
     """σ(c) of all candidates for all rows, (n, M)."""
-    index, weight = candidates.index, candidates.pair_weight(s.dtype)
+    index, weight = candidates.index, candidates.pair_weights(s.dtype)
     if index is None:
         total = s @ weight.T
     elif s.shape[1] < PAIR * index.shape[1]:
         total = s @ candidates.foreground(s.dtype, s.shape[1]).T
     else:
-        weight = weight.expand(index.shape)
-        total = sum((s[:, index[:, j]] * weight[:, j] for j in range(index.shape[1])), start=s.new_zeros(()))
+        total = s[:, index[:, 0]] * weight[:, 0]
+        for j in range(1, index.shape[1]):
+            total = torch.addcmul(total, s[:, index[:, j]], weight[:, j])
     if background and candidates.has_background:
         total = total + candidates.spread(s)[:, None] * candidates.mass
     return total
@@ -309,9 +417,9 @@ def signatures(alpha: Alpha, classes: int) -> Tensor:
     angle = torch.tensor([12.9898, 78.233, 37.719, 4.1414], dtype=torch.float64, device=device)
     values = (place * angle).sin().mul(43758.5453).frac()
     if alpha.index is None:
-        total = alpha.pair_weight(torch.float64) @ values
+        total = alpha.pair_weights(torch.float64) @ values
     else:
-        weight = alpha.pair_weight(torch.float64).expand(alpha.index.shape)
+        weight = alpha.pair_weights(torch.float64)
         total = (weight[:, :, None] * values[alpha.index]).sum(1)
     if alpha.has_background:
         mass = alpha.mass[:, None] if isinstance(alpha.mass, Tensor) else alpha.mass
@@ -331,14 +439,32 @@ def weighted_losses(
     mask: Tensor | None,
     row_weight: Tensor | None,
     rows: slice = slice(None),
-) -> Tensor:
-    """The losses (n,) of the ``logits`` (n, K) of these rows times their weights; 0 for ignored rows."""
+) -> tuple[Tensor, Callable[[Tensor | float], tuple[Tensor, Tensor]]]:
+    """The losses (n,) of the ``logits`` (n, K) of these rows times their weights; 0 for ignored rows.
+
+    And what pulls a gradient of the losses, (n,) or one number, back to the logits, and to scores of temperature 1.
+    """
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    if mask is not None:
-        mask = mask[rows]
-        logits = logits.masked_fill(mask.logical_not()[:, None], 0)
-    scores = logits.to(dtype).clamp(min=lowest_logit(dtype)) / temperature
-    losses = problem.losses(scores if problem.log_noise is None else scores - problem.log_noise.to(dtype), rows)
-    if mask is not None:
-        losses = torch.where(mask, losses, 0)
-    return losses if row_weight is None else losses * row_weight[rows].to(dtype)
+    ignored = None if mask is None else mask[rows].logical_not()
+    if ignored is not None:
+        logits = logits.masked_fill(ignored[:, None], 0)
+    bounded = logits.to(dtype).clamp(min=lowest_logit(dtype))
+    is_one = isinstance(temperature, float) and temperature == 1
+    scores = bounded if is_one else bounded / temperature
+    losses, pull = problem.losses(scores if problem.log_noise is None else scores - problem.log_noise.to(dtype), rows)
+    if ignored is not None:
+        losses = losses.masked_fill(ignored, 0)
+    weight = None if row_weight is None else row_weight[rows].to(dtype)
+
+    def pull_logits(upstream: Tensor | float) -> tuple[Tensor, Tensor]:
+        upstream = upstream if is_one else upstream / temperature
+        if weight is not None:
+            each = (weight * upstream).to(dtype)
+        elif isinstance(upstream, Tensor):
+            each = upstream.to(dtype).expand(losses.shape)
+        else:
+            each = torch.full_like(losses, upstream)
+        gradient = pull(each if ignored is None else each.masked_fill(ignored, 0))
+        return gradient, bounded
+
+    return losses if weight is None else losses * weight, pull_logits

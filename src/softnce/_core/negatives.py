@@ -30,7 +30,8 @@ def drawn_negatives(call: Call) -> tuple[SoftTargets, SoftTargets | None, None]:
     candidates, place = call.candidates()
     if call.options["batch"] is not None and call.generator is None and not candidates.is_hard:
         raise ValueError("negatives='drawn' with batch needs a generator, in the same state for every micro-batch")
-    drawn = SoftTargets(candidates.num_classes, candidates.sample(call.generator)[:, None], None, mask=candidates.mask)
+    labels = candidates.labels if candidates.is_hard else candidates.sample(call.generator)
+    drawn = SoftTargets(candidates.num_classes, labels[:, None], None, mask=candidates.mask)
     own = None
     if place is not None:
         own = call.targets if isinstance(given, ClassCandidates) else call.own_labels(drawn[place], place)

@@ -102,7 +102,7 @@ class SoftTargets(Algebra):
         index, mask = labels.long(), None
         if may_ignore:
             mask = index != ignore_index
-            index = torch.where(mask, index, 0)
+            index = index * mask
         return cls(num_classes, index[:, None], None, smoothing, dist, mask)
 
     @classmethod
