@@ -77,7 +77,7 @@ class Evil:
 def test_files_of_something_else_are_refused(file, tmp_path, capsys):
     whole, content = file.read_bytes(), _read(file)
     broken = {
-        "no such file": None,
+        "No such file": None,
         "text": b"hello",
         "half": whole[: len(whole) // 2],
         "code": signed(pickle.dumps(Evil())),

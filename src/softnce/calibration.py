@@ -99,7 +99,8 @@ def brier_score(probs: ArrayLike, targets: Targets, *, ignore_index: int = -100)
     """Mean of Σ_k (p_k − 1[label = k])², in [0, 2]; its expectation Σ_k (p_k − y_k)² + 1 − Σ_k y_k² for soft y."""
     probs, frequency = _rows_and_frequency(probs, targets, ignore_index, "probs")
     p = probs.double()
-    return 1 + (p.square() - 2 * p * frequency).sum(1).mean()
+    score: Tensor = 1 + (p.square() - 2 * p * frequency).sum(1).mean()
+    return score
 
 
 def negative_log_likelihood(logits: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> Tensor:

@@ -4,7 +4,7 @@
     loss(model(inputs), targets)
 
 A row mixed of two labels is two (class, weight) pairs, never a row of K probabilities. Each row is mixed with a row of
-the batch chosen at random. A row mixed with an ignored one is ignored. Random numbers are drawn on the device of
+the batch chosen at random; mixed with an ignored one it is ignored. Random numbers are drawn on the device of
 ``generator``, by default on the CPU, so that the host need not wait for a GPU.
 
 References: Zhang et al. 2018 (MixUp); Yun et al. 2019 (CutMix).
@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softnce._checks import as_number, as_tensor, as_whole, check_flag, check_generator, check_tensor
+from softnce._checks import (
+    as_positive,
+    as_tensor,
+    as_whole,
+    check_flag,
+    check_floating,
+    check_generator,
+    check_unit_interval,
+)
 from softnce._precision import at_least_float32
 from softnce.targets._sampling import sample_beta
 from softnce.targets.soft_targets import SoftTargets, as_soft_targets
@@ -46,8 +54,7 @@ def mixup(
         ignore_index: label of rows to ignore.
         generator: source of randomness.
 
-    Returns:
-        the mixed inputs, of the shape and dtype of ``inputs``, and the mixed targets.
+    Returns the mixed inputs, of the shape and dtype of ``inputs``, and the mixed targets.
 
     >>> inputs, targets = mixup(torch.eye(2), torch.tensor([0, 1]), num_classes=2, lam=1.0)
     >>> targets.dense()
@@ -77,11 +84,7 @@ def cutmix(
     The box has the image's proportions, an area of 1 − λ before it is cut off at the border, and a centre uniform over
     the image. The targets' λ is the share of pixels kept.
 
-    Args:
-        inputs: images (N, ..., H, W).
-        per_row: draw one λ and one box per row instead of one for the batch.
-
-    The other arguments and what is returned are those of :func:`mixup`.
+    Images are (N, ..., H, W); ``per_row`` draws one λ and one box per row. The rest is as in :func:`mixup`.
     """
     soft = _checked(inputs, targets, num_classes, ignore_index, generator)
     if inputs.dim() < 3:
@@ -106,10 +109,7 @@ def draw_lam(
     alpha: float, lam: float | Tensor | None, per_row: bool, rows: int, generator: torch.Generator | None = None
 ) -> Tensor:
     """λ ~ Beta(alpha, alpha) of a batch, (), or of each row, (N,), in float64; ``lam`` itself if it is given."""
-    per_row = check_flag(per_row, "per_row")
-    alpha = as_number(alpha, "alpha", "a positive number")
-    if not 0 < alpha < torch.inf:
-        raise ValueError(f"alpha must be positive and finite, got {alpha}")
+    per_row, alpha = check_flag(per_row, "per_row"), as_positive(alpha, "alpha")
     if lam is None:
         drawn = sample_beta(alpha, rows if per_row else 1, _device(generator), generator)[:, 0]
         return drawn if per_row else drawn[0]
@@ -118,22 +118,16 @@ def draw_lam(
         lam = torch.tensor(float(lam), dtype=torch.float64, device="cpu") if is_number else as_tensor(lam, "lam")
     if lam.shape not in ((), (rows,)) or not lam.is_floating_point():
         raise ValueError(f"lam must be a number or {rows} of them, got shape {tuple(lam.shape)} of {lam.dtype}")
-    if not bool(((lam >= 0) & (lam <= 1)).all()):
-        raise ValueError(f"lam must lie in [0, 1], got values from {lam.min():.4g} to {lam.max():.4g}")
+    check_unit_interval(lam, "lam")
     return lam.double()
 
 
 def _checked(
     inputs: Tensor, targets: Any, num_classes: int | None, ignore_index: int, generator: torch.Generator | None
 ) -> SoftTargets:
-    check_tensor(inputs, "inputs")
+    check_floating(inputs, "inputs", "(N, d, ...)")
     check_generator(generator)
-    if inputs.dim() < 2 or not inputs.is_floating_point():
-        raise ValueError(
-            f"inputs must be a floating point batch (N, ...), got shape {tuple(inputs.shape)} of {inputs.dtype}"
-        )
-    if num_classes is not None:
-        num_classes = as_whole(num_classes, "num_classes")
+    num_classes = None if num_classes is None else as_whole(num_classes, "num_classes")
     if isinstance(targets, SoftTargets):
         found = targets.num_classes
     else:

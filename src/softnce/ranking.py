@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
-from softnce._checks import as_whole, check_flag, check_places, check_tensor
+from softnce._checks import as_whole, check_flag, check_floating, check_places
 from softnce._precision import at_least_float32, full_precision
 from softnce.targets import SoftTargets
 from softnce.targets.soft_targets import as_soft_targets
@@ -34,11 +34,8 @@ FEW = 4
 class Ranks:
     """The ranks of the right answers of N rows, and the metrics of every row, (N,).
 
-    Rows without a right answer, ignored ones included, have NaN in every metric; take means by ``nanmean``.
-
-    Attributes:
-        rank: (N, S), from 1; NaN pads.
-        weight: (N, S) grades of the answers; 0 pads.
+    ``rank`` (N, S) counts from 1, NaN pads; ``weight`` (N, S) holds the grades of the answers, 0 pads. Rows without a
+    right answer, ignored ones included, have NaN in every metric; take means by ``nanmean``.
     """
 
     rank: Tensor
@@ -90,9 +87,7 @@ def ranks(
         ignore_index: label of rows that are left out.
         chunk_size: classes compared at a time.
     """
-    check_tensor(logits, "logits")
-    if logits.dim() != 2 or not logits.is_floating_point():
-        raise ValueError(f"logits must be floating point (N, K), got {logits.dtype} of shape {tuple(logits.shape)}")
+    check_floating(logits, "logits", "(N, K)")
     return _ranks(
         lambda rows, part: logits[rows, part], logits, logits.shape[1], targets, exclude, ignore_index, chunk_size
     )
@@ -113,9 +108,9 @@ def linear_ranks(
 
     Every score is computed twice, O(N·K·d): answers are compared with scores of the same matrix product.
     """
-    check_tensor(features, "features")
-    check_tensor(table, "table")
-    if features.dim() != 2 or table.dim() != 2 or features.shape[1] != table.shape[1]:
+    check_floating(features, "features", "(N, d)")
+    check_floating(table, "table", "(K, d)")
+    if features.shape[1] != table.shape[1]:
         raise ValueError(f"features and table must be (N, d) and (K, d), got {features.shape} and {table.shape}")
     dtype = at_least_float32(torch.promote_types(features.dtype, table.dtype))
     unit = F.normalize if check_flag(cosine, "cosine") else Tensor.clone
@@ -148,11 +143,7 @@ def mrr(logits: Tensor, targets: Tensor | SoftTargets, *, exclude: Exclude | Non
 
 
 class RankingMeter:
-    """Means of the metrics over batches, and over ranks under ``torch.distributed``.
-
-    Args:
-        ks: the k of recall@k, nDCG@k and hits@k.
-        process_group: the ranks that :meth:`compute` adds up; None: all.
+    """Means of recall@k, nDCG@k and hits@k of the ``ks`` and of MRR, over batches and ranks of ``torch.distributed``.
 
     >>> meter = RankingMeter(ks=(1,))
     >>> meter.update(ranks(torch.eye(3), torch.tensor([0, 1, 0])))
@@ -171,10 +162,8 @@ class RankingMeter:
     def update(self, found: Ranks) -> None:
         """Takes in the ranks of a batch."""
         each = [found.mrr(), *(metric(k) for k in self.ks for metric in (found.recall, found.ndcg, found.hits))]
-        self.sums = self.sums.to(found.rank.device)
-        self.sums += torch.stack(
-            [(found.weight > 0).any(1).sum(dtype=torch.float64), *(values.nansum() for values in each)]
-        )
+        rows = (found.weight > 0).any(1).sum(dtype=torch.float64)
+        self.sums = self.sums.to(found.rank.device) + torch.stack([rows, *(values.nansum() for values in each)])
 
     def compute(self) -> dict[str, float]:
         """The means over all rows so far, of all ranks; NaN without rows."""
@@ -213,12 +202,10 @@ def _ranks(
                 for part in parts:
                     yield part, scores(rows, part).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
-            right: Tensor | None = None
+            right = weight.new_zeros(())
             for part, s in blocks():
-                right = s.new_zeros(mine.shape) if right is None else right
                 inside = (mine >= part.start) & (mine < part.stop)
                 right = torch.where(inside, s.gather(1, (mine - part.start).where(inside, 0)), right)
-            assert right is not None
             those = slice(*offsets[start // ROWS : start // ROWS + 2])
             higher, level = torch.zeros_like(weight[rows]), torch.zeros_like(weight[rows])
             for part, s in blocks():
@@ -287,16 +274,17 @@ def _compared(s: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """How many scores (n, C) are above each of ``right`` (n, S), and how many equal it, (n, S) each."""
     width = right.shape[1]
     if width <= FEW:
-        columns = right.split(1, dim=1)
-        above, equal = (torch.cat([f(s, c).sum(1, keepdim=True) for c in columns], 1) for f in (torch.gt, torch.eq))
+        above, equal = (
+            torch.cat([f(s, c).sum(1, keepdim=True) for c in right.split(1, dim=1)], 1) for f in (torch.gt, torch.eq)
+        )
         return above, equal
     ascending, order = right.sort(1)
-    at_least = []
-    for from_right in (False, True):  # the number of answers below a score, and of those not above it
+    counted = []
+    for from_right in (False, True):  # the scores above an answer, and those not below it
         place = torch.searchsorted(ascending, s.contiguous(), right=from_right)
         counts = torch.zeros(len(s), width + 1, dtype=torch.long, device=s.device)
         counts.scatter_add_(1, place, torch.ones_like(place))
-        at_least.append(counts.flip(1).cumsum(1).flip(1)[:, 1:])
-    above = torch.empty_like(at_least[0]).scatter_(1, order, at_least[0])
-    not_below = torch.empty_like(above).scatter_(1, order, at_least[1])
+        passed = counts.flip(1).cumsum(1).flip(1)[:, 1:]
+        counted.append(torch.empty_like(passed).scatter_(1, order, passed))
+    above, not_below = counted
     return above, not_below - above

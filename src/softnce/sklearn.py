@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("softnce.sklearn needs scikit-learn 1.6 or later: pip install scikit-learn") from error
 
 from softnce import calibration, losses, noise
-from softnce._checks import as_tensor
+from softnce._checks import as_tensor, as_whole
 from softnce.targets import SoftTargets
 
 __all__ = ["SoftLabelClassifier", "neg_soft_log_loss"]
@@ -44,7 +44,7 @@ LOSSES: dict[str, type[losses.ClassifierLoss]] = {
 }
 LABELS_ONLY = ("nll", "info-nce")
 IGNORED = -100
-DTYPES = [np.float64, np.float32]
+READ: dict[str, Any] = {"dtype": [np.float64, np.float32], "accept_sparse": "csr"}
 
 
 class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -60,17 +60,11 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             is the marginal of the training targets. With few classes cross-entropy is hard to beat.
         classes: names of the columns of soft labels; None: their numbers, or the columns of a data frame.
         hidden_layer_sizes: widths of the hidden layers (ReLU); none: a linear classifier.
-        temperature: τ of the loss.
-        label_smoothing: ε of the loss; not with ``"nll"`` and ``"info-nce"``.
-        learning_rate: of AdamW.
-        weight_decay: of AdamW.
-        batch_size: rows per step.
-        max_epochs: passes over the training set.
+        temperature, label_smoothing: τ and ε of the loss; no ε with ``"nll"`` and ``"info-nce"``.
+        learning_rate, weight_decay, batch_size, max_epochs: of AdamW, and its steps.
         early_stopping: hold out ``validation_fraction`` of the rows, stop once their cross-entropy has not improved for
             ``patience`` epochs, and keep the best epoch's weights. A contrastive loss leaves the scale of its logits
             open, so its cross-entropy is taken at the temperature that fits the held-out rows best.
-        validation_fraction: of the rows, with ``early_stopping``.
-        patience: epochs, with ``early_stopping``.
         verbose: print one line per epoch.
         random_state: of initial weights, order and draws.
 
@@ -126,22 +120,17 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on features X (N, d) and labels (N,), probabilities (N, K) or SoftTargets.
+        """Train on X (N, d), dense or sparse, and y: labels (N,) of any kind, probabilities (N, K) or SoftTargets.
 
-        Args:
-            X: features, dense or sparse.
-            y: labels of any kind, or a probability for every class, rows that sum to 1.
-            sample_weight: (N,) weights of the rows in the loss.
+        ``sample_weight`` (N,) weighs the rows in the loss.
         """
         self._check_options()
-        X = validate_data(self, X, dtype=DTYPES, accept_sparse="csr", ensure_min_samples=2)
+        X = validate_data(self, X, ensure_min_samples=2, **READ)
         targets = self._targets(y, X.shape[0])
         weight = None
         if sample_weight is not None:
             weight = torch.tensor(_check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True))
         train, held = _counted(targets), None
-        if len(train) == 0:
-            raise ValueError("y holds no row that counts: every row is ignored")
         seeds = check_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(seeds.randint(2**31)))
         if self.early_stopping:
@@ -154,20 +143,18 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(k|x), (N, K); columns as ``classes_``."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=DTYPES, accept_sparse="csr", reset=False)
+        X = validate_data(self, X, reset=False, **READ)
         logits = self._logits(X, torch.arange(X.shape[0]))
-        probs: np.ndarray = (logits.double() / self.temperature_).softmax(1).numpy()
-        return probs
+        return np.asarray((logits.double() / self.temperature_).softmax(1))
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """log p(k|x), (N, K)."""
-        logarithm: np.ndarray = np.log(self.predict_proba(X))
-        return logarithm
+        return np.asarray(np.log(self.predict_proba(X)))
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class of each row, (N,)."""
-        best: np.ndarray = self.classes_[self.predict_proba(X).argmax(1)]
-        return best
+        best = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[best])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; against the likeliest class of soft labels. Ignored rows do not count."""
@@ -181,8 +168,6 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weight = None if sample_weight is None else np.asarray(sample_weight)[rows]
         return float(accuracy_score(truth[rows], predicted[rows], sample_weight=weight))
 
-    # ---------------------------------------------------------------------------------------------- training
-
     def _train(
         self, X: Any, targets: SoftTargets, weight: Tensor | None, train: Tensor, held: Tensor | None, generator: Any
     ) -> None:
@@ -195,10 +180,8 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             total = 0.0
             for rows in train[torch.randperm(len(train), generator=generator)].split(self.batch_size):
                 optimiser.zero_grad()
-                share = None if weight is None else weight[rows]
-                value = criterion(
-                    self.network_(_features(X, rows)), targets[rows], sample_weight=share, generator=generator
-                )
+                logits, share = self.network_(_features(X, rows)), None if weight is None else weight[rows]
+                value = criterion(logits, targets[rows], sample_weight=share, generator=generator)
                 value.backward()
                 optimiser.step()
                 total += value.item() * len(rows)
@@ -258,13 +241,9 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         count = max(1, round(self.validation_fraction * len(rows)))
         sizes = np.bincount(classes)
         possible = sizes[sizes > 0].min() >= 2 and min(count, len(rows) - count) >= (sizes > 0).sum()
-        parts = train_test_split(
-            rows.numpy(), test_size=count, random_state=seeds, stratify=classes if possible else None
-        )
-        train, held = (torch.from_numpy(np.sort(part)) for part in parts)
-        return train, held
-
-    # ----------------------------------------------------------------------------------------------- checks
+        stratify = classes if possible else None
+        train, held = train_test_split(rows.numpy(), test_size=count, random_state=seeds, stratify=stratify)
+        return torch.from_numpy(np.sort(train)), torch.from_numpy(np.sort(held))
 
     def _check_options(self) -> None:
         if self.loss not in LOSSES:
@@ -272,8 +251,7 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.loss in LABELS_ONLY and self.label_smoothing:
             raise ValueError(f"label_smoothing must be 0 with loss={self.loss!r}, got {self.label_smoothing}")
         for name in ("batch_size", "max_epochs", "patience"):
-            if not isinstance(getattr(self, name), (int, np.integer)) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+            as_whole(getattr(self, name), name)
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must be between 0 and 1, got {self.validation_fraction!r}")
 
@@ -302,6 +280,8 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             index = np.full(len(y), IGNORED)
             index[~is_ignored] = labels
             targets = SoftTargets.from_labels(index, max(1, len(self.classes_)), ignore_index=IGNORED)
+        if len(_counted(targets)) == 0:
+            raise ValueError("y holds no row that counts: every row is ignored")
         check_consistent_length(np.empty(rows), np.empty(len(targets)))
         return targets
 
@@ -350,8 +330,7 @@ def _soft_targets(y: Any) -> SoftTargets:
 
 
 def _is_ignored(labels: np.ndarray) -> np.ndarray:
-    is_number = labels.dtype.kind in "iuf"
-    return labels == IGNORED if is_number else np.zeros(len(labels), bool)
+    return labels == IGNORED if labels.dtype.kind in "iuf" else np.zeros(len(labels), bool)
 
 
 def _counted(targets: SoftTargets) -> Tensor:

@@ -7,17 +7,9 @@
     loss(student(x), targets[rows])
 
 A sample needs at most 6·k bytes up to 32,768 classes. The file is one line of text, the SHA-256 of everything after it,
-and a dictionary as ``torch.save`` writes it. A file with a flipped bit is refused; ``weights_only=True`` keeps a file
-from running code. For N samples the dictionary holds:
-
-    classes      K
-    temperature  divisor of the teacher's logits
-    index        (N, k) classes, likeliest first, in the smallest integer type that holds K − 1
-    probability  (N, k) their probabilities among all K classes, float32; a row sums to at most 1
-    labels       SHA-256 of the N labels as int64, or "" if there are none
-
-The remaining probability is 1 minus a row's sum; the reader decides how to use it, and may use fewer than k classes.
-Reading refuses a file that does not fit the data: another number of samples or classes, other labels or another order.
+and a dictionary as ``torch.save`` writes it. A file with a flipped bit is refused, and so is one of other data; none
+can run code. The dictionary holds the number of ``classes``, the ``temperature``, the classes ``index`` (N, k) in the
+smallest integer type, their ``probability`` (N, k) in float32, and the SHA-256 of the N ``labels`` as int64, or "".
 """
 
 import hashlib
@@ -38,6 +30,7 @@ from softnce.targets import SoftTargets
 from softnce.targets.soft_targets import Rest
 
 HEADER = b"softnce teacher outputs 2\n"
+FIELDS = {"classes": int, "temperature": float, "index": Tensor, "probability": Tensor, "labels": str}
 
 
 @dataclass(frozen=True)
@@ -46,9 +39,7 @@ class TeacherOutputs:
 
     Attributes:
         index: (N, k) classes.
-        probability: (N, k) their probabilities among all classes.
-        num_classes: K.
-        temperature: divisor of the teacher's logits.
+        probability: (N, k) their probabilities among all ``num_classes``, softened by ``temperature``.
     """
 
     index: Tensor
@@ -67,14 +58,9 @@ class TeacherOutputs:
         """The outputs of several batches, one after the other."""
         if not isinstance(parts, (list, tuple)) or not all(isinstance(part, TeacherOutputs) for part in parts):
             raise TypeError(f"parts must be a list of TeacherOutputs, got {type(parts).__name__}")
-        if not parts:
-            raise ValueError("parts is empty: at least one TeacherOutputs is needed")
-        shapes = [(part.index.shape[1], part.num_classes, part.temperature) for part in parts]
-        for shape in shapes:
-            if shape != shapes[0]:
-                raise ValueError(
-                    f"parts differ in k, number of classes or temperature: got {shapes[0]} and {shape}, in this order"
-                )
+        shapes = {(part.index.shape[1], part.num_classes, part.temperature) for part in parts}
+        if len(shapes) != 1:
+            raise ValueError(f"parts must have one k, number of classes and temperature, got {shapes or 'no parts'}")
         index, probability = (torch.cat([getattr(part, name) for part in parts]) for name in ("index", "probability"))
         return TeacherOutputs(index, probability, parts[0].num_classes, parts[0].temperature)
 
@@ -100,11 +86,12 @@ class TeacherOutputs:
         path = Path(path)
         if labels is not None and len(labels) != len(self):
             raise ValueError(f"labels has {len(labels)} entries, but there are outputs of {len(self)} samples")
-        content = io.BytesIO()
+        content, types = io.BytesIO(), (torch.uint8, torch.int16, torch.int32)
+        smallest = next(dtype for dtype in types if self.num_classes - 1 <= torch.iinfo(dtype).max)
         fields = {
             "classes": self.num_classes,
             "temperature": self.temperature,
-            "index": self.index.to("cpu", _smallest(self.num_classes)).contiguous(),
+            "index": self.index.to("cpu", smallest).contiguous(),
             "probability": self.probability.to("cpu", torch.float32).contiguous(),
             "labels": fingerprint(labels),
         }
@@ -119,10 +106,7 @@ class TeacherOutputs:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], labels: Tensor | None, num_classes: int) -> "TeacherOutputs":
-        """Read the file and check that it belongs to samples with these ``labels`` (N,).
-
-        Without labels (None) only the number of classes is compared.
-        """
+        """Read the file; it must belong to samples with these ``labels`` (N,), or of this number of classes if None."""
         content = _read(Path(path))
         found = cls(content["index"].long(), content["probability"], content["classes"], content["temperature"])
         if found.num_classes != num_classes:
@@ -145,19 +129,10 @@ def fingerprint(labels: Tensor | None) -> str:
     return hashlib.sha256(values.tobytes()).hexdigest()
 
 
-def _smallest(num_classes: int) -> torch.dtype:
-    for dtype in (torch.uint8, torch.int16):
-        if num_classes - 1 <= torch.iinfo(dtype).max:
-            return dtype
-    return torch.int32
-
-
 def _read(path: Path) -> dict[str, Any]:
     """The fields of a file, checked."""
     try:
         whole = path.read_bytes()
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     header, digest, content = whole[: len(HEADER)], whole[len(HEADER) :][:32], whole[len(HEADER) + 32 :]
@@ -169,15 +144,13 @@ def _read(path: Path) -> dict[str, Any]:
         fields: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception:  # torch raises many kinds of error for bytes it did not write
         raise ValueError(f"{path}: not a file of teacher outputs, or damaged") from None
-    kinds = {"classes": int, "temperature": float, "index": Tensor, "probability": Tensor, "labels": str}
-    for name, kind in kinds.items():
+    for name, kind in FIELDS.items():
         if not isinstance(fields, dict) or not isinstance(fields.get(name), kind):
             raise ValueError(f"{path}: {name} must be {kind.__name__}")
     index, probability = fields["index"], fields["probability"]
     if index.dim() != 2 or index.shape != probability.shape or index.shape[1] == 0:
         raise ValueError(
-            f"{path}: index and probability must both have shape (N, k), got {tuple(index.shape)} and "
-            f"{tuple(probability.shape)}"
+            f"{path}: shapes of index and probability, {index.shape} and {probability.shape}, are not (N, k)"
         )
     total, is_inside = probability.double().sum(1), ((index >= 0) & (index.long() < fields["classes"])).all()
     if not bool(is_inside & ((probability >= 0).all(1) & (total > 0) & (total <= 1 + 1e-4)).all()):

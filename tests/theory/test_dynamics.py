@@ -251,7 +251,7 @@ def test_a_perfect_batch_has_no_gradient_left():
         ),
         (
             lambda: dynamics.cosine_response(torch.full((1, 2), 1.5), torch.ones(1, 2) / 2, torch.zeros(1).long()),
-            r"cosines must be floating point in \[-1, 1\], got torch.float32 up to 1.5",
+            "cosines",
         ),
     ],
 )

@@ -266,7 +266,7 @@ def test_smoothing_noise_must_be_a_distribution():
     ("call", "message"),
     [
         (lambda: info.entropy(torch.tensor([0.5, 0.6])), "probs"),
-        (lambda: info.entropy(torch.tensor([1, 0])), "probs must hold probabilities"),
+        (lambda: info.entropy(torch.tensor([1, 0])), "probs must"),
         (lambda: info.information_bound(torch.zeros(2), 1.5), "num_negatives must be a whole number"),
         (lambda: info.contrastive_information(torch.zeros(2, 4), torch.tensor([0, 4])), "positive must lie in 0 … 3"),
         (lambda: info.contrastive_information(torch.zeros(2, 4), torch.zeros(2)), "positive must hold integers"),

@@ -4,7 +4,7 @@
 
 Rows are taken in blocks of B. A first pass over blocks of classes keeps e^{s} of the B rows and sums it; a second one
 makes the gradients of the same rows. Scores are computed once: three products of 2·N·K·d operations as for the logits,
-B·K numbers of memory. Losses that are not reduced get their gradients in backward, which computes the scores again.
+B·K numbers of memory. Losses that are not reduced get their gradients in backward, which starts anew.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from softnce._precision import at_least_float32, full_precision
 from softnce.targets import SoftTargets
+from softnce.targets._background import is_zero
 
 CLASSES = 2048
 """Classes in a block on a CPU, whose embeddings and scores then stay in the cache."""
@@ -46,13 +47,10 @@ def exact_cross_entropy(
     """−Σ_k w_k α_k·log softmax((z·y + b)/τ)_k of every row, (N,), or their weighted sum over ``divisor``.
 
     Args:
-        features: z, (N, d).
-        table: y, (K, d).
+        features, table: z (N, d) and y (K, d); ``cosine`` normalises both to unit length.
         targets: N rows. A mass ``rest`` counts as −r·log of the probability of all classes that a row does not name.
         bias: b, (K,). −∞ masks a class.
-        cosine: normalises features and embeddings to unit length.
-        class_weight: w, (K,).
-        row_weight: (N,).
+        class_weight, row_weight: w (K,), and one weight per row (N,).
         reduced: returns Σ_i row_weight_i ℓ_i / divisor instead of row_weight_i ℓ_i.
         chunk_size: rows B in a block; by default B·K is a fifth of the table.
 
@@ -114,9 +112,8 @@ class _Alpha:
     @classmethod
     def of(cls, targets: SoftTargets, class_weight: Tensor | None, dtype: torch.dtype) -> Self:
         classes, weight, spread = targets.index, targets.pair_weight(dtype), None
-        has_mass = isinstance(targets.smoothing, Tensor) or targets.smoothing != 0
-        mass = targets.background_mass(dtype) if has_mass else None
-        rest = getattr(targets, "rest", None)
+        mass = None if is_zero(targets.smoothing) else targets.background_mass(dtype)
+        rest = targets.rest
         if mass is not None and targets.smoothing_dist is not None:
             spread = targets.smoothing_dist.to(dtype)
         if class_weight is not None:
@@ -198,14 +195,13 @@ class _Exact(torch.autograd.Function):
                 z, table, bias = inputs
                 value = _plain(z, table, bias, call.alpha, call.cosine) * call.weight
                 wanted = [t for t, want in zip(inputs, ctx.wants, strict=True) if want]
-                found = list(
-                    torch.autograd.grad(value.sum() if call.reduced else value, wanted, upstream, create_graph=True)
-                )
-                return *(found.pop(0) if want else None for want in ctx.wants), None
+                found = torch.autograd.grad(value.sum() if call.reduced else value, wanted, upstream, create_graph=True)
+                given = iter(found)
+                return *(next(given) if want else None for want in ctx.wants), None
             if kept is None:  # of each row, or a second backward through the same graph
                 z, table, bias = inputs
                 sweep = _Sweep(z, table, bias, call, ctx.wants)
-                sweep.losses_and_gradients(call.weight * upstream, keeps=False)
+                sweep.losses_and_gradients(call.weight * upstream)
                 return *sweep.gradients(), None
             if not (upstream.device.type == "cpu" and upstream.item() == 1):  # an accelerator is not asked
                 kept = tuple(None if g is None else g.mul_(upstream) for g in kept)
@@ -327,27 +323,27 @@ class _Sweep:
     # --------------------------------------------------------------------------------------------- gradients
 
     @torch.no_grad()
-    def losses_and_gradients(self, weight: Tensor, keeps: bool = True) -> Tensor:
+    def losses_and_gradients(self, weight: Tensor) -> Tensor:
         """The losses (N,); the gradients of ``weight`` · losses are left in :meth:`gradients`."""
         found = self.z.new_empty(len(self.z))
         self._start_gradients(weight)
-        blocks, table = self._row_blocks(keeps), self.of_table
-        in_place = keeps and table is not None and bool(blocks)
+        blocks, table = self._row_blocks(keeps=True), self.of_table
+        in_place = table is not None and bool(blocks)
         if in_place:  # the first rows keep their exponentials where their gradient will be
             first = min(len(self.z), self.table.shape[1])
-            blocks = [slice(0, first), *self._row_blocks(keeps, first)]
+            blocks = [slice(0, first), *self._row_blocks(keeps=True, start=first)]
         elif table is not None:
             for part in self.blocks:
                 self._begin_table(part)
         size = max((b.stop - b.start for b in blocks[int(in_place) :]), default=0)
-        buffer = self.z.new_empty(size * (len(self.table) if keeps else self._width))
+        buffer = self.z.new_empty(size * len(self.table))
         for number, rows in enumerate(blocks):
             starts = in_place and number == 0
             room = buffer if not starts else table.view(-1)  # type: ignore[union-attr]
             shifts: list[Tensor] = []
-            sums, pairs = self._sums(rows, room, shifts, keeps), self._pairs(rows)
+            sums, pairs = self._sums(rows, room, shifts, keeps=True), self._pairs(rows)
             found[rows], *of_all = self._values(rows, sums, pairs)
-            self._add_blocks(rows, weight[rows], room, shifts if keeps else None, of_all, sums, starts)
+            self._add_blocks(rows, weight[rows], room, shifts, of_all, sums, starts)
             if pairs is not None:
                 self._add_pairs(rows, weight[rows], pairs, *of_all)
         return found
@@ -385,7 +381,7 @@ class _Sweep:
         rows: slice,
         weight: Tensor,
         buffer: Tensor,
-        shifts: list[Tensor] | None,
+        shifts: list[Tensor],
         of_all: list[Tensor],
         of_blocks: tuple[Tensor, ...],
         starts: bool,
@@ -401,12 +397,7 @@ class _Sweep:
         for i in reversed(range(len(self.blocks))):
             part = self.blocks[i]
             y = self._vectors(self.table[part])
-            p = self._view(buffer, n, part, shifts is not None)
-            if shifts is None:
-                shift = high
-                self._scores(rows, part, p).sub_(shift[:, None]).exp_()
-            else:
-                shift = shifts[i]
+            p, shift = self._view(buffer, n, part, keeps=True), shifts[i]
             scale = alpha.total[rows] * (shift - m).exp() / total
             if alpha.rest is not None:
                 scale = scale - alpha.rest[rows] * (shift - high).exp() / inner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self, SupportsFloat
+from typing import Any, Self, SupportsFloat
 
 import torch
 from torch import Tensor
@@ -41,9 +41,8 @@ class Algebra(Storage):
         elif is_zero(self.smoothing) or same_dist(mine, its, self.num_classes, unread=False):
             dist = its
         else:  # one mass for all rows: two backgrounds make one
-            given = its if mine is None else mine
-            a, b = (torch.full_like(given, 1 / self.num_classes) if d is None else d for d in (its, mine))
-            dist = (smoothing * a + (mass - smoothing) * b) / mass
+            dists: list[Any] = [1 / self.num_classes if d is None else d for d in (its, mine)]
+            dist = (smoothing * dists[0] + (mass - smoothing) * dists[1]) / mass
         return type(self)(self.num_classes, self.index, weight, mass, dist, self.mask, nominal_dtype=self.dtype)
 
     def mix(self, other: Self, lam: float | ArrayLike) -> Self:

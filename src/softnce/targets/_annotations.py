@@ -1,6 +1,5 @@
 """Annotations, one entry per judgement, as shares of the annotators of each sample."""
 
-from collections.abc import Hashable
 from contextlib import suppress
 from typing import Any
 
@@ -51,12 +50,12 @@ def numbered(given: Any, name: str, size: int | None, count: int | None = None) 
         given = given.__array__()
     names: list[Any] = given.tolist() if hasattr(given, "tolist") else list(given)
     try:
-        order: list[Hashable] = list(dict.fromkeys(names))
+        order: list[Any] = list(dict.fromkeys(names))
     except TypeError as error:
         raise TypeError(f"{name} must hold names (J,) that can be told apart: {error}") from None
     if any(value != value for value in order):
         raise ValueError(f"{name} holds NaN; every annotation needs a name")
     with suppress(TypeError):  # names of different kinds stay as they come
-        order.sort()  # type: ignore[type-var]
+        order.sort()
     number = {value: i for i, value in enumerate(order)}
     return torch.tensor([number[value] for value in names], dtype=torch.long), order

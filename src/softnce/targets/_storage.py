@@ -309,9 +309,12 @@ class Storage:
 
     def _map(self, f: Callable[[Tensor], Tensor], shared: bool = False) -> Self:
         """``f`` on every tensor with a row dimension, and on ξ if ``shared``."""
-        fields = self.index, self.weight, self.smoothing, self.smoothing_dist, self.mask, self.rest
-        mapped = [f(x) if isinstance(x, Tensor) and (shared or i != 3) else x for i, x in enumerate(fields)]
-        return type(self)(self.num_classes, *mapped, self.nominal_dtype)
+        names = ("index", "weight", "smoothing", "smoothing_dist", "mask", "rest")
+        fields: dict[str, Any] = {name: getattr(self, name) for name in names}
+        for name, value in fields.items():
+            if isinstance(value, Tensor) and (shared or name != "smoothing_dist"):
+                fields[name] = f(value)
+        return type(self)(self.num_classes, **fields, nominal_dtype=self.nominal_dtype)
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:

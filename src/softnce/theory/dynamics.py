@@ -18,9 +18,9 @@ from torch import Tensor
 from softnce._checks import (
     as_tensor,
     check_distribution,
+    check_floating,
     check_places,
     check_rows_sum_to_one,
-    check_tensor,
     values_are_checked,
 )
 from softnce._core.options import positive
@@ -48,8 +48,7 @@ def score_gradient(scores: Tensor, candidates: Tensor | SoftTargets, own: Tensor
 
     Its absolute value is ``eq:gradient_magnitude``, α_k |−1 + Σ_c w_c c_k / α_k|, and is defined where α_k = 0 too.
     """
-    rows = _checked(scores, candidates)
-    _check_own(own, scores, rows)
+    rows = _checked(scores, candidates, own=own)
     return candidate_weights(scores, rows) @ rows - rows[own]
 
 
@@ -63,13 +62,7 @@ def dot_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of Σ_n ℓ_n for scores s_nk = z_n·y_k/τ − log η_k, with respect to z (N, d) and y (K, d).
 
-    Args:
-        z: embeddings of the samples, (N, d).
-        y: embeddings of the labels, (K, d).
-        candidates: (M, K).
-        own: (N,).
-        temperature: τ.
-        noise_probs: η, (K,); None is uniform, which has no effect on gradients.
+    ``noise_probs`` η (K,) is uniform if None, which has no effect on gradients.
     """
     _check_embeddings(z, y)
     positive(temperature, "temperature")
@@ -122,8 +115,7 @@ def attraction_and_repulsion(scores: Tensor, candidates: Tensor | SoftTargets, o
     has y_k for y_i, and the second sum has other indices; as printed the two do not add up to the loss. The penalty
     goes with α_j (1 − α_j): smoothing over K > 2 classes makes it larger for the true class, not smaller.
     """
-    rows = _checked(scores, candidates)
-    _check_own(own, scores, rows)
+    rows = _checked(scores, candidates, own=own)
     alpha = rows[own]
     total = (scores @ rows.mT).logsumexp(-1, keepdim=True)
     # Dividing each candidate's term by exp Σ_{j≠i} α_j s_j gives the denominator of class i: no N·M·K tensor is needed.
@@ -138,9 +130,7 @@ def exponent_coefficients(target: Tensor, candidates: Tensor | SoftTargets) -> T
     Entry [i, c, j] is c_j for j = i and α̃_cj = c_j − α_j for j ≠ i; positive repels the sample from label j, negative
     attracts it. For one target (K,); the supplement's four cases of label smoothing are entries of this tensor.
     """
-    check_tensor(target, "target")
-    if target.dim() != 1 or not target.is_floating_point():
-        raise ValueError(f"target must be floating point (K,), got shape {tuple(target.shape)} of {target.dtype}")
+    check_floating(target, "target", "(K,)")
     rows = _checked(target, candidates, "target")
     classes = len(target)
     itself = torch.eye(classes, dtype=target.dtype, device=target.device).unsqueeze(1)
@@ -153,43 +143,37 @@ def cosine_response(cosines: Tensor, candidates: Tensor | SoftTargets, own: Tens
     The root is ‖∂cos/∂z‖. It suppresses weak targets (cosine near 1 for the true class, near −1 for another) and keeps
     strong ones (cosine near 0). It also suppresses a true class at cosine −1, the hardest possible positive.
     """
-    check_tensor(cosines, "cosines")
-    if not cosines.is_floating_point() or not bool(((cosines >= -1) & (cosines <= 1)).all()):
-        raise ValueError(
-            f"cosines must be floating point in [-1, 1], got {cosines.dtype} "
-            f"up to {cosines.abs().max().item():.4g} in absolute value"
-        )
+    check_floating(cosines, "cosines", "(N, K)")
+    if not bool((cosines.abs() <= 1).all()):
+        raise ValueError(f"cosines must lie in [-1, 1], got {cosines.abs().max():.4g} in absolute value")
     positive(temperature, "temperature")
     across = (1 - cosines.square()).sqrt() / temperature
     return score_gradient(cosines / temperature, candidates, own).abs() * across
 
 
-def _checked(scores: Tensor, candidates: Tensor | SoftTargets, name: str = "scores") -> Tensor:
-    """The candidates as rows (M, K), checked against scores (..., K)."""
-    check_tensor(scores, name)
-    if scores.dim() == 0 or not scores.is_floating_point():
-        raise ValueError(f"{name} must be floating point (N, K), got shape {tuple(scores.shape)} of {scores.dtype}")
-    rows = (
-        candidates.dense(scores.dtype) if isinstance(candidates, SoftTargets) else as_tensor(candidates, "candidates")
-    )
-    if rows.dim() != 2 or rows.shape[-1] != scores.shape[-1] or not rows.is_floating_point():
+def _checked(
+    scores: Tensor, candidates: Tensor | SoftTargets, name: str = "scores", own: Tensor | None = None
+) -> Tensor:
+    """The candidates as rows (M, K), checked against scores (..., K) and the places of targets among them."""
+    check_floating(scores, name, "(..., K)")
+    if isinstance(candidates, SoftTargets):
+        rows = candidates.dense(scores.dtype)
+    else:
+        rows = as_tensor(candidates, "candidates")
+    check_floating(rows, "candidates", "(M, K)")
+    if rows.shape[-1] != scores.shape[-1]:
         raise ValueError(
-            f"candidates must be floating point (M, {scores.shape[-1]}) to go with the {scores.shape[-1]} classes, "
-            f"got shape {tuple(rows.shape)} of {rows.dtype}"
+            f"candidates must have the {scores.shape[-1]} classes of {name}, got shape {tuple(rows.shape)}"
         )
     if values_are_checked(rows):
         check_rows_sum_to_one(rows, "candidates")
+    if own is not None:
+        check_places(own, scores.shape[:-1], len(rows), "own")
     return rows if isinstance(candidates, Tensor) else rows.to(scores.device, scores.dtype)
 
 
-def _check_own(own: Tensor, scores: Tensor, candidates: Tensor) -> None:
-    check_places(own, scores.shape[:-1], len(candidates), "own")
-
-
 def _check_embeddings(z: Tensor, y: Tensor) -> None:
-    for name, embeddings in (("z", z), ("y", y)):
-        check_tensor(embeddings, name)
-        if not embeddings.is_floating_point():
-            raise TypeError(f"{name} must be floating point, got {embeddings.dtype}")
-    if z.dim() != 2 or y.dim() != 2 or z.shape[-1] != y.shape[-1]:
+    check_floating(z, "z", "(N, d)")
+    check_floating(y, "y", "(K, d)")
+    if z.shape[-1] != y.shape[-1]:
         raise ValueError(f"z and y must have shapes (N, d) and (K, d), got {tuple(z.shape)} and {tuple(y.shape)}")

@@ -25,8 +25,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from softnce._checks import (
-    as_number,
+    as_share,
     as_whole,
+    check_floating,
     check_places,
     check_rows_sum_to_one,
     check_tensor,
@@ -68,22 +69,13 @@ def mutual_information(joint: Tensor) -> Tensor:
 def smoothed_joint(joint: Tensor, epsilon: float, noise_probs: Tensor | None = None) -> Tensor:
     """p_ε(z, y) = (1 − ε) p(z, y) + ε p(z) ξ(y): the joint distribution after label smoothing.
 
-    Args:
-        joint: p(z, y), shape (..., Z, Y).
-        epsilon: ε in [0, 1].
-        noise_probs: ξ, shape (Y,); None for the table's own p(y), as I_ε requires. With another ξ the marginal of the
-            labels changes, and the paper's H(Y) − H_ε(Y|Z) is no longer an information: it can be negative.
+    ``noise_probs`` ξ (Y,) is the table's own p(y) if None, as I_ε requires. With another ξ the marginal of the labels
+    changes, and the paper's H(Y) − H_ε(Y|Z) is no longer an information: it can be negative.
     """
     _check_joint(joint)
-    epsilon = as_number(epsilon, "epsilon", "a number in [0, 1]")
-    if not 0 <= epsilon <= 1:
-        raise ValueError(f"epsilon must lie in [0, 1], got {epsilon}")
+    epsilon = as_share(epsilon, "epsilon")
     if noise_probs is not None:
-        check_tensor(noise_probs, "noise_probs")
-    if noise_probs is not None and noise_probs.shape != joint.shape[-1:]:
-        raise ValueError(f"noise_probs must have shape {tuple(joint.shape[-1:])}, got {tuple(noise_probs.shape)}")
-    if noise_probs is not None:
-        _check_probs(noise_probs, "noise_probs")
+        _check_probs(noise_probs, "noise_probs", joint.shape[-1:])
     noise = joint.sum(-2, keepdim=True) if noise_probs is None else noise_probs
     return (1 - epsilon) * joint + epsilon * joint.sum(-1, keepdim=True) * noise
 
@@ -91,9 +83,8 @@ def smoothed_joint(joint: Tensor, epsilon: float, noise_probs: Tensor | None = N
 def information_bound(loss: Tensor, num_negatives: int) -> Tensor:
     """log(N + 1) − ℓ, whose expectation never exceeds the information; itself at most log(N + 1).
 
-    Args:
-        loss: contrastive losses, of any shape; their mean gives the bound, each one a sample of it.
-        num_negatives: N, the number of negatives per positive; M − 1 for a batch of M that contrasts itself.
+    ``loss`` holds contrastive losses of any shape, ``num_negatives`` is N per positive: M − 1 for a batch of M that
+    contrasts itself. The mean of the losses gives the bound, each one a sample of it.
     """
     _check_loss(loss)
     return math.log(as_whole(num_negatives, "num_negatives") + 1) - loss
@@ -108,17 +99,10 @@ def paper_information_bound(loss: Tensor, num_negatives: int) -> Tensor:
 def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> Tensor:
     """One sample of the contrastive bound per row, shape (N,): log M + s_{i,positive} − log Σ_j exp s_{i,j}.
 
-    Args:
-        scores: a critic's scores of M candidates for each of N samples, (N, M).
-        positive: which candidate is the true one, (N,); None is the diagonal, a batch that contrasts itself.
-
+    ``scores`` (N, M) are a critic's; ``positive`` (N,) tells which candidate is the true one, None is the diagonal.
     The candidates that are not positive must be drawn from the marginal, independently of the sample.
     """
-    check_tensor(scores, "scores")
-    if scores.dim() != 2 or not scores.is_floating_point():
-        raise ValueError(
-            f"scores must be a floating-point tensor of shape (N, M), got {scores.dtype}, {tuple(scores.shape)}"
-        )
+    check_floating(scores, "scores", "(N, M)")
     rows, candidates = scores.shape
     if candidates < 2:
         raise ValueError(f"scores must have at least 2 candidates per row, got shape {tuple(scores.shape)}")
@@ -138,25 +122,15 @@ def classifier_information(logits: Tensor, targets: Tensor, class_probs: Tensor)
     Its expectation is I(Z;Y) − KL(truth ‖ q): at most the information, and equal to it for a perfect classifier. It
     needs no candidates and does not saturate at log M.
 
-    Args:
-        logits: (N, K).
-        targets: labels (N,), or the distribution of each row's label (N, K), over which the sample is averaged.
-        class_probs: p, (K,), the marginal of those labels; after smoothing, the smoothed marginal.
+    ``targets`` are labels (N,), or the distribution of each row's label (N, K), over which the sample is averaged;
+    ``class_probs`` p (K,) is the marginal of those labels, after smoothing the smoothed one.
     """
-    for name, given in (("logits", logits), ("targets", targets), ("class_probs", class_probs)):
-        check_tensor(given, name)
-    if not logits.is_floating_point():
-        raise TypeError(f"logits must be floating point, got {logits.dtype}")
-    if class_probs.shape != logits.shape[-1:]:
-        raise ValueError(f"class_probs must have shape {tuple(logits.shape[-1:])}, got {tuple(class_probs.shape)}")
-    _check_probs(class_probs, "class_probs")
+    check_floating(logits, "logits", "(N, K)")
+    check_tensor(targets, "targets")
+    _check_probs(class_probs, "class_probs", logits.shape[-1:])
     log_ratio = logits.log_softmax(-1) - class_probs.log()
     if targets.is_floating_point():
-        if targets.shape != logits.shape:
-            raise ValueError(
-                f"targets must have the shape of logits, {tuple(logits.shape)}, got {tuple(targets.shape)}"
-            )
-        _check_probs(targets, "targets")
+        _check_probs(targets, "targets", logits.shape)
         return torch.where(targets > 0, targets * log_ratio, 0.0).sum(-1)
     check_places(targets, logits.shape[:-1], logits.shape[-1], "targets")
     return log_ratio.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
@@ -224,20 +198,16 @@ def _check_loss(loss: object) -> None:
         raise TypeError(f"loss must be floating point, got {got}")
 
 
-def _check_probs(probs: Tensor, name: str) -> None:
-    check_tensor(probs, name)
-    if probs.dim() == 0 or not probs.is_floating_point():
-        raise ValueError(f"{name} must hold probabilities (..., K), got {probs.dtype} of shape {tuple(probs.shape)}")
+def _check_probs(probs: Tensor, name: str, shape: torch.Size | None = None) -> None:
+    check_floating(probs, name, "(..., K)")
+    if shape is not None and probs.shape != shape:
+        raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(probs.shape)}")
     if values_are_checked(probs):
         check_rows_sum_to_one(probs, name)
 
 
 def _check_joint(joint: Tensor) -> None:
-    check_tensor(joint, "joint")
-    if joint.dim() < 2 or not joint.is_floating_point():
-        raise ValueError(
-            f"joint must be a floating-point table of shape (..., Z, Y), got {joint.dtype}, {tuple(joint.shape)}"
-        )
+    check_floating(joint, "joint", "(..., Z, Y)")
     total = joint.detach().sum((-1, -2))
     if not ((joint >= 0).all() and torch.allclose(total, torch.ones_like(total), atol=1e-5)):
         raise ValueError("joint must hold probabilities: none negative, and a sum of 1 over its last two dimensions")
