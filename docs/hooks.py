@@ -9,6 +9,8 @@ from typing import Any
 
 import griffe
 
+from softnce._core import options
+
 LONG = 30  # characters of a cell that is tall and narrow on a phone, if there are two more
 
 
@@ -68,6 +70,26 @@ class Docstrings(griffe.Extension):
         if obj.docstring:
             linked = re.sub(r":(?:func|class|mod|meth|attr):`(~?)([\w.]+)`", _link, obj.docstring.value)
             obj.docstring.value = re.sub(r"^>>> .*(?:\n.+)*", r"```pycon\n\g<0>\n```", linked, flags=re.MULTILINE)
+
+
+class Options(griffe.Extension):
+    """``**given: Unpack[options.OfNLL]`` is shown as the options that the dictionary declares, with their defaults."""
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        unpacked = next((p for p in func.parameters if p.kind is griffe.ParameterKind.var_keyword), None)
+        found = re.search(r"Unpack\[.*?(\w+)\]", str(unpacked.annotation)) if unpacked else None
+        kind = getattr(options, found[1], None) if found else None
+        if unpacked is None or kind not in options.DECLARED:
+            return
+        declared = {name: option for name, option in options.declared(kind).items() if name not in func.parameters}
+        del func.parameters[unpacked.name]
+        for name, option in declared.items():
+            keyword_only = griffe.ParameterKind.keyword_only
+            func.parameters.add(griffe.Parameter(name, kind=keyword_only, default=repr(option.default)))
+        lines = "\n".join(f"- `{name}` = `{option.default!r}`: {option.doc}" for name, option in declared.items())
+        owner = func.parent if func.name == "__init__" and func.parent else func
+        if owner.docstring:
+            owner.docstring.value += f"\n\n**Options**\n\n{lines}"
 
 
 def _link(role: re.Match[str]) -> str:

@@ -101,7 +101,7 @@ def folder(name: str) -> Path:
         raise ValueError(f"data: {name} is read from the folder in the environment variable {FOLDER}, which is not set")
     path = Path(root).expanduser() / name
     if not path.is_dir():
-        raise ValueError(f"data: {name} is not in {FOLDER}={root}; docs/evidence.md describes the folder")
+        raise ValueError(f"data: {name} is not in {FOLDER}={root}; docs/experiments.md describes the folder")
     return path
 
 

@@ -51,7 +51,7 @@ def open_task(kind: str, folder: Path, fold: int = 0, honest: bool = False) -> N
             write_random_specimens(folder)
         found = cells.folds(cells.find_specimens(folder), honest)
     except FileNotFoundError as error:
-        raise ValueError(f"data.dir {folder}: {error} (see docs/graphs.md)") from None
+        raise ValueError(f"data.dir {folder}: {error} (see docs/experiments.md)") from None
     if not 0 <= fold < len(found):
         raise ValueError(f"data.fold: got {fold}, need 0 to {len(found) - 1}")
     graphs = {path: cells.read_specimen(path) for part in ("train", "selection", "test") for path in

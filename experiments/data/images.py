@@ -78,7 +78,7 @@ def open_images(kind: str, folder: Path, split: Split, download: bool = False) -
     if kind == "digits":
         return digits(split)
     if not folder.is_dir() and not download:
-        raise ValueError(f"data.dir {folder} is not a folder; it should hold {kind} (see docs/training.md)")
+        raise ValueError(f"data.dir {folder} is not a folder; it should hold {kind} (see docs/experiments.md)")
     if kind in ("cifar10", "cifar100") and not (folder / "train.npz").exists():
         found = cifar(kind, folder, split, download)
     elif kind in ("arrays", "cifar10", "cifar100"):

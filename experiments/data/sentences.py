@@ -51,7 +51,7 @@ def open_sentences(kind: str, folder: Path, split: Split, files: tuple[str, str]
     if kind == "requests":
         return _requests(split)
     if not folder.is_dir():
-        raise ValueError(f"data.dir {folder} is not a folder; it should hold {kind} (see docs/text.md)")
+        raise ValueError(f"data.dir {folder} is not a folder; it should hold {kind} (see docs/experiments.md)")
     found = _clinc150(folder, split) if kind == "clinc150" else _csv(kind, folder, split, files)
     if split == "train" and len(found.classes) < 2:
         raise ValueError(f"data.dir {folder}: all training sentences are of class {found.classes[0]!r}, need two")
@@ -75,7 +75,7 @@ def _csv(kind: str, folder: Path, split: Split, files: tuple[str, str]) -> Sente
 def _first(folder: Path, names: Sequence[str]) -> Path:
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
-        raise ValueError(f"data.dir {folder} has no {' or '.join(names)} (see docs/text.md)")
+        raise ValueError(f"data.dir {folder} has no {' or '.join(names)} (see docs/experiments.md)")
     return path
 
 

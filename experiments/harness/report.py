@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.harness.claims import Finding, checked
+from experiments.harness.claims import MEANING, Finding, checked
 from experiments.harness.experiment import Experiment, load, names
 from experiments.harness.figures import Figure
 from experiments.harness.tables import ClaimList, Table, filled
@@ -69,6 +69,9 @@ def evidence(directory: Path, only: Sequence[str] = ()) -> Evidence:
             if claim.key in found.findings
         ]
         found.tables["claims"] = Table("claims", ("claim", "verdict", "experiment"), body)
+        verdicts = [row[1].strip("*") for row in body]
+        counted = [[verdict, str(verdicts.count(verdict)), meaning] for verdict, meaning in MEANING.items()]
+        found.tables["verdicts"] = Table("verdicts", ("verdict", "claims", "meaning"), counted)
     return found
 
 

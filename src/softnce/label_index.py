@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LabelIndex:
-    """An approximate index over a head's label embeddings for fast top-k (needs ``softnce[faiss]``).
+    """An approximate index over a head's label embeddings for fast top-k (needs faiss).
 
     The table is divided into ``cells`` by clustering; a search looks into the ``probes`` nearest. Unless ``probes`` are
     given, the fewest are taken that find the share ``recall`` of the true ten best classes of some ``features``, with
@@ -45,7 +45,7 @@ class LabelIndex:
         try:
             import faiss
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("LabelIndex needs faiss: pip install 'softnce[faiss]'") from error
+            raise ModuleNotFoundError("LabelIndex needs faiss: pip install faiss-cpu") from error
         from softnce.heads import LabelEmbeddingHead  # which imports this file
 
         if not isinstance(head, LabelEmbeddingHead):

@@ -119,7 +119,7 @@ class Recipe:
 class ImageData:
     """Which images, and how they are prepared."""
 
-    kind: ImageKind = option("digits", "layout of data.dir (docs/training.md); digits come with scikit-learn")
+    kind: ImageKind = option("digits", "layout of data.dir (docs/experiments.md); digits come with scikit-learn")
     dir: Path = option(Path("data"), "folder of the data set")
     download: bool = option(False, "download CIFAR if it is missing")
     holdout: float = option(0.0, "share of each class held out of training for validation; 0: the test split", least=0)
@@ -166,7 +166,7 @@ class ImageRecipe(Recipe):
 class TextData:
     """Which sentences, and how they are prepared."""
 
-    kind: TextKind = option("requests", "layout of data.dir (docs/text.md); requests are generated")
+    kind: TextKind = option("requests", "layout of data.dir (docs/experiments.md); requests are generated")
     dir: Path = option(Path("data/intents"), "folder of the data set")
     train: str = option("", "of csv: file with columns text,label, or text,annotator,label; empty: train.csv")
     test: str = option("", "of csv: the same for evaluation; empty: test.csv")
@@ -204,7 +204,7 @@ class TextRecipe(Recipe):
 class GraphData:
     """Which graphs, and how they are prepared."""
 
-    kind: GraphKind = option("generated", "layout of data.dir (docs/graphs.md); generated: random specimens")
+    kind: GraphKind = option("generated", "layout of data.dir (docs/experiments.md); generated: random specimens")
     dir: Path = option(Path("data/generated"), "folder of the data set")
     fold: int = option(0, "test fold of specimens, 0 to 4", least=0, most=4)
     protocol: Literal["published", "honest"] = option("published", "choose the epoch on test, or held-out specimens")
