@@ -33,9 +33,9 @@ def test_a_loss_is_what_its_name_says():
 def test_noise_comes_from_the_training_labels():
     labels = torch.tensor([0, 0, 0, 1])
     loss = build_loss(Loss(), Targets(), labels, 2)
-    torch.testing.assert_close(loss.log_noise.exp(), torch.tensor([0.75, 0.25]))
+    torch.testing.assert_close(loss.noise.log_probs().exp(), torch.tensor([0.75, 0.25]))
     uniform = build_loss(Loss(noise="uniform"), Targets(), labels, 2)
-    torch.testing.assert_close(uniform.log_noise.exp(), torch.tensor([0.5, 0.5]))
+    torch.testing.assert_close(uniform.noise.log_probs().exp(), torch.tensor([0.5, 0.5]))
     with pytest.raises(ValueError, match=r"1 of 3 classes have no count \(2\).*--loss.noise uniform"):
         build_loss(Loss(), Targets(), labels, 3)
     assert isinstance(build_loss(Loss("soft-ce"), Targets(), labels, 3), SoftTargetCrossEntropy)
@@ -55,8 +55,8 @@ def test_candidates():
 def test_soft_distribution_info_nce_has_the_authors_noise_or_the_smoothed_one():
     """Labels are drawn from targets smoothed by ε, so their marginal is (1 − ε)·p + ε/K; the authors pass p."""
     labels, smooth = torch.tensor([0, 0, 0, 1]), Targets(smoothing=0.2)
-    theirs = build_loss(Loss("soft-dist-info-nce"), smooth, labels, 2).log_noise.exp()
-    ours = build_loss(Loss("soft-dist-info-nce-smoothed-noise"), smooth, labels, 2).log_noise.exp()
+    theirs = build_loss(Loss("soft-dist-info-nce"), smooth, labels, 2).noise.log_probs().exp()
+    ours = build_loss(Loss("soft-dist-info-nce-smoothed-noise"), smooth, labels, 2).noise.log_probs().exp()
     torch.testing.assert_close(theirs, torch.tensor([0.75, 0.25]))
     torch.testing.assert_close(ours, SoftTargets.from_labels(labels, 2, 0.2).dense().mean(0))
 

@@ -142,6 +142,7 @@ workers = [str(process.pid) for process in loader._iterator._workers]
 subprocess.run(["kill", "-TERM", *workers], check=True)
 taken += batches
 print(len(taken), end="")
+del batches, loader  # at exit torch would ask the workers by SIGTERM, which they outlive
 """
     paths = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=paths, timeout=120)
