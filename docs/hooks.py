@@ -19,7 +19,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     docs = Path(config["docs_dir"]).resolve()
     here = (docs / page.file.src_uri).parent
     if page.file.src_uri == "changes.md":  # written for the repository's top
-        markdown = (docs.parent / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
+        markdown = re.sub(r"\]\((?!https?:)", "](../", (docs.parent / "CHANGELOG.md").read_text(encoding="utf-8"))
+        markdown = markdown.replace("](../docs/", "](")
 
     def plain(link: re.Match[str]) -> str:
         return link[0] if (here / link[2]).resolve().is_relative_to(docs) else link[1]

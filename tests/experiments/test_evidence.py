@@ -10,7 +10,7 @@ from experiments.harness.report import EVIDENCE, evidence, refreshed
 from experiments.harness.rows import run_id
 
 HERE = Path(__file__).parent
-CHANGES = HERE.parents[1] / "docs" / "results" / "changes.md"
+CHANGES = HERE.parents[1] / "results" / "changes.md"
 
 
 @pytest.fixture(scope="module")
