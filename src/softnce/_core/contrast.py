@@ -137,7 +137,8 @@ class Alpha:
         at = at if picked_cw is None else at * picked_cw
         total = (self.pair_weight(values.dtype) * at).sum(1)
         if everywhere:
-            total = total + self.mass * self.spread(values if cw is None else values * cw)
+            spread, mass = self.spread(values if cw is None else values * cw), self.mass
+            total = total + mass * spread if isinstance(mass, Tensor) else total.add(spread, alpha=mass)
         return total
 
     def take_from(self, gradient: Tensor, times: Tensor, cw: Tensor | None = None, background: bool = True) -> Tensor:
@@ -341,7 +342,8 @@ class Expected:
         else:  # a class named twice has both weights
             taken = own.foreground(exact, classes).gather(1, own.index)
         left = masked_log(left_of(counts[own.index], taken), s.dtype)
-        return (s + masked_log(counts, s.dtype)).scatter(1, own.index, s.gather(1, own.index) + left)
+        logs = masked_log(counts, s.dtype).expand(s.shape)
+        return s + logs.scatter(1, own.index, left)  # constants: a score scattered twice would be pulled twice
 
 
 @dataclass(slots=True)
