@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from softnce import functional
-from softnce._checks import as_number, as_whole, check_flag
+from softnce._checks import as_positive, as_whole, check_flag
 from softnce._core import options
 from softnce._core.table import is_sharded
 from softnce._precision import autocast_is_on
@@ -27,33 +27,18 @@ __all__ = ["CosineHead", "LabelEmbeddingHead", "LabelIndex", "MLPHead"]
 class MLPHead(nn.Sequential):
     """The paper's head: three linear layers without bias, dim → hidden → hidden → K.
 
-    BatchNorm and ReLU follow the first two. The authors' code also normalises the output scores by a BatchNorm without
-    affine parameters, which the paper does not mention; ``output_norm=True`` does that. It fixes the scale of the
-    scores over the batch (unit variance per class), so it acts like a temperature, and at evaluation its running
-    statistics take over.
-
-    Args:
-        dim: features.
-        num_classes: K.
-        hidden: width of the two hidden layers.
-        output_norm: BatchNorm without affine parameters on the scores.
+    BatchNorm and ReLU follow the first two. ``output_norm=True`` adds a BatchNorm without affine parameters on the
+    scores, as the authors' code does and the paper does not say. It fixes the scale of the scores over the batch (unit
+    variance per class), so it acts like a temperature; at evaluation its running statistics take over.
     """
 
     def __init__(self, dim: int, num_classes: int, hidden: int = 4096, output_norm: bool = False) -> None:
-        dim, num_classes, hidden = (
-            as_whole(dim, "dim"),
-            as_whole(num_classes, "num_classes"),
-            as_whole(hidden, "hidden"),
-        )
-        layers: list[nn.Module] = [
-            nn.Linear(dim, hidden, bias=False),
-            nn.BatchNorm1d(hidden),
-            nn.ReLU(inplace=True),
-            nn.Linear(hidden, hidden, bias=False),
-            nn.BatchNorm1d(hidden),
-            nn.ReLU(inplace=True),
-            nn.Linear(hidden, num_classes, bias=False),
-        ]
+        dim, num_classes = as_whole(dim, "dim"), as_whole(num_classes, "num_classes")
+        hidden = as_whole(hidden, "hidden")
+        layers: list[nn.Module] = []
+        for before in (dim, hidden):
+            layers += [nn.Linear(before, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True)]
+        layers.append(nn.Linear(hidden, num_classes, bias=False))
         if check_flag(output_norm, "output_norm"):
             layers.append(nn.BatchNorm1d(num_classes, affine=False))
         super().__init__(*layers)
@@ -77,11 +62,8 @@ class CosineHead(nn.Module):
     def __init__(self, dim: int, num_classes: int, temperature: float = 0.07, learn_temperature: bool = True) -> None:
         super().__init__()
         dim, num_classes = as_whole(dim, "dim"), as_whole(num_classes, "num_classes")
-        temperature = as_number(temperature, "temperature", "a positive number")
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature must be positive and finite, got {temperature}")
         self.weight = nn.Parameter(torch.randn(num_classes, dim) / math.sqrt(dim))
-        log_temperature = torch.tensor(math.log(temperature))
+        log_temperature = torch.tensor(math.log(as_positive(temperature, "temperature")))
         if check_flag(learn_temperature, "learn_temperature"):
             self.log_temperature = nn.Parameter(log_temperature)
         else:
@@ -186,11 +168,7 @@ class LabelEmbeddingHead(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The label embeddings, (K, d).
-
-        For the embeddings of some classes call ``head.table(classes)``: the gradient of ``head.weight[classes]`` is
-        dense.
-        """
+        """The label embeddings, (K, d). For some classes call ``head.table(classes)``, whose gradient can be sparse."""
         return self.table.weight
 
     def extra_repr(self) -> str:
@@ -206,8 +184,7 @@ class LabelEmbeddingHead(nn.Module):
     ) -> Tensor:
         """All logits, (N, K); with ``targets`` and a ``criterion``, :meth:`loss`.
 
-        Under DDP, FSDP or other wrappers, which only see calls of the module, call ``wrapped(features, targets,
-        criterion)``.
+        Wrappers such as DDP and FSDP see only calls of the module: call ``wrapped(features, targets, criterion)``.
         """
         if targets is not None and criterion is not None:
             return self.loss(features, targets, criterion, **given)
@@ -255,24 +232,18 @@ class LabelEmbeddingHead(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The k best logits and their classes, (N, k) each, through the whole table in chunks. O(N·K·d).
 
-        Args:
-            features: (N, d).
-            k: classes returned per row.
-            chunk_size: classes scored at a time.
-            exclude: classes left out per row, such as items seen, in a form of :data:`softnce.ranking.Exclude`. A row
-                with fewer than k classes left is filled up with class −1 and logit −∞.
+        ``chunk_size`` classes are scored at a time. ``exclude`` leaves classes out per row, in a form
+        of :data:`softnce.ranking.Exclude`; fewer than k classes left are filled up with class −1 and logit −∞.
         """
         num_classes, more = len(self.weight), 0
-        if exclude is not None:
+        k = as_whole(k, "k")
+        if exclude is not None and k <= num_classes:
             rows, classes = excluded_classes(exclude, len(features), num_classes, features.device)
             more = int(rows.bincount(minlength=1).max())
-            k = as_whole(k, "k")
-            if k > num_classes:
-                raise ValueError(f"k must be between 1 and the {num_classes} classes, got {k}")
+        most = min(k + more, num_classes) if more else k  # an impossible k is refused there
         values, best = functional.linear_topk(
-            features, self.weight, min(k + more, num_classes) if more else k, bias=self.bias, cosine=self.cosine,
-            chunk_size=chunk_size,
-        )  # fmt: skip
+            features, self.weight, most, bias=self.bias, cosine=self.cosine, chunk_size=chunk_size
+        )
         if not more:
             return values, best
         row = torch.arange(len(best), device=best.device)[:, None]

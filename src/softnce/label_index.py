@@ -17,13 +17,10 @@ if TYPE_CHECKING:
 class LabelIndex:
     """An approximate index over a head's label embeddings for fast top-k (needs faiss).
 
-    The table is divided into ``cells`` by clustering; a search looks into the ``probes`` nearest. Unless ``probes`` are
-    given, the fewest are taken that find the share ``recall`` of the true ten best classes of some ``features``, with
-    two standard errors to spare: few for a table with clusters, most of the cells for one without. :meth:`recall` tells
-    how many of the true best are found for further features. The index is a copy: build it anew when the table has
-    changed.
-
-    Building costs O(K·cells·d) for the clusters and O(256·K·d) for the choice of ``probes``.
+    The table is divided into ``cells`` by clustering; a search looks into the ``probes`` nearest. By default these are
+    the fewest that find the share ``recall`` of the true ten best classes of some ``features``, two standard errors
+    to spare. :meth:`recall` tells the share found for further features. The index is a copy: build it anew when the
+    table has changed. Building costs O(K·cells·d) for the clusters and O(256·K·d) for the choice of ``probes``.
 
     Args:
         head: the trained head.

@@ -195,7 +195,7 @@ def test_a_hundred_thousand_classes_in_fp32():
     [
         ({}, "probs or logits"),
         ({"probs": torch.ones(3), "logits": torch.ones(3)}, "probs or logits"),
-        ({"probs": torch.tensor([1, 2])}, "probs must be a floating-point tensor"),
+        ({"probs": torch.tensor([1, 2])}, "probs must be "),
         ({"logits": torch.tensor(1.0)}, r"logits must be .* shape \(\)"),
         ({"probs": torch.tensor([0.5, -0.1])}, "probs"),
         ({"probs": torch.tensor([0.0, 0.0])}, "probs"),

@@ -36,15 +36,12 @@ if TYPE_CHECKING:
 
 
 class CallKind(IntEnum):
-    """What a rank is about to do with a loss."""
+    """The next call of a rank: none left, a batch, a part of one (given with ``batch`` and ``own``), ``remember``."""
 
     NOTHING = 0
-    """It has run out of batches."""
     BATCH = 1
     PART = 2
-    """A part of a batch, given with ``batch`` and ``own``."""
     MEMORY = 3
-    """``remember``."""
 
 
 class LossCall(NamedTuple):
@@ -52,8 +49,7 @@ class LossCall(NamedTuple):
 
     kind: CallKind
     num_classes: int
-    from_table: bool = False
-    """From a table of label embeddings; else from logits."""
+    from_table: bool = False  # else from logits
 
 
 class _Groups:
@@ -131,12 +127,16 @@ class Joined:
             raise self._error
         _Groups.give_back(self._ranks, self.group)
 
-    def _announce(self, call: LossCall) -> int:
-        """Learn what the ranks that still have batches call, and how many they are, which is returned."""
-        mine = torch.tensor(call)
+    def _gathered(self, numbers: Sequence[int]) -> Tensor:
+        """The numbers of every rank, (ranks, n)."""
+        mine = torch.tensor(numbers)
         everyone = mine.new_empty(len(mine) * dist.get_world_size(self.group))
         all_gather_single(everyone, mine, group=self.group)
-        calls = everyone.view(-1, len(mine))
+        return everyone.view(-1, len(mine))
+
+    def _announce(self, call: LossCall) -> int:
+        """Learn the call of the ranks that still have batches, and return how many they are."""
+        calls = self._gathered(call)
         kind, num_classes, from_table = calls.amax(0).tolist()
         self._latest = LossCall(CallKind(kind), num_classes, bool(from_table))
         self._active = int((calls[:, 0] > 0).sum())
@@ -152,10 +152,7 @@ class Joined:
 
     def _copy_from_last(self, rounds: int, parameters: Iterable[Tensor]) -> None:
         """The loss's parameters from a rank that had the most batches: the others made fewer steps."""
-        mine = torch.tensor([rounds])
-        everyone = mine.new_empty(dist.get_world_size(self.group))
-        all_gather_single(everyone, mine, group=self.group)
-        last = int(everyone.argmax())
+        last = int(self._gathered([rounds]).argmax())
         for parameter in parameters:
             host = parameter.detach().cpu().clone()
             dist.broadcast(host, dist.get_global_rank(self.group, last), group=self.group)

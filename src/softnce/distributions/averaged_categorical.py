@@ -2,12 +2,11 @@
 
 import torch
 from torch import Tensor
-from torch.distributions import Binomial, Distribution, constraints, register_kl
-from torch.distributions.utils import lazy_property
+from torch.distributions import Binomial, constraints, register_kl
 from torch.types import _size
 
-from softnce._checks import check_generator
-from softnce.distributions.class_weights import checked_parameter, checked_shape, log_weights, zero_safe_log
+from softnce._checks import as_whole, check_generator
+from softnce.distributions.class_weights import ONE, ClassWeights, checked_parameter, checked_shape, log_weights
 
 __all__ = ["AveragedCategorical"]
 
@@ -32,7 +31,7 @@ class _Lattice(constraints.Constraint):
         return f"multiples of 1/{self.total_count} that sum to 1"
 
 
-class AveragedCategorical(Distribution):
+class AveragedCategorical(ClassWeights):
     r"""The mean of n one-hot labels drawn from a categorical distribution: Multinomial(n, λ) / n.
 
     n = 1 is the label itself, n → ∞ the soft target λ. The likelihood ratio of two such distributions at x is
@@ -41,8 +40,7 @@ class AveragedCategorical(Distribution):
 
     Args:
         total_count: n, the number of labels averaged.
-        probs: λ, shape (..., K), non-negative; normalised to sum to 1.
-        logits: log λ up to a constant, shape (..., K); −inf for a probability of zero. Pass one of the two.
+        probs, logits: λ, normalised to sum to 1, or log λ up to a constant, (..., K); one of the two. λ may be zero.
 
     Each row of parameters costs O(K) once, and each draw O(n log K) besides writing the result. ``sample_labels``
     returns the n labels.
@@ -60,40 +58,18 @@ class AveragedCategorical(Distribution):
         logits: Tensor | None = None,
         validate_args: bool | None = None,
     ):
-        if isinstance(total_count, bool) or not isinstance(total_count, int) or total_count < 1:
-            raise ValueError(f"total_count must be an integer of at least 1, got {total_count!r}")
-        self.total_count = total_count
-        given = checked_parameter(probs, logits)
-        if probs is None:
-            self.logits = given
-        else:
-            self.probs = given / given.sum(-1, keepdim=True)
-        super().__init__(given.shape[:-1], given.shape[-1:], validate_args=validate_args)
-        if probs is None:  # after validation: a row without a finite logit has no normaliser
-            self.logits = given - given.logsumexp(-1, keepdim=True)
+        self.total_count = as_whole(total_count, "total_count")
+        self._set_weights(probs, logits, checked_parameter(probs, logits).shape[:-1], validate_args)
 
     def expand(self, batch_shape, _instance=None):  # type: ignore[no-untyped-def]
         new = self._get_checked_instance(AveragedCategorical, _instance)
-        batch_shape = torch.Size(batch_shape)
         new.total_count = self.total_count
-        for name in ("probs", "logits"):
-            if name in self.__dict__:
-                setattr(new, name, getattr(self, name).expand(batch_shape + self.event_shape))
-        super(AveragedCategorical, new).__init__(batch_shape, self.event_shape, validate_args=False)
-        new._validate_args = self._validate_args
+        self._expand_weights(new, torch.Size(batch_shape))
         return new
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
     def support(self) -> constraints.Constraint:
         return _Lattice(self.total_count)
-
-    @lazy_property
-    def probs(self) -> Tensor:
-        return self.logits.exp()
-
-    @lazy_property
-    def logits(self) -> Tensor:
-        return zero_safe_log(self.probs)
 
     @property
     def mean(self) -> Tensor:
@@ -109,11 +85,7 @@ class AveragedCategorical(Distribution):
         p = self.probs
         return (torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)) / self.total_count
 
-    def sample_labels(
-        self,
-        sample_shape: _size = torch.Size(),  # noqa: B008
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
+    def sample_labels(self, sample_shape: _size = ONE, generator: torch.Generator | None = None) -> Tensor:
         """The labels before averaging, int64, shape (*sample_shape, *batch_shape, n)."""
         check_generator(generator)
         sample_shape = checked_shape(sample_shape)
@@ -127,11 +99,7 @@ class AveragedCategorical(Distribution):
         labels = labels.view(len(rows), sample_shape.numel(), self.total_count).transpose(0, 1)
         return labels.reshape(*sample_shape, *self.batch_shape, self.total_count)
 
-    def sample(
-        self,
-        sample_shape: _size = torch.Size(),  # noqa: B008
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
+    def sample(self, sample_shape: _size = ONE, generator: torch.Generator | None = None) -> Tensor:
         labels = self.sample_labels(sample_shape, generator)
         with torch.no_grad():
             counts = self.probs.new_zeros(self._extended_shape(checked_shape(sample_shape)))

@@ -1,10 +1,16 @@
-"""What the distributions here share: class probabilities that may be exactly zero, and their logarithms."""
+"""Class probabilities that may be exactly zero, given by themselves or by their logarithms."""
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
+from torch.distributions.utils import lazy_property
 
-__all__ = ["checked_parameter", "checked_shape", "finite_positive", "log_weights", "zero_safe_log"]
+from softnce._checks import check_floating
+
+__all__ = ["ONE", "ClassWeights", "checked_parameter", "checked_shape", "finite_positive", "log_weights"]
+
+ONE = torch.Size()
+"""The ``sample_shape`` of a single draw."""
 
 
 class _LogWeights(constraints.Constraint):
@@ -29,8 +35,43 @@ log_weights = _LogWeights()
 finite_positive = _FinitePositive()
 
 
+class ClassWeights(Distribution):
+    """A distribution with ``probs`` λ or ``logits`` log λ up to a constant, (..., K); the other is made when needed."""
+
+    def _set_weights(
+        self, probs: Tensor | None, logits: Tensor | None, batch_shape: torch.Size, validate_args: bool | None
+    ) -> None:
+        given = probs if logits is None else logits
+        assert given is not None
+        given = given.expand(batch_shape + given.shape[-1:])
+        if probs is None:
+            self.logits = given
+        else:
+            self.probs = given / given.sum(-1, keepdim=True)
+        super().__init__(batch_shape, given.shape[-1:], validate_args=validate_args)
+        if probs is None:  # after validation: a row without a finite logit has no normaliser
+            self.logits = given - given.logsumexp(-1, keepdim=True)
+
+    def _expand_weights(self, new: "ClassWeights", batch_shape: torch.Size) -> None:
+        for name in ("probs", "logits"):
+            if name in self.__dict__:
+                setattr(new, name, getattr(self, name).expand(batch_shape + self.event_shape))
+        super(ClassWeights, new).__init__(batch_shape, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+
+    @lazy_property
+    def probs(self) -> Tensor:
+        return self.logits.exp()
+
+    @lazy_property
+    def logits(self) -> Tensor:
+        """Exactly −inf at 0, where torch's own distributions clamp it, with gradient 0 there instead of NaN."""
+        positive = self.probs > 0
+        return torch.where(positive, torch.where(positive, self.probs, 1.0).log(), -torch.inf)
+
+
 def checked_shape(sample_shape: object) -> torch.Size:
-    """What a ``sample`` method was given, as a shape."""
+    """The argument of a ``sample`` method as a shape."""
     try:
         shape = torch.Size(sample_shape)  # type: ignore[arg-type]
     except TypeError:
@@ -45,13 +86,6 @@ def checked_parameter(probs: Tensor | None, logits: Tensor | None) -> Tensor:
     if (probs is None) == (logits is None):
         raise ValueError("pass either probs or logits, not both")
     name, given = ("probs", probs) if logits is None else ("logits", logits)
-    if not isinstance(given, Tensor) or given.dim() < 1 or not given.is_floating_point():
-        got = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
-        raise ValueError(f"{name} must be a floating-point tensor of shape (..., K), got {got}")
+    check_floating(given, name, "(..., K)")
+    assert given is not None
     return given
-
-
-def zero_safe_log(probs: Tensor) -> Tensor:
-    """log, exactly −inf at 0 (torch's own distributions clamp it), with gradient 0 there instead of NaN."""
-    positive = probs > 0
-    return torch.where(positive, torch.where(positive, probs, 1.0).log(), -torch.inf)

@@ -10,11 +10,12 @@ from torch.types import _size
 
 from softnce._checks import as_number, check_generator
 from softnce.distributions.class_weights import (
+    ONE,
+    ClassWeights,
     checked_parameter,
     checked_shape,
     finite_positive,
     log_weights,
-    zero_safe_log,
 )
 from softnce.distributions.simplex_integral import SimplexIntegral
 from softnce.distributions.simplex_sampler import Proposal, best_proposal, draw
@@ -22,7 +23,7 @@ from softnce.distributions.simplex_sampler import Proposal, best_proposal, draw
 __all__ = ["ContinuousCategorical"]
 
 
-class ContinuousCategorical(ExponentialFamily):
+class ContinuousCategorical(ClassWeights, ExponentialFamily):
     r"""The density ∝ Π_k λ_k^{κ x_k} on the probability simplex, λ = ``probs`` and κ = ``concentration``.
 
     With ω = κ log λ the density is exp(ω·x − log Z(ω)) with respect to Lebesgue measure on all coordinates but one: an
@@ -36,8 +37,7 @@ class ContinuousCategorical(ExponentialFamily):
     has mean 0.00101, the others 0.00100. ``concentration`` restores the contrast.
 
     Args:
-        probs: λ, shape (..., K), non-negative; normalised to sum to 1.
-        logits: log λ up to a constant, shape (..., K); −inf for a probability of zero. Pass one of the two.
+        probs, logits: λ, normalised to sum to 1, or log λ up to a constant, (..., K); one of the two. λ may be zero.
         concentration: κ > 0, a number, or a tensor that broadcasts against the batch shape.
 
     Cost per row: ``log_prob``, ``mean``, ``variance`` and ``entropy`` take O(33·K) time and O(K) memory,
@@ -80,35 +80,14 @@ class ContinuousCategorical(ExponentialFamily):
                 f"concentration of shape {tuple(concentration.shape)} does not broadcast against the batch shape "
                 f"{tuple(given.shape[:-1])}"
             ) from None
-        event_shape = given.shape[-1:]
         self.concentration = concentration.expand(batch_shape)
-        given = given.expand(batch_shape + event_shape)
-        if probs is None:
-            self.logits = given
-        else:
-            self.probs = given / given.sum(-1, keepdim=True)
-        super().__init__(batch_shape, event_shape, validate_args=validate_args)
-        if probs is None:  # after validation: a row without a finite logit has no normaliser
-            self.logits = given - given.logsumexp(-1, keepdim=True)
+        self._set_weights(probs, logits, batch_shape, validate_args)
 
     def expand(self, batch_shape, _instance=None):  # type: ignore[no-untyped-def]
         new = self._get_checked_instance(ContinuousCategorical, _instance)
-        batch_shape = torch.Size(batch_shape)
         new.concentration = self.concentration.expand(batch_shape)
-        for name in ("probs", "logits"):
-            if name in self.__dict__:
-                setattr(new, name, getattr(self, name).expand(batch_shape + self.event_shape))
-        super(ContinuousCategorical, new).__init__(batch_shape, self.event_shape, validate_args=False)
-        new._validate_args = self._validate_args
+        self._expand_weights(new, torch.Size(batch_shape))
         return new
-
-    @lazy_property
-    def probs(self) -> Tensor:
-        return self.logits.exp()
-
-    @lazy_property
-    def logits(self) -> Tensor:
-        return zero_safe_log(self.probs)
 
     @lazy_property
     def natural_parameters(self) -> Tensor:
@@ -167,11 +146,7 @@ class ContinuousCategorical(ExponentialFamily):
         log_acceptance = self._proposal.log_acceptance(self._integral.log_value.detach().reshape(-1))
         return self._result(log_acceptance.neg().exp().view(self.batch_shape))
 
-    def sample(
-        self,
-        sample_shape: _size = torch.Size(),  # noqa: B008
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
+    def sample(self, sample_shape: _size = ONE, generator: torch.Generator | None = None) -> Tensor:
         check_generator(generator)
         sample_shape, dtype = checked_shape(sample_shape), self.concentration.dtype
         with torch.no_grad():
