@@ -66,16 +66,14 @@ def exact_cross_entropy(
         if isinstance(temperature, Tensor) or temperature != 1:
             z, shift = z / temperature, None if shift is None else shift / temperature
         alpha = _Alpha.of(targets, class_weight, z.dtype)
-        graph = any(t is not None and t.requires_grad for t in (alpha.weight, alpha.mass, alpha.rest, row_weight))
+        weight = z.new_ones(len(z)) if row_weight is None else row_weight.to(z.dtype)
+        weight = weight if divisor is None or not reduced else weight / divisor
+        graph = any(t is not None and t.requires_grad for t in (alpha.weight, alpha.mass, alpha.rest, weight))
         if (graph and torch.is_grad_enabled()) or not _is_eager():
-            losses = _plain(z, table, shift, alpha, cosine)
-            losses = losses if row_weight is None else losses * row_weight
-            losses = losses if not reduced else losses.sum() if divisor is None else losses.sum() / divisor
+            losses = _plain(z, table, shift, alpha, cosine) * weight
+            losses = losses.sum() if reduced else losses
         else:
-            weight = z.new_ones(len(z)) if row_weight is None else row_weight.detach().to(z.dtype)
-            if reduced and divisor is not None:
-                weight = weight / divisor
-            losses = _Exact.apply(z, table, shift, _Call(alpha, weight, cosine, reduced, chunk_size))
+            losses = _Exact.apply(z, table, shift, _Call(alpha, weight.detach(), cosine, reduced, chunk_size))
         if reduced or kept is None:
             return losses
         return losses.new_zeros(rows).index_put((kept,), losses)
@@ -222,6 +220,7 @@ class _Sweep:
         self.wants, self.chunk_size = wants, call.chunk_size
         size = CLASSES if z.device.type == "cpu" else CLASSES_ELSEWHERE
         self.blocks = [slice(k, min(k + size, len(table))) for k in range(0, len(table), size)]
+        self._width = self.blocks[0].stop
         self.background = self._background()
 
     # ------------------------------------------------------------------------------------------------ scores
@@ -269,9 +268,9 @@ class _Sweep:
     @torch.no_grad()
     def losses(self) -> Tensor:
         """The losses (N,)."""
-        found = self.z.new_empty(len(self.z))
-        buffer = self.z.new_empty(self._rows_of(keeps=False) * self._width)
-        for rows in self._row_blocks(keeps=False):
+        found, blocks = self.z.new_empty(len(self.z)), self._row_blocks(keeps=False)
+        buffer = self.z.new_empty(max((b.stop - b.start for b in blocks), default=0) * self._width)
+        for rows in blocks:
             found[rows] = self._values(rows, self._sums(rows, buffer, []), self._pairs(rows))[0]
         return found
 
@@ -446,18 +445,10 @@ class _Sweep:
 
     # ------------------------------------------------------------------------------------------------ blocks
 
-    @property
-    def _width(self) -> int:
-        return self.blocks[0].stop
-
-    def _rows_of(self, keeps: bool) -> int:
-        """Rows in a block."""
-        if self.chunk_size is not None:
-            return self.chunk_size
-        return max(1, int(KEPT * self.table.shape[1]) if keeps else SCORES // self._width)
-
     def _row_blocks(self, keeps: bool, start: int = 0) -> list[slice]:
-        step, rows = self._rows_of(keeps), len(self.z)
+        """Blocks of rows from ``start`` on: as many as fit the exponentials that are kept, or one block of classes."""
+        step, rows = max(1, int(KEPT * self.table.shape[1])) if keeps else SCORES // self._width, len(self.z)
+        step = step if self.chunk_size is None else self.chunk_size
         return [slice(i, min(i + step, rows)) for i in range(start, rows, step)]
 
     def _view(self, buffer: Tensor, n: int, part: slice, keeps: bool) -> Tensor:

@@ -162,8 +162,6 @@ class SoftTargets(Algebra):
             raise ValueError(f"logits hold NaN, +inf or no finite logit in row {row}")
         scaled = logits.to(at_least_float32(logits.dtype)) / temperature
         top, index = scaled.topk(k, dim=1)
-        if remainder == "renormalise":
-            return cls(num_classes, index, top.softmax(1))
         return cls._of_topk(index, (top - scaled.logsumexp(1, keepdim=True)).exp(), num_classes, remainder)
 
     @classmethod
@@ -210,8 +208,8 @@ class SoftTargets(Algebra):
     ) -> Self:
         """Annotators' votes (N, K): row i is the share of annotators of sample i that chose each class.
 
-        Stored as pairs if few of the K classes were ever chosen for one sample, else as dense rows. ``num_classes``
-        tells counts per class from a column per annotator (N, A), for which see :meth:`from_annotations`.
+        Stored as pairs if few of the K classes were ever chosen for one sample, else as dense rows. For one label per
+        annotator (N, A) see :meth:`from_annotations`; ``num_classes`` tells one from the other.
         """
         counts, num_classes = as_tensor(counts, "counts"), as_whole(num_classes, "num_classes")
         if counts.dim() != 2 or counts.is_complex() or counts.dtype == torch.bool:
