@@ -35,7 +35,7 @@ from experiments.cells.checkpoints import AtomicCheckpointIO, Checkpoints, reaso
 from experiments.cells.classifier import Classifier
 from experiments.cells.loading import TrainingData, missing, open_data
 from experiments.cells.recipes import Compute, GraphRecipe, Recipe, TextRecipe
-from experiments.harness.options import to_mapping
+from experiments.harness.options import dotted, to_mapping
 from experiments.harness.runs import Diverged
 from experiments.losses import build_loss
 from experiments.models import torchvision_operators  # noqa: F401  (before Lightning)
@@ -210,7 +210,7 @@ class Prepared:
         with quiet_lightning():
             trainer = self._trainer(checkpoints)
             for logger in trainer.loggers[1:]:  # TensorBoard: the run's settings beside its curves
-                logger.log_hyperparams(recipes.dotted(self.recipe))
+                logger.log_hyperparams(dotted(self.recipe))
             start = str(out / "last.ckpt") if self.resume and (out / "last.ckpt").is_file() else None
             if self.resume and start is None and is_first_process():
                 print(f"no last.ckpt in {out}: the run starts from the beginning", file=sys.stderr)

@@ -119,7 +119,7 @@ def parse(
     if presets:
         chosen = presets[_preset(argv, list(presets))]
         parser.add_class_arguments(type(chosen), None)
-        parser.set_defaults(_dotted(chosen))
+        parser.set_defaults(dotted(chosen))
     helps = _helps(Where()) | (_helps(chosen) if presets else {})
     for action in parser._actions:
         action.help = helps.get(action.dest, action.help)
@@ -152,12 +152,13 @@ def _preset(argv: Sequence[str], names: list[str]) -> str:
     return given
 
 
-def _dotted(options: Any, prefix: str = "") -> dict[str, Any]:
+def dotted(options: Any, prefix: str = "") -> dict[str, Any]:
+    """The values by their dotted names."""
     flat: dict[str, Any] = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         inner = dataclasses.is_dataclass(value)
-        flat |= _dotted(value, f"{prefix}{field.name}.") if inner else {f"{prefix}{field.name}": value}
+        flat |= dotted(value, f"{prefix}{field.name}.") if inner else {f"{prefix}{field.name}": value}
     return flat
 
 

@@ -4,7 +4,6 @@ A file may ``inherit`` another (a path relative to itself) and then says only wh
 of the three types a recipe has: images, text or graphs.
 """
 
-import dataclasses
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any, Literal, get_args
 import yaml
 
 from experiments.data.targets import Targets
-from experiments.harness.options import check, later, option, to_mapping
+from experiments.harness.options import check, dotted, later, option, to_mapping
 from experiments.losses import PAPER as PAPER_LOSSES
 from experiments.losses import Loss
 from experiments.models.heads import Head
@@ -347,15 +346,3 @@ def changes(before: Recipe, now: Recipe) -> list[str]:
         if old.get(name) != value and name not in free and not name.startswith("compute.")
         if name not in ("schedule.epochs", "schedule.max_steps") or 0 <= value < old[name] or old[name] < 0
     ]
-
-
-def dotted(options: Any, prefix: str = "") -> dict[str, Any]:
-    """The values of a recipe by their dotted names."""
-    flat: dict[str, Any] = {}
-    for item in dataclasses.fields(options):
-        value, name = getattr(options, item.name), f"{prefix}{item.name}"
-        if dataclasses.is_dataclass(value):
-            flat |= dotted(value, f"{name}.")
-        else:
-            flat[name] = str(value) if isinstance(value, Path) else value
-    return flat
