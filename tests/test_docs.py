@@ -36,6 +36,15 @@ def test_links_of_a_page_lead_somewhere(page: str) -> None:
             assert ((ROOT / page).parent / link).exists(), f"{page} links to {link}, which is not there"
 
 
+def test_theory_names_tests_that_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::([\w:]+)`", (ROOT / "docs/theory.md").read_text(encoding="utf-8"))
+    assert len(named) > 40
+    for path, names in named:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        for name in names.split("::"):
+            assert re.search(rf"^ *(def|class) {name}\b", text, re.MULTILINE), f"{path} has no {name}"
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples_run(name: str) -> None:
     module = importlib.import_module(name)
