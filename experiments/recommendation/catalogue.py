@@ -66,9 +66,14 @@ def loss_of_users(run: Run, tables: Tables, train: Histories, users: Tensor, eta
     }
     if run.loss == "soft-ce":
         return functional.linear_soft_target_cross_entropy(*given, **options)
+    if run.loss == "soft-target-info-nce":  # up to 811 pairs per row: dense rows over the items that occur are smaller
+        classes, targets = train.targets(users).compact()
+        logits = tables.features(users) @ tables.columns(classes).t() / run.temperature
+        noise = eta[classes] / eta[classes].sum()
+        return functional.soft_target_info_nce(
+            logits, targets.to_dense(), noise, sample_weight=options["sample_weight"]
+        )
     options |= {"sparse": True, "candidates": BatchCandidates()}
-    if run.loss == "soft-target-info-nce":
-        return functional.linear_soft_target_info_nce(*given, eta, **options)
     own_out = run.loss == "expected-own-out"
     return functional.linear_expected_info_nce(*given, eta, negatives="mean", drop_own_classes=own_out, **options)
 
