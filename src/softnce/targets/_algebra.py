@@ -15,11 +15,13 @@ from softnce._checks import (
     check_generator,
     check_unit_interval,
     values_are_checked,
+    values_are_readable,
 )
+from softnce._core import cpu
 from softnce._precision import at_least_float32
 from softnce.targets._background import common_dist, is_zero, same_dist, same_number
 from softnce.targets._sampling import sample_labels
-from softnce.targets._storage import DENSE, PAIRS, ArrayLike, Storage, exact_dtype, fine
+from softnce.targets._storage import DENSE, LABELS, PAIRS, ArrayLike, Storage, exact_dtype, fine
 
 
 class Algebra(Storage):
@@ -104,6 +106,12 @@ class Algebra(Storage):
         """The sum of all rows that count, (K,), added up in float64; in ``dtype`` if given. O(N·S + K)."""
         self.check_no_rest("class_mass")
         exact = exact_dtype(self.device)
+        if self.device.type == "cpu" and is_zero(self.smoothing) and values_are_readable(self._stored):
+            if self.form == DENSE and not self._stored.requires_grad:
+                total = cpu.class_mass(self._stored, self.mask)
+                return total if dtype is None else total.to(dtype)
+            if self.form == LABELS and self.mask is None:
+                return torch.bincount(self.labels, minlength=self.num_classes).to(dtype or exact)
         weight = self.pair_weight(None if self.form == DENSE else exact)
         weight = weight if self.mask is None else weight * self.mask[:, None]
         if self.form == DENSE:
