@@ -1,8 +1,7 @@
-"""What the site needs beside Markdown: links out of ``docs``, wide tables, figures of one scale, cross-references that
-were written for ``help()``."""
+"""What the site needs beside Markdown: links out of ``docs``, wide tables, the options of losses, cross-references
+that were written for ``help()``."""
 
 import re
-import struct
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -28,21 +27,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     return re.sub(r"\[([^\]]+)\]\((\.\./[^)#]*)[^)]*\)", plain, markdown)
 
 
-def on_page_content(html: str, config: Any, **_: Any) -> str:
+def on_page_content(html: str, **_: Any) -> str:
     """Fit tables to narrow columns: names may break where a reader would, and long rows can become cards. Numbers stay
-    with their units, and figures get their size."""
+    with their units."""
     html = re.sub(r"<table>.*?</table>", lambda table: _labelled(_breakable(table[0])), html, flags=re.DOTALL)
     parts = re.split(r"(<pre.*?</pre>|<code.*?</code>)", html, flags=re.DOTALL)
     parts[::2] = [
         re.sub(r"(?<=\d) (?=(?:%|±|ms|[kMG]B|nats)(?!\w))|(?<=±) (?=\d)", "&nbsp;", part) for part in parts[::2]
     ]
-    return re.sub(r'src="(figures/[\w-]+\.png)"', lambda src: _sized(src, Path(config["docs_dir"])), "".join(parts))
-
-
-def _sized(src: re.Match[str], docs: Path) -> str:
-    """A drawn figure has 200 dots per inch, a page 100: text then has the same size in all of them."""
-    width, _ = struct.unpack(">II", (docs / src[1]).read_bytes()[16:24])
-    return f'{src[0]} width="{width // 2}"'
+    return "".join(parts)
 
 
 def _breakable(table: str) -> str:

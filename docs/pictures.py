@@ -97,6 +97,9 @@ def smoothing_idea(p: Picture) -> None:
     p.text(320, 138, "the largest score", 12, faint=True)
 
 
+IN_THE_DARK = {"#fff": "none", "#1c1f23": "#eeeeee", "#5b6370": "#a8a8a8", "#111": "#eeeeee", "#e3e6ea": "#5a5f68"}
+"""Colours of candidates.svg, which was drawn by hand."""
+
 PICTURES: dict[str, tuple[Callable[[Picture], None], int, int]] = {
     "k-free-step": (k_free_step, 600, 244),
     "own-answers": (own_answers, 550, 226),
@@ -104,8 +107,13 @@ PICTURES: dict[str, tuple[Callable[[Picture], None], int, int]] = {
 }
 
 if __name__ == "__main__":
+    figures = Path(__file__).parent / "figures"
+    drawn = (figures / "candidates.svg").read_text(encoding="utf-8")
+    for light, dark in IN_THE_DARK.items():
+        drawn = drawn.replace(f'"{light}"', f'"{dark}"')
+    (figures / "candidates-dark.svg").write_text(drawn, encoding="utf-8")
     for name, (draw, width, height) in PICTURES.items():
         for variant in LOOKS:
             picture = Picture(width, height, variant)
             draw(picture)
-            picture.save(Path(__file__).parent / "figures" / f"{name}{variant}.svg")
+            picture.save(figures / f"{name}{variant}.svg")
