@@ -97,3 +97,27 @@ def test_every_operation_stays_on_the_device(name: str, kind: str) -> None:
         soft = targets._map(lambda x: torch.empty(x.shape, dtype=x.dtype, device="cuda"), shared=True)
         for _ in range(2):  # the queue holds something the second time
             assert loss(logits, soft).device.type == "cuda"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["labels", "mixed"])
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "sum"])  # a queue grows with every batch
+def test_batch_sizes_do_not_recompile(name: str, kind: str) -> None:
+    """Twelve batch sizes are at most four programs: F.cross_entropy has two."""
+    if name in ("info-nce", "nll") and kind != "labels":
+        pytest.skip("takes hard labels")
+    torch._dynamo.reset()
+    programs = []
+
+    def counting(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        programs.append(graph)
+        return graph
+
+    if "more" in name:
+        pytest.skip("a queue grows with every batch")
+    loss = torch.compile(LOSSES[name](), fullgraph=True, backend=counting)
+    for n in range(3, 15):
+        targets = make_targets(kind, n, K, torch.Generator().manual_seed(n))
+        given = targets.labels if kind == "labels" else targets
+        loss(torch.randn(n, K, dtype=torch.float64, requires_grad=True), given).backward()
+    assert len(programs) <= 4

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from softnce._checks import as_number, as_whole, check_distribution
 from softnce._precision import KeepsPrecision
 from softnce.noise import Noise
-from softnce.targets._sampling import class_edges, invert_edges, sample_beta
+from softnce.targets._sampling import class_edges, drawn_by, invert_edges, sample_beta
 from softnce.targets.soft_targets import SoftTargets
 
 Groups = list[SoftTargets]
@@ -196,7 +196,7 @@ class SampledCandidates(Candidates, KeepsPrecision):
                 raise ValueError(f"marginal has {len(self.edges)} classes, but the targets have {num_classes}")
             labels = invert_edges(self.edges, count, generator)
         elif noise is None:
-            labels = torch.randint(num_classes, (count,), device=device, generator=generator)
+            labels = torch.randint(num_classes, (count,), device=device, **drawn_by(generator))
         else:
             labels = noise.sample(count, generator)
         labels = labels.view(self.size, -1)

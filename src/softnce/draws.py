@@ -37,7 +37,7 @@ from softnce import distributions
 from softnce._checks import as_whole, check_generator, values_are_checked
 from softnce.noise import Noise
 from softnce.targets._background import is_zero
-from softnce.targets._sampling import sample_labels
+from softnce.targets._sampling import drawn_by, sample_labels
 from softnce.targets.soft_targets import DENSE, SoftTargets
 
 
@@ -128,7 +128,7 @@ class Averaged(Draw):
         size = rows if self.candidates is None else self.candidates
         count = size * self.n
         if noise is None:
-            labels = torch.randint(num_classes, (count,), device=device, generator=generator)
+            labels = torch.randint(num_classes, (count,), device=device, **drawn_by(generator))
         else:
             labels = noise.sample(count, generator)
         return self._mean(labels.view(size, self.n), num_classes, torch.float64)

@@ -15,7 +15,7 @@ from softnce._checks import as_number, as_tensor, as_whole, check_distribution, 
 from softnce._precision import KeepsPrecision
 from softnce.targets import SoftTargets
 from softnce.targets._background import is_zero
-from softnce.targets._sampling import class_edges, invert_edges
+from softnce.targets._sampling import class_edges, drawn_by, invert_edges
 
 
 def uniform(num_classes: int) -> Tensor:
@@ -293,7 +293,7 @@ class RunningNoise(Noise):
                 self.tree = _sums_over_halves(self.counts)
         leaves = len(self.tree) // 2
         even = self.spread + self.prior * self.unit * size
-        u = torch.rand(n, dtype=torch.float64, device=device, generator=generator) * (self.total + even - self.spread)
+        u = torch.rand(n, dtype=torch.float64, device=device, **drawn_by(generator)) * (self.total + even - self.spread)
         node = torch.ones(n, dtype=torch.long, device=device)
         is_uniform = u >= self.tree[1]
         for _ in range(leaves.bit_length() - 1):
@@ -303,7 +303,7 @@ class RunningNoise(Noise):
             u = torch.where(right, u - left, u)
             node = node + right
         labels = (node - leaves).clamp_(max=size - 1)
-        return torch.where(is_uniform, torch.randint(size, (n,), device=device, generator=generator), labels)
+        return torch.where(is_uniform, torch.randint(size, (n,), device=device, **drawn_by(generator)), labels)
 
     def _add_to_tree(self, classes: Tensor, weight: Tensor) -> None:
         assert self.tree is not None
@@ -354,8 +354,8 @@ def uniform_with_probability(
     """``labels``, each replaced by a uniform class with the given probability."""
     if probability == 0:
         return labels
-    replaced = torch.rand(labels.shape, device=labels.device, generator=generator) < probability
-    anywhere = torch.randint(num_classes, labels.shape, device=labels.device, generator=generator)
+    replaced = torch.rand(labels.shape, device=labels.device, **drawn_by(generator)) < probability
+    anywhere = torch.randint(num_classes, labels.shape, device=labels.device, **drawn_by(generator))
     return torch.where(replaced, anywhere, labels)
 
 

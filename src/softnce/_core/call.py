@@ -19,6 +19,7 @@ from softnce._precision import at_least_float32, full_precision
 from softnce.candidates import Candidates, GivenCandidates
 from softnce.noise import Noise, RunningNoise
 from softnce.targets._background import is_zero
+from softnce.targets._sampling import drawn_by
 from softnce.targets.soft_targets import LABELS, SoftTargets, as_soft_targets
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ class Call:
         """Labels drawn from η."""
         classes, device = self.source.num_classes, self.source.rows.device
         if self.noise is None:
-            labels = torch.randint(classes, (count,), device=device, generator=self.generator)
+            labels = torch.randint(classes, (count,), device=device, **drawn_by(self.generator))
         else:
             labels = self.noise.sample(count, self.generator, self._noise_smoothing(True))
         return SoftTargets(classes, labels[:, None], None)

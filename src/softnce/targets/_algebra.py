@@ -20,7 +20,7 @@ from softnce._checks import (
 from softnce._core import cpu
 from softnce._precision import at_least_float32
 from softnce.targets._background import common_dist, is_zero, same_dist, same_number
-from softnce.targets._sampling import sample_labels
+from softnce.targets._sampling import drawn_by, sample_labels
 from softnce.targets._storage import DENSE, LABELS, PAIRS, ArrayLike, Storage, exact_dtype, fine
 
 
@@ -196,12 +196,12 @@ class Algebra(Storage):
         self.check_no_rest("sample")
         check_generator(generator)
         if self.form == DENSE and is_zero(self.smoothing):
-            return torch.multinomial(self.pair_weight().clamp(min=0), 1, generator=generator)[:, 0]
+            return torch.multinomial(self.pair_weight().clamp(min=0), 1, **drawn_by(generator))[:, 0]
         weight, mass = self.pair_weight(), self.background_mass()
         # The pairs' weights come first on the unit interval; past them lies the background.
         edges = weight.double().cumsum(1)
         total = edges[:, -1:] + mass.double()[:, None]
-        u = torch.rand(len(self), 1, dtype=torch.float64, device=self.device, generator=generator) * total
+        u = torch.rand(len(self), 1, dtype=torch.float64, device=self.device, **drawn_by(generator)) * total
         slot = (u >= edges).sum(1, keepdim=True)
         if is_zero(self.smoothing):  # u rounded up to the very end belongs to the last pair that has weight
             last = torch.where(weight > 0, torch.arange(weight.shape[1], device=self.device), 0).amax(1, keepdim=True)

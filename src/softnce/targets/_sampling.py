@@ -4,6 +4,11 @@ import torch
 from torch import Tensor
 
 
+def drawn_by(generator: torch.Generator | None) -> dict[str, torch.Generator]:
+    """``generator`` as an argument, or none: torch.compile takes no None for it where a size varies."""
+    return {} if generator is None else {"generator": generator}
+
+
 def sample_labels(
     probs: Tensor | None,
     n: int,
@@ -13,7 +18,7 @@ def sample_labels(
 ) -> Tensor:
     """n labels from ``probs`` (K,), or uniform where it is None. O(K + n·log K), O(n) for uniform."""
     if probs is None:
-        return torch.randint(num_classes, (n,), device=device, generator=generator)
+        return torch.randint(num_classes, (n,), device=device, **drawn_by(generator))
     return invert_edges(class_edges(probs), n, generator)
 
 
@@ -28,7 +33,7 @@ def class_edges(probs: Tensor) -> Tensor:
 
 def invert_edges(edges: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
     """n labels drawn by their :func:`class_edges`. O(n·log K)."""
-    u = torch.randint(_STEPS, (n,), device=edges.device, generator=generator)
+    u = torch.randint(_STEPS, (n,), device=edges.device, **drawn_by(generator))
     return torch.searchsorted(edges, u, right=True)
 
 
