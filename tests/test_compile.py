@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._dynamo.testing
 from batches import make_targets
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
@@ -121,3 +122,21 @@ def test_batch_sizes_do_not_recompile(name: str, kind: str) -> None:
         given = targets.labels if kind == "labels" else targets
         loss(torch.randn(n, K, dtype=torch.float64, requires_grad=True), given).backward()
     assert len(programs) <= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("candidates", [None, BatchCandidates() + NoiseCandidates(4)])
+def test_drawn_negatives_compile_at_any_batch_size(candidates: object) -> None:
+    torch._dynamo.reset()
+    counter, loss, table = torch._dynamo.testing.CompileCounter(), ExpectedInfoNCE(candidates=candidates), torch.eye(K)
+    compiled = torch.compile(lambda x, y: loss.linear(x, table, y), backend=counter, fullgraph=True)
+    for rows in range(4, 16):
+        torch.manual_seed(rows)
+        found = compiled(torch.ones(rows, K), torch.arange(rows) % K)
+    with torch.no_grad():  # the estimate as it was before the last batch
+        eager = ExpectedInfoNCE(candidates=candidates)
+        for rows in range(4, 15):
+            eager.noise.update(SoftTargets.from_labels(torch.arange(rows) % K, K))
+    torch.manual_seed(15)
+    torch.testing.assert_close(found, eager.linear(torch.ones(15, K), table, torch.arange(15) % K))
+    assert counter.frame_count <= 3

@@ -286,6 +286,7 @@ class CandidateSum(Candidates):
         if sum(isinstance(term, BatchCandidates) for term in terms) > 1:
             raise ValueError("BatchCandidates twice would count every row's own target twice")
         self.terms = nn.ModuleList(terms)
+        self.noise_count = math.fsum(float(term.noise_count) for term in terms)
 
     @property
     def uses_batch(self) -> bool:  # type: ignore[override]
@@ -294,10 +295,6 @@ class CandidateSum(Candidates):
     @property
     def holds_batch(self) -> bool:  # type: ignore[override]
         return any(term.holds_batch for term in self.terms)
-
-    @property
-    def noise_count(self) -> float:  # type: ignore[override]
-        return math.fsum(float(term.noise_count) for term in self.terms)  # type: ignore[arg-type]
 
     def forward(
         self,
