@@ -12,14 +12,14 @@ from accelerate import Accelerator
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from softnce import ClassifierLoss, SoftTargetInfoNCE, SoftTargets
+from softnce import ContrastiveLoss, SoftTargetInfoNCE, SoftTargets
 
 
 def update(
     accelerator: Accelerator,
     net: nn.Module,
     optimiser: torch.optim.Optimizer,
-    criterion: ClassifierLoss,
+    criterion: ContrastiveLoss,
     x: Tensor,
     whole: SoftTargets,
 ) -> None:
@@ -30,6 +30,7 @@ def update(
             accelerator.backward(loss * accelerator.gradient_accumulation_steps)  # which it divides by
             optimiser.step()
             optimiser.zero_grad()
+    criterion.remember(whole)  # the estimate of η takes in an update once
 
 
 def main(epochs: int = 20) -> float:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
-from softnce import ClassifierLoss, SoftTargetInfoNCE, SoftTargets
+from softnce import ContrastiveLoss, SoftTargetInfoNCE, SoftTargets
 
 CLASSES, WORDS, LENGTH = 10, 200, 12
 
@@ -23,11 +23,14 @@ CLASSES, WORDS, LENGTH = 10, 200, 12
 class SoftTargetTrainer(Trainer):
     """A Trainer whose losses are contrasted with the targets of the whole update."""
 
-    def __init__(self, *args: Any, criterion: ClassifierLoss, num_classes: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, criterion: ContrastiveLoss, num_classes: int, **kwargs: Any) -> None:
         super().__init__(*args, compute_loss_func=self._soft_loss, **kwargs)
         self.criterion, self.num_classes = criterion, num_classes
+        self._update: SoftTargets | None = None
 
     def get_batch_samples(self, *args: Any) -> Any:
+        if self._update is not None:
+            self.criterion.remember(self._update.to(self.args.device))  # the estimate of η takes in an update once
         samples, count = super().get_batch_samples(*args)
         labels = [sample["labels"] for sample in samples]
         self._update = SoftTargets.from_labels(torch.cat(labels), self.num_classes)

@@ -7,7 +7,7 @@ true probabilities are known and the models can be compared with them.
 import torch
 from torch import nn
 
-from softnce import NLL, ExpectedInfoNCE, SoftTargets, noise
+from softnce import NLL, ExpectedInfoNCE, SoftTargets
 
 CLASSES, DIM, ANNOTATORS = 5, 8, 6
 
@@ -24,14 +24,11 @@ def main(samples: int = 4000, steps: int = 400) -> dict[str, float]:
     targets = SoftTargets.from_annotations(sample, annotator, votes.flatten(), num_classes=CLASSES).targets
     # If you have a table of counts instead: SoftTargets.from_votes(counts, num_classes=CLASSES).
 
-    # How often each class is voted for: the noise of a contrastive loss is the marginal of its targets.
-    eta = noise.from_counts(targets.class_mass())
-
     train, test = torch.arange(samples * 3 // 4), torch.arange(samples * 3 // 4, samples)
     divergence = {}
     for name, criterion, given in (
         ("majority label", NLL(), targets.argmax()),
-        ("votes", ExpectedInfoNCE(eta), targets),
+        ("votes", ExpectedInfoNCE(), targets),
     ):
         torch.manual_seed(0)
         model = nn.Linear(DIM, CLASSES)

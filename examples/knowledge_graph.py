@@ -2,7 +2,7 @@
 
 DistMult's scores are features times a label table: feature = head ∘ relation, table = the entities. A query with
 several right answers is a soft target. So a step needs no score of every entity; the batch's answers are candidates.
-The graph is generated; `softnce study links` does the same on FB15k-237 and WN18RR.
+The graph is generated; `python -m experiments run links` does the same on FB15k-237 and WN18RR.
 """
 
 import torch

@@ -5,6 +5,8 @@ update, so the module multiplies by that number. And each part needs the targets
 below deals out updates, not batches.
 """
 
+from typing import Any
+
 import lightning as L
 import torch
 import torch.distributed as dist
@@ -12,7 +14,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from softnce import ClassifierLoss, SoftTargetInfoNCE, SoftTargets
+from softnce import ContrastiveLoss, SoftTargetInfoNCE, SoftTargets
 
 
 class Updates(IterableDataset):
@@ -37,7 +39,7 @@ class Updates(IterableDataset):
 
 
 class SoftTargetModule(L.LightningModule):
-    def __init__(self, net: nn.Module, criterion: ClassifierLoss, rate: float) -> None:
+    def __init__(self, net: nn.Module, criterion: ContrastiveLoss, rate: float) -> None:
         super().__init__()
         self.net, self.criterion, self.rate = net, criterion, rate
 
@@ -45,6 +47,10 @@ class SoftTargetModule(L.LightningModule):
         x, targets, whole, own = batch
         loss = self.criterion(self.net(x), targets, batch=whole, own=own)
         return loss * self.trainer.accumulate_grad_batches  # which Lightning divides by
+
+    def on_train_batch_end(self, outputs: Any, batch: tuple[Tensor, SoftTargets, SoftTargets, Tensor], _: int) -> None:
+        if (batch[3] == len(batch[2]) - 1).any():  # the last part of an update
+            self.criterion.remember(batch[2])  # the estimate of η takes in an update once
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=self.rate)

@@ -86,7 +86,7 @@ def main(num_classes: int = 10_000_000, steps: int = 20) -> None:
     model = DistributedDataParallel(encoder) if world > 1 else encoder
     table = sharded(LabelTable(num_classes))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.2)
-    criterion = SoftTargetInfoNCE(temperature=0.2)
+    criterion = SoftTargetInfoNCE("uniform", temperature=0.2)  # the classes of a step are numbered anew: no running η
 
     for step in range(steps):
         # The targets of all ranks must be known on each, to agree on the classes: gather yours, or, as here, draw the

@@ -120,6 +120,15 @@ def test_a_student_learns_from_a_file() -> None:
     assert accuracy["teacher"] > accuracy["labels"] > 0.3
 
 
+def test_a_teacher_of_the_top_k_is_one_group() -> None:
+    found = load("distil_top_k").main()
+    assert found["group"] < min(found["spread"], found["renormalise"]) / 2
+
+
+def test_a_recommender_finds_the_next_item() -> None:
+    assert load("recommender").main(items=500, users=2000, epochs=4)["recall@10"] > 0.5  # the most popular: below 0.3
+
+
 def test_many_classes() -> None:
     found, _ = load("many_classes").main(num_classes=20_000, steps=150)
     assert found > 0.9

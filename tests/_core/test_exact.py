@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from softnce import SoftTargets
 from softnce._core import exact
@@ -232,3 +233,19 @@ def test_memory_beyond_the_tables_gradient_is_a_fraction_of_the_logits() -> None
         )
         assert beyond <= most * bytes_of_table < 4 * rows * classes / 3
         z.grad = table.grad = None
+
+
+def test_a_small_table_takes_few_blocks() -> None:
+    """A fifth of 500 × 16 numbers would be three rows at a time."""
+
+    class Products(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.count += "mm" in function.__name__
+            return function(*args, **(kwargs or {}))
+
+    table = torch.randn(500, 16, requires_grad=True)
+    with Products() as products:
+        exact_cross_entropy(torch.randn(256, 16), table, SoftTargets.from_labels(torch.arange(256), 500), reduced=True)
+    assert products.count <= 8

@@ -24,8 +24,8 @@ CLASSES = 2048
 CLASSES_ELSEWHERE = 1 << 16
 SCORES = 1 << 21
 """Scores of a block whose exponentials are not kept."""
-KEPT = 0.2
-"""Size of the exponentials that are kept, as a share of the table."""
+KEPT, FEWEST = 0.2, 1 << 17
+"""Size of the exponentials that are kept, as a share of the table; of a small table, the fewest of a block."""
 TINY = 1e-12
 """Smallest length that ``F.normalize`` divides by."""
 
@@ -447,7 +447,8 @@ class _Sweep:
 
     def _row_blocks(self, keeps: bool, start: int = 0) -> list[slice]:
         """Blocks of rows from ``start`` on: as many as fit the exponentials that are kept, or one block of classes."""
-        step, rows = max(1, int(KEPT * self.table.shape[1])) if keeps else SCORES // self._width, len(self.z)
+        kept = max(1, int(KEPT * self.table.shape[1]), FEWEST // len(self.table))
+        step, rows = kept if keeps else SCORES // self._width, len(self.z)
         step = step if self.chunk_size is None else self.chunk_size
         return [slice(i, min(i + step, rows)) for i in range(start, rows, step)]
 
