@@ -153,7 +153,7 @@ def as_positive(value: object, name: str) -> float:
     """A positive, finite Python or numpy number as float."""
     number = as_number(value, name, "a positive number")
     if not 0 < number < torch.inf:
-        raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
     return number
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softnce._checks import as_number
+from softnce._checks import as_number, as_positive
 from softnce._precision import at_least_float32
 
 
@@ -38,12 +38,9 @@ class RowAdagrad(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1.0, eps: float = 1e-10, weight_decay: float = 0.0) -> None:
-        defaults = {name: as_number(value, name, "a positive number") for name, value in (("lr", lr), ("eps", eps))}
-        for name, value in defaults.items():
-            if not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be a positive number, got {value}")
+        defaults = {"lr": as_positive(lr, "lr"), "eps": as_positive(eps, "eps")}
         defaults["weight_decay"] = as_number(weight_decay, "weight_decay", "a number of at least 0")
-        if not 0 <= defaults["weight_decay"] < float("inf"):
+        if not 0 <= defaults["weight_decay"] < torch.inf:
             raise ValueError(f"weight_decay must be a number of at least 0, got {weight_decay}")
         super().__init__(params, defaults)
 

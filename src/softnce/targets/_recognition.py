@@ -1,7 +1,5 @@
 """Recognition of labels and pairs in dense rows: a few peaks on a floor that all rows share, as MixUp makes them."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -13,24 +11,12 @@ PROBED = 64
 """Rows that bound the number of peaks; most dense rows are known not to be pairs after these."""
 
 
-class SparseForm(NamedTuple):
-    """Labels or pairs on a uniform background."""
-
-    classes: Tensor  # (N, S)
-    weight: Tensor | None  # (N, S), None: labels
-    smoothing: float  # ε
-
-    def sums_to_one(self, dtype: torch.dtype) -> bool:
-        """Whether the rows, given in ``dtype``, sum to 1 to within its rounding; labels always do."""
-        return self.weight is None or bool((self.weight.sum(1) + (self.smoothing - 1)).abs().amax() <= sum_slack(dtype))
-
-
-def recognise(probs: Tensor) -> SparseForm | None:
-    """Probabilities (N, K) as labels or pairs; None if they are dense.
+def recognise(probs: Tensor) -> tuple[Tensor, Tensor | None, float] | None:
+    """Probabilities (N, K) as classes (N, S), their weights (N, S) and a uniform background ε; None if they are dense.
 
     The floor is the smallest probability; a probability above it by more than rounding is a peak. No row may have more
     of them than the first rows, or than two; and at most a quarter of the classes may be peaks, or two if classes are
-    few. ``weight`` is None if every row is a label. Reads values, O(N·K).
+    few. The weights are None if every row is a label. Reads values, O(N·K).
     """
     n, classes = probs.shape
     most = min(max(2, classes // 4), classes - 1)
@@ -54,14 +40,13 @@ def recognise(probs: Tensor) -> SparseForm | None:
     mass = min(1.0, floor * classes)
     weight = ((highest.to(at_least_float32(probs.dtype)) - floor) * is_peak)[:, :pairs]
     is_label = pairs == 1 and bool(((weight - (1 - mass)).abs() <= rounding).all())
-    return SparseForm(index[:, :pairs].contiguous(), None if is_label else weight, mass)
+    return index[:, :pairs].contiguous(), None if is_label else weight, mass
 
 
-def _recognise_compiled(probs: Tensor, most: int) -> SparseForm | None:
+def _recognise_compiled(probs: Tensor, most: int) -> tuple[Tensor, Tensor | None, float] | None:
     """The same in one pass, which stops at the first row that is neither."""
     found = cpu.recognise(probs[:PROBED], most)
     pairs = 2 if found is None else max(2, found[0].shape[1])
     if found is None or pairs > most:
         return None
-    found = found if len(probs) <= PROBED else cpu.recognise(probs, pairs)
-    return None if found is None else SparseForm(*found)
+    return found if len(probs) <= PROBED else cpu.recognise(probs, pairs)

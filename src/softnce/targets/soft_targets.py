@@ -18,6 +18,7 @@ from softnce._checks import (
     check_floating,
     check_labels,
     check_rows_sum_to_one,
+    sum_slack,
     values_are_checked,
     values_are_readable,
 )
@@ -122,12 +123,16 @@ class SoftTargets(Algebra):
     def _from_dense(cls, probs: Tensor, name: str, recognised: bool) -> Self:
         is_checked = values_are_checked(probs)
         found = recognise(probs) if recognised else None
-        # Recognised rows are not negative, and it is enough to add up their peaks.
-        if is_checked and not (found is not None and found.sums_to_one(probs.dtype)):
-            check_rows_sum_to_one(probs, name, FOR_COUNTS)
         if found is None:
+            if is_checked:
+                check_rows_sum_to_one(probs, name, FOR_COUNTS)
             return cls(probs.shape[1], None, probs)
-        return cls(probs.shape[1], found.classes, found.weight, found.smoothing)
+        classes, weight, smoothing = found
+        if is_checked and weight is not None:  # not negative, and it is enough to add up the peaks
+            off = (weight.sum(1) + (smoothing - 1)).abs().amax()
+            if not bool(off <= sum_slack(probs.dtype)):
+                check_rows_sum_to_one(probs, name, FOR_COUNTS)
+        return cls(probs.shape[1], classes, weight, smoothing)
 
     @classmethod
     def from_pairs(cls, index: ArrayLike, weight: ArrayLike, num_classes: int) -> Self:
