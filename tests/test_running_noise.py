@@ -146,6 +146,17 @@ def test_first_used_in_inference_mode() -> None:
     assert float(loss.noise.probs()[0]) == pytest.approx(4.1 / 6.5)
 
 
+def test_functional_transforms_need_a_noise_that_stays() -> None:
+    loss, logits, labels = ExpectedInfoNCE(), torch.randn(4, 5), torch.arange(4)
+    loss(logits, labels)
+    each = torch.func.vmap(torch.func.grad(lambda x, y: loss(x[None], y[None])))
+    with pytest.raises(RuntimeError, match=r"inside of torch.func: pass noise_probs, or call the loss in eval mode"):
+        each(logits, labels)
+    loss.eval()
+    alone = logits[1:2].clone().requires_grad_()
+    torch.testing.assert_close(each(logits, labels)[1:2], torch.autograd.grad(loss(alone, labels[1:2]), alone)[0])
+
+
 def test_evaluation_and_no_grad_leave_the_estimate() -> None:
     loss, labels = InfoNCE(), torch.tensor([0, 0, 1])
     loss(torch.randn(3, 5), labels)

@@ -227,10 +227,15 @@ class ContrastiveLoss(ClassifierLoss):
         if isinstance(self.candidates, Candidates):
             self.candidates.remember(whole)
         if isinstance(self.noise, RunningNoise):
-            if counts is None:
-                self.noise.update(whole)
-            else:
-                self.noise.add_counts(counts)
+            try:
+                self.noise.update(whole) if counts is None else self.noise.add_counts(counts)
+            except RuntimeError as error:
+                if not torch._C._are_functorch_transforms_active():
+                    raise
+                raise RuntimeError(
+                    "the running noise cannot take in a batch inside of torch.func: pass noise_probs, or call the loss "
+                    "in eval mode and loss.noise.update(targets) outside"
+                ) from error
 
     def _loss(self, source: Logits | Table, targets: Tensor | SoftTargets, given: dict[str, Any]) -> Tensor:
         call = self._call(source, targets, given)
