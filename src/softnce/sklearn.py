@@ -222,9 +222,9 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         options: dict[str, Any] = {"temperature": self.temperature, "distributed": False}
         if self.loss not in LABELS_ONLY:
             options["label_smoothing"] = self.label_smoothing
-        if not issubclass(kind, losses.ContrastiveLoss):
-            return kind(**options)
-        return kind(noise.from_counts(targets.class_mass(), floor=1), **options)
+        if issubclass(kind, losses.ContrastiveLoss):
+            options["noise_probs"] = noise.from_counts(targets.class_mass(), floor=1)
+        return kind(**options)
 
     def _network(self, seed: int, dtype: Any) -> nn.Module:
         widths = [self.n_features_in_, *self.hidden_layer_sizes]

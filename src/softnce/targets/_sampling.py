@@ -1,10 +1,12 @@
 """Labels drawn from a distribution over many classes."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 
-def drawn_by(generator: torch.Generator | None) -> dict[str, torch.Generator]:
+def drawn_by(generator: torch.Generator | None) -> dict[str, Any]:
     """``generator`` as an argument, or none: torch.compile takes no None for it where a size varies."""
     return {} if generator is None else {"generator": generator}
 

@@ -312,11 +312,12 @@ def as_soft_targets(
     if targets.dim() == 1:
         label_smoothing = check_smoothing(label_smoothing, None, num_classes)
         return SoftTargets._from_labels(targets, num_classes, label_smoothing, None, ignore_index, "targets")
-    if targets.dim() != 2 or targets.shape[1] != num_classes or not targets.is_floating_point():
+    if targets.dim() != 2 or targets.shape[1] != num_classes:
         raise ValueError(
-            f"targets must be labels (N,) or floating point probabilities (N, {num_classes}), "
-            f"got {targets.dtype} of shape {tuple(targets.shape)}{FOR_COUNTS}"
+            f"targets must be (N,) labels or (N, {num_classes}) probabilities, got shape {tuple(targets.shape)}"
         )
+    if not targets.is_floating_point():
+        raise TypeError(f"targets (N, K) must be floating point probabilities, got {targets.dtype}{FOR_COUNTS}")
     recognised = targets.device.type == "cpu" and values_are_readable(targets)  # an accelerator would have to wait
     return SoftTargets._from_dense(targets, "targets", recognised).smooth(label_smoothing)
 
