@@ -10,6 +10,7 @@ import torch
 from core_cases import Rows, case, reference
 from test_sums import run, value_and_gradient
 
+import softnce
 from softnce._core import autograd, cpu
 
 compiled = pytest.mark.skipif(cpu.library is None, reason="cpu.c was not compiled")
@@ -168,3 +169,20 @@ def test_address_sanitizer_finds_nothing(tmp_path: pathlib.Path) -> None:
     done = subprocess.run([str(tmp_path / "driver")], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "runtime error" not in done.stderr
+
+
+def test_results_are_on_the_cpu_whatever_the_default_device() -> None:
+    x, y = torch.randn(64, 40), torch.arange(64) % 40
+    rows = torch.eye(40)[y].mul(0.9) + 0.1 / 40
+    for targets in (y, rows):
+        values = []
+        for device in (None, "meta"):
+            logits, loss = x.clone().requires_grad_(), softnce.SoftTargetCrossEntropy()
+            torch.set_default_device(device)
+            try:
+                value = loss(logits, targets)
+                value.backward()
+            finally:
+                torch.set_default_device(None)
+            values.append((value.detach(), logits.grad))
+        torch.testing.assert_close(values[1], values[0])

@@ -94,10 +94,10 @@ def run(
     x = x if x.dtype is dtype else x.to(dtype)
     x = x if x.stride(1) == 1 and x.stride(0) >= classes else x.contiguous()
     wants_gradient = wants[0] or wants[1]
-    gradient = torch.empty(n, classes, dtype=dtype) if wants_gradient else None
-    losses = None if wants_total else torch.empty(n, dtype=dtype)
-    of_temperature = torch.empty(n, dtype=dtype) if wants[1] else None
-    total = torch.empty((), dtype=dtype) if wants_total else None
+    gradient = torch.empty(n, classes, dtype=dtype, device="cpu") if wants_gradient else None
+    losses = None if wants_total else torch.empty(n, dtype=dtype, device="cpu")
+    of_temperature = torch.empty(n, dtype=dtype, device="cpu") if wants[1] else None
+    total = torch.empty((), dtype=dtype, device="cpu") if wants_total else None
     at = _Pointers(dtype)
     packed = _CALL.pack(
         _kind(problem), dtype.itemsize * 8, n, classes, x.stride(0), torch.get_num_threads(),
@@ -171,7 +171,8 @@ def recognise(dense: Tensor, most: int) -> tuple[Tensor, Tensor | None, float] |
         return None
     dense = dense.detach().contiguous()
     n, classes = dense.shape
-    index, weight = torch.empty(n, most, dtype=torch.int64), torch.empty(n, most, dtype=dense.dtype)
+    index = torch.empty(n, most, dtype=torch.int64, device="cpu")
+    weight = torch.empty(n, most, dtype=dense.dtype, device="cpu")
     floor = ctypes.c_double()
     bits = dense.dtype.itemsize * 8
     found = library.softnce_recognise(
@@ -192,7 +193,7 @@ def class_mass(dense: Tensor, mask: Tensor | None = None) -> Tensor:
     if library is None or dense.dtype not in (torch.float32, torch.float64) or not dense.is_cpu:
         return (dense if mask is None else dense[mask]).sum(0, dtype=torch.float64)
     at = _Pointers(dense.dtype)
-    total = torch.zeros(dense.shape[1], dtype=torch.float64)
+    total = torch.zeros(dense.shape[1], dtype=torch.float64, device="cpu")
     n, classes = dense.shape
     bits = dense.dtype.itemsize * 8
     library.softnce_class_mass(at(dense), bits, n, classes, at(mask, torch.bool), total.data_ptr())
