@@ -151,6 +151,7 @@ class SampledCandidates(Candidates, KeepsPrecision):
     """
 
     uses_noise = True
+    edges: Tensor | None
     smoothing_dist: Tensor | None
 
     def __init__(
@@ -257,6 +258,12 @@ class QueueCandidates(Candidates):
 
 class GivenCandidates(Candidates, KeepsPrecision):
     """Targets given once, moved and saved with the loss that holds them: ``candidates=SoftTargets`` of a Module."""
+
+    index: Tensor | None
+    weight: Tensor | None
+    smoothing: float | Tensor
+    smoothing_dist: Tensor | None
+    mask: Tensor | None
 
     def __init__(self, targets: SoftTargets) -> None:
         super().__init__()

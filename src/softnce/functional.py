@@ -362,7 +362,7 @@ def fixed(noise_probs: Tensor | None) -> FixedNoise | None:
     return None if noise_probs is None else FixedNoise(noise_probs)
 
 
-def as_table(features: Tensor, table: Tensor, given: options.Given) -> Table:
+def as_table(features: Tensor, table: Tensor, given: dict[str, Any]) -> Table:
     return Table(features, table, given["bias"], given["sparse"], given["cosine"])
 
 

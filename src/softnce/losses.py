@@ -49,12 +49,14 @@ if TYPE_CHECKING:
 class ClassifierLoss(KeepsPrecision):
     """A loss on class scores: options, buffers, and the model p(k|x) ∝ exp(logit_k/τ) that it trains."""
 
-    steps: ClassVar[Callable[[Call], Tensor]]
+    steps: ClassVar[Any]  # a function of functional.py: Call → Tensor
     call_options: ClassVar[type]
     hard_labels_only: ClassVar[bool] = False
     is_contrast: ClassVar[bool] = False
     temperature: float | Tensor
     reduction: options.Reduction
+    ignore_index: int
+    process_group: Any
     class_weight: Tensor | None
     distributed: options.Distributed
     noise: Noise | None
@@ -159,7 +161,8 @@ class ClassifierLoss(KeepsPrecision):
         return Call(source, targets, chosen, self.noise, exchange, name, self.is_contrast)
 
     def _loss(self, source: Logits | Table, targets: Tensor | SoftTargets, given: dict[str, Any]) -> Tensor:
-        return type(self).steps(self._call(source, targets, given))
+        value: Tensor = type(self).steps(self._call(source, targets, given))
+        return value
 
 
 class SoftTargetCrossEntropy(ClassifierLoss):
@@ -239,7 +242,7 @@ class ContrastiveLoss(ClassifierLoss):
 
     def _loss(self, source: Logits | Table, targets: Tensor | SoftTargets, given: dict[str, Any]) -> Tensor:
         call = self._call(source, targets, given)
-        value = type(self).steps(call)
+        value: Tensor = type(self).steps(call)
         if not self._trains():
             return value
         if call.options["batch"] is None:

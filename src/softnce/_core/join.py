@@ -161,7 +161,7 @@ class Joined:
 
 
 @contextmanager
-def joined(losses: Sequence[ClassifierLoss], others: Sequence[object], counts_all: bool) -> Iterator[None]:
+def joined(losses: Sequence[ClassifierLoss], others: Sequence[Any], counts_all: bool) -> Iterator[None]:
     """See :func:`softnce.join`; ``losses`` are those that exchange."""
     for other in others:
         if not isinstance(other, Joinable):

@@ -63,7 +63,7 @@ def refuse_empty(call: Call) -> None:
         return
     full = not is_zero(targets.smoothing)
     if targets.form == DENSE and not full and values_are_checked(targets.weight):
-        full = bool((targets.weight > 0).all(1).any())
+        full = bool((targets.pair_weight() > 0).all(1).any())
     if full:
         raise ValueError(
             "drop_own_classes needs targets with zeros, got rows with weight on every class (a background or a dense "

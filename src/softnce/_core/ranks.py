@@ -163,10 +163,10 @@ class _Layout(NamedTuple):
 
 
 def _agree(targets: SoftTargets, group: ProcessGroup | None, options: Options) -> _Layout:
-    headers = _exchange(
-        _header(targets), [crc32(f"{name}={value}".encode()) for name, value in options], targets, group
-    )
-    everyone, headers = [digests for _, digests in headers], [header for header, _ in headers]
+    mine = [crc32(f"{name}={value}".encode()) for name, value in options]
+    received = _exchange(_header(targets), mine, targets, group)
+    everyone = [theirs for _, theirs in received]
+    headers = [header for header, _ in received]
     for i, (name, value) in enumerate(options):
         if any(digests[i] != everyone[0][i] for digests in everyone):
             raise ValueError(f"{name} differs between ranks, which train one loss together; this rank has {value}")
