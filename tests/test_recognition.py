@@ -49,7 +49,7 @@ def test_floors_an_ulp_apart_are_one_floor() -> None:
 
 @pytest.mark.parametrize("mode", ["batch", "pair", "elem"])
 def test_rows_of_timm_are_recognised(mode: str) -> None:
-    pytest.importorskip("softnce.lab.models.torchvision_operators", exc_type=ImportError)
+    pytest.importorskip("experiments.models.torchvision_operators", exc_type=ImportError)
     mixup = pytest.importorskip("timm.data").Mixup(0.8, 1.0, mode=mode, num_classes=K, label_smoothing=0.1)
     _, rows = mixup(torch.rand(N, 3, 8, 8), torch.randint(K, (N,)))
     found = SoftTargets.from_dense(rows)
