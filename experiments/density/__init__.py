@@ -9,16 +9,18 @@ batch sizes; the gradient noise at the optimum and the error that it predicts.
 import itertools
 import math
 import statistics
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from experiments.density import mixture
-from experiments.density.fits import Gradient, Loss, Optimiser, Stopping, Variant, fit, measure_noise
+from experiments.density.fits import Gradient, Loss, Optimiser, Stopping, Variant, fit, fit_plainly, measure_noise
 from experiments.density.mixture import Mixture, kl_divergence, maximum_likelihood, sample_mixtures, statistical_limit
 from experiments.harness import (
     LOOKS,
@@ -39,6 +41,7 @@ from experiments.harness import (
     over,
     verdict,
 )  # fmt: skip
+from experiments.harness.runs import cores
 
 PAIR: tuple[Loss, ...] = ("nll", "info-nce")
 EXPECTED = (*PAIR, "expected-info-nce")
@@ -90,6 +93,7 @@ class Options:
     tolerance: float = option(1e-5, "fall of the training loss, in nats, that counts as progress")
     noise_seeds: int = option(3, "seeds for which gradient noise is measured and the control fitted")
     noise_epochs: int = option(10, "epochs of batches over which gradient noise is measured", least=1)
+    maps: tuple[float, ...] = option((0.0, 20.0, 50.0, 80.0), "alignments in % drawn as t-SNE maps", least=0, below=100)
     sizes: Sizes = field(default_factory=Sizes)
     grid: Grid = field(default_factory=Grid)
     contrast: Contrast = field(default_factory=Contrast)
@@ -103,7 +107,7 @@ class Options:
 
 
 QUICK = Options(
-    seeds=2, alignments=(0.0, 40.0, 80.0), epochs=60, noise_seeds=1, noise_epochs=4,
+    seeds=2, alignments=(0.0, 40.0, 80.0), epochs=60, noise_seeds=1, noise_epochs=4, maps=(0.0, 80.0),
     grid=Grid(alignments=(80.0,), seeds=1, epochs=20, batch_sizes=(256, 1024)),
     contrast=Contrast(alignments=(0.0, 80.0), seeds=1, epochs=10),
 )  # fmt: skip
@@ -163,7 +167,27 @@ class Noise:
     losses: tuple[str, ...] = later(("nll", "info-nce", "info-nce-without-noise"), "measured on the same batches")
 
 
-Run = Fit | Optimum | Noise
+@dataclass(frozen=True)
+class Map:
+    """A t-SNE map of the points."""
+
+    data: Data
+    points: int = 800
+    part: str = "map"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Time of the batched program beside one fit after another by autograd."""
+
+    data: Data
+    fits: int
+    epochs: int
+    batch_size: int
+    part: str = "speed"
+
+
+Run = Fit | Optimum | Noise | Map | Speed
 
 
 def runs(options: Options) -> list[Run]:
@@ -196,6 +220,8 @@ def runs(options: Options) -> list[Run]:
         wanted.append(Noise(here, batch_size, o.noise_epochs, grid.lrs, losses=EXPECTED))
         for loss, optimiser, lr in itertools.product(PAIR, OPTIMISERS, grid.lrs):
             wanted.append(Fit(here, loss, optimiser, lr, batch_size, grid.epochs, tail=tail))
+    wanted.extend(Map(Data(alignment, 0, **sizes)) for alignment in o.maps)
+    wanted.append(Speed(Data(o.alignments[-1], 0, **sizes), fits=20, epochs=3, batch_size=o.batch_size))
     return wanted
 
 
@@ -218,7 +244,7 @@ def groups(todo: Sequence[Run]) -> list[list[Run]]:
             case Noise():
                 noises[run.data, run.batch_size, run.epochs].append(run)
             case _:
-                found.append((30.0, [run]))
+                found.append((900.0 if isinstance(run, Map) else 30.0, [run]))
     found += [(150.0, members) for members in noises.values()]
     for by_data in shapes.values():
         same: dict[tuple[Variant, ...], list[list[Fit]]] = defaultdict(list)
@@ -244,7 +270,14 @@ def perform_group(todo: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def perform(run: Run) -> dict[str, Any]:
-    return optimum(run) if isinstance(run, Optimum) else perform_group([run])[0]
+    match run:
+        case Optimum():
+            return optimum(run)
+        case Map():
+            return tsne_map(run)
+        case Speed():
+            return speed(run)
+    return perform_group([run])[0]
 
 
 def fit_together(fits: Sequence[Fit]) -> list[dict[str, Any]]:
@@ -331,6 +364,47 @@ def noise_together(todo: Sequence[Noise]) -> list[dict[str, Any]]:
     return results
 
 
+def tsne_map(run: Map) -> dict[str, Any]:
+    from sklearn.manifold import TSNE
+
+    data = _sample([run.data])
+    points = data.points[0, : run.points]
+    perplexity = min(30.0, (len(points) - 1) / 3)
+    tsne = TSNE(init="pca", random_state=run.data.seed, perplexity=perplexity, n_jobs=1)
+    generator = torch.Generator().manual_seed(run.data.seed)
+    labels = torch.multinomial(data.conditional[0, : run.points], 1, generator=generator)[:, 0]
+    x, y = ([round(float(value), 2) for value in column] for column in tsne.fit_transform(points.numpy()).T)
+    return {"x": x, "y": y, "labels": labels.tolist()}
+
+
+def speed(run: Speed) -> dict[str, Any]:
+    """Seconds per fit and epoch, medians of interleaved repetitions: batched on all cores and on one; plainly with one
+    thread or with all, whichever is faster."""
+    seeds, variants = list(range(run.fits // 2)), [Variant("nll"), Variant("info-nce")]
+    data = _sample([replace(run.data, seed=seed) for seed in seeds])
+    sizes: dict[str, Any] = {"batch_size": run.batch_size, "epochs": run.epochs}
+
+    def seconds(work: Callable[[int], Any], workers: int, threads: int, fits: int) -> float:
+        started = time.perf_counter()
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
+            list(pool.map(work, range(workers)))
+        return (time.perf_counter() - started) / (workers * fits * run.epochs)
+
+    def batched(workers: int) -> float:
+        return seconds(lambda _: fit(data, variants, seeds, **sizes), workers, 1, 2 * len(seeds))
+
+    def plain(threads: int) -> float:
+        return seconds(lambda _: [fit_plainly(data[[0]], v, 0, **sizes) for v in variants], 1, threads, 2)
+
+    times = [(batched(cores()), batched(1), plain(1), plain(cores())) for _ in range(3)]
+    every_core, one_core, one_thread, threads = (statistics.median(column) for column in zip(*times, strict=True))
+    best = min(one_thread, threads)
+    return {
+        "batched": every_core, "batched_on_one_core": one_core, "plain": best, "ratio": best / every_core,
+        "ratio_on_one_core": best / one_core, "cores": cores(),
+    }  # fmt: skip
+
+
 def _sample(wanted: Sequence[Data]) -> Mixture:
     sizes = {name: value for name, value in asdict(wanted[0]).items() if name not in ("alignment", "seed")}
     return sample_mixtures([data.alignment for data in wanted], [data.seed for data in wanted], **sizes)
@@ -350,6 +424,8 @@ class Density:
     expected_noise: list[Row]
     grid: list[Row]
     contrast: list[Row]
+    maps: list[Row]
+    speed: list[Row]
 
     @property
     def limit(self) -> float:
@@ -421,7 +497,7 @@ def read(rows: Sequence[Row]) -> Density:
     protocol = max(protocols, key=lambda key: (protocols[key], key[0]))
     part: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        if _sizes(row.config["data"]) == protocol[-1]:
+        if _sizes(row.config["data"]) == protocol[-1] or row.config["part"] == "speed":
             part[row.config["part"]].append(row)
     return Density(
         fits=[row for row in fits if _protocol(row) == protocol],
@@ -430,6 +506,8 @@ def read(rows: Sequence[Row]) -> Density:
         expected_noise=[row for row in part["noise"] if "losses" in row.config],
         grid=_longest(row for row in part["fit"] if row.config["tail"]),
         contrast=_longest(row for row in part["fit"] if row.config["loss"] == "soft-target-info-nce"),
+        maps=sorted(part["map"], key=_place),
+        speed=part["speed"][-1:],
     )
 
 
@@ -578,6 +656,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         Table("density-predicted", ("setting", "predicted", "measured", "ratio"), large,
               title=f"Excess KL of SGD, {thousandths}"),
         Table("density-soft", *_soft_table(found), title="KL in nats, the true conditional as target"),
+        Table("density-speed", *_speed_table(found), title="ms per fit and epoch"),
     ]  # fmt: skip
 
 
@@ -594,6 +673,17 @@ def _soft_table(found: Density) -> tuple[tuple[str, ...], list[list[str]]]:
     return ("alignment", *names, "predicting 1/K", "right class (%)"), body
 
 
+def _speed_table(found: Density) -> tuple[tuple[str, ...], list[list[str]]]:
+    body = []
+    for row in found.speed:
+        s = row.result
+        body.append(["all fits as one tensor program, every core", f"{1e3 * s['batched']:.1f}", "1.0"])
+        body.append(["the same on one core", f"{1e3 * s['batched_on_one_core']:.1f}",
+                     f"{s['batched_on_one_core'] / s['batched']:.1f}"])  # fmt: skip
+        body.append(["one fit after another, autograd", f"{1e3 * s['plain']:.1f}", f"{s['ratio']:.1f}"])
+    return ("program", "ms", "ratio"), body
+
+
 def figures(rows: Sequence[Row]) -> list[Figure]:
     found = read(rows)
     drawn = [_kl_figure(found)]
@@ -601,7 +691,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         drawn += [_noise_figure(found), _grid_figure(found)]
     if found.contrast and found.kl("soft-ce", "adam"):
         drawn.append(_soft_figure(found))
-    return drawn
+    return [*drawn, _maps_figure(found)] if found.maps else drawn
 
 
 ALIGNMENT, KL, LIMIT = "mode alignment (%)", "KL(p‖q) (nats)", "statistical limit"
@@ -692,6 +782,17 @@ def _soft_figure(found: Density) -> Figure:
     return Figure("density-soft", draw, panels=2)
 
 
+def _maps_figure(found: Density) -> Figure:
+    def draw(axes: Any) -> None:
+        for ax, row in zip(axes, found.maps, strict=True):
+            r = row.result
+            ax.scatter(r["x"], r["y"], c=r["labels"], cmap="viridis", s=5, lw=0, alpha=0.85, rasterized=True)
+            ax.set_axis_off()
+            ax.set_title(f"{_place(row)[0]:g} %")
+
+    return Figure("density-maps", draw, panels=len(found.maps), size=(2.4, 2.3))
+
+
 EXPERIMENT = Experiment(
     name="density",
     question="Does InfoNCE estimate parameters better than NLL, and why?",
@@ -699,6 +800,7 @@ EXPERIMENT = Experiment(
     presets={"quick": QUICK, "paper": Options()},
     runs=runs,
     perform=perform,
+    alone=lambda run: isinstance(run, Speed),
     groups=groups,
     perform_group=perform_group,
     claims=CLAIMS,

@@ -1,9 +1,8 @@
 import pytest
 import torch
-import torch.nn.functional as F
 
 import softnce
-from experiments.density.fits import COUNTED, Gradient, Stopping, Variant, fit, log_noise
+from experiments.density.fits import Gradient, Stopping, Variant, fit, fit_plainly
 from experiments.density.mixture import maximum_likelihood, sample_mixtures
 
 VARIANTS = [
@@ -22,49 +21,13 @@ VARIANTS = [
 ]
 
 
-def fit_plainly(data, variant, seed, *, batch_size, epochs):
-    """Weights (K, d) of one variant on one data set by autograd, with the batches and draws of :func:`fit`."""
-    points, targets = data.points[0], data.conditional[0]
-    index, labels = data.index[0], data.labels[0]
-    n, (K, d) = len(index), data.modes.shape[1:]
-    log_eta = log_noise(data, variant)[0]
-    model = torch.nn.Linear(d, K, bias=False, dtype=torch.float64)
-    torch.nn.init.zeros_(model.weight)
-    optimiser = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[variant.optimiser](model.parameters(), lr=variant.lr)
-    shuffling = torch.Generator().manual_seed(3 * seed + 1)
-    redrawing = torch.Generator().manual_seed(3 * seed + 2)
-    for _ in range(epochs):
-        order = torch.randperm(n, generator=shuffling)
-        y = labels[order]
-        if variant.smoothing:
-            chance = torch.rand(n, generator=redrawing)
-            y = torch.where(chance < variant.smoothing, torch.randint(K, (n,), generator=redrawing), y)
-        for start in range(0, n - batch_size + 1, batch_size):
-            batch, label = order[start : start + batch_size], y[start : start + batch_size]
-            scores = model(points[index[batch]]) - log_eta
-            if variant.loss == "soft-target-info-nce":
-                soft = targets[index[batch]]
-                loss = F.cross_entropy(scores @ soft.T, torch.arange(batch_size))
-            elif variant.loss == "soft-ce":
-                loss = F.cross_entropy(scores, targets[index[batch]])
-            else:
-                if variant.loss in COUNTED:
-                    more = K * log_eta.exp() if variant.loss == "expected-info-nce" else 0.0
-                    scores = scores + (torch.bincount(label, minlength=K).double() + more).log()
-                loss = F.cross_entropy(scores, label)
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-    return model.weight.detach()
-
-
 def test_batched_fits_equal_single_fits():
     alignments, seeds = [0, 20, 80, 80], [0, 1, 0, 5]
     data = sample_mixtures(alignments, seeds, num_modes=3, dimension=7, num_points=40, num_samples=300)
     fits = fit(data, VARIANTS, seeds, batch_size=64, epochs=5, dtype=torch.float64)
     for i, seed in enumerate(seeds):
         for j, variant in enumerate(VARIANTS):
-            single = fit_plainly(data[[i]], variant, seed, batch_size=64, epochs=5)
+            single = fit_plainly(data[[i]], variant, seed, batch_size=64, epochs=5, dtype=torch.float64)
             assert (fits.weights[i, j] - single).abs().max() < 1e-9, (alignments[i], variant)
 
 
