@@ -253,7 +253,7 @@ class _Rows(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, temperature: Tensor | None, call: _Call) -> Tensor:
         wants = ctx.needs_input_grad[:2] if call.reduced else (False, False)
         value, *ctx.kept = call.run(logits, call.scale, wants)
-        ctx.call, ctx.is_kept = call, call.reduced
+        ctx.call, ctx.is_kept, ctx.dtype = call, call.reduced, value.dtype
         # The targets are saved for autograd to notice when they are overwritten before backward reads them.
         ctx.save_for_backward(logits, temperature, *call.saved)
         call.saved = []
@@ -262,6 +262,8 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         wants_graph = torch.is_grad_enabled()  # create_graph=True: the gradient will itself be differentiated
+        if not torch._C._has_storage(upstream) and not wants_graph:  # of is_grads_batched=True
+            return _Rows._batched(ctx, upstream)
         if ctx.is_kept and not wants_graph:
             gradient, of_temperature = ctx.kept
             ctx.kept, ctx.is_kept = (None, None), False
@@ -281,6 +283,21 @@ class _Rows(torch.autograd.Function):
             upstream = upstream * call.scale if call.reduced else upstream
             _, gradient, of_temperature = call.run(logits, upstream, wants)
             return gradient, of_temperature, None
+
+    @staticmethod
+    def _batched(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        """Backward of is_grads_batched: rows do not mix, so one gradient serves every ``upstream``."""
+        call, wants = ctx.call, ctx.needs_input_grad[:2]
+        logits = ctx.saved_tensors[0]
+        if wants[1] and not call.reduced:
+            raise RuntimeError("is_grads_batched with a learned temperature needs a loss that is reduced to one number")
+        gradient, of_temperature = ctx.kept
+        if not ctx.is_kept:
+            ones = call.scale if call.reduced else logits.new_ones(len(logits), dtype=ctx.dtype)
+            _, gradient, of_temperature = call.run(logits, ones, wants)
+        if gradient is not None:
+            gradient = gradient * (upstream if call.reduced else upstream[:, None]).to(gradient.dtype)
+        return gradient, of_temperature if of_temperature is None else of_temperature * upstream, None
 
 
 def _is_one(number: Tensor) -> bool:

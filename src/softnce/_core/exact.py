@@ -187,6 +187,8 @@ class _Exact(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         call, kept, inputs = ctx.call, ctx.kept, ctx.saved_tensors
+        if not torch._C._has_storage(upstream):
+            raise RuntimeError("is_grads_batched needs the logits form: the exact cross-entropy of a table has none")
         ctx.kept = None
         with full_precision(inputs[0].device):
             if torch.is_grad_enabled():  # create_graph=True: the gradient will itself be differentiated
