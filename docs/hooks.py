@@ -1,15 +1,17 @@
-"""What the site needs beside Markdown: links out of ``docs``, wide tables, the options of losses, cross-references
-that were written for ``help()``."""
+"""Additions to Markdown for the site: generated tables, links out of ``docs``, wide tables, the options of losses, and
+cross-references written for ``help()``."""
 
 import re
 from itertools import cycle
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import griffe
 
 from softnce._core import options
 
+TABLE = re.compile(r"^\[(\**)([^]*]+)\**\]\([\w./]*tables/([\w-]+)\.md\)$", re.MULTILINE)
 LONG = 30  # characters of a cell that is tall and narrow on a phone, if there are two more
 
 
@@ -21,10 +23,20 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         markdown = re.sub(r"\]\((?!https?:)", "](../", (docs.parent / "CHANGELOG.md").read_text(encoding="utf-8"))
         markdown = markdown.replace("](../docs/", "](")
 
+    markdown = TABLE.sub(lambda link: _shown(*link.groups(), docs), markdown)
+
     def plain(link: re.Match[str]) -> str:
         return link[0] if (here / link[2]).resolve().is_relative_to(docs) else link[1]
 
     return re.sub(r"\[([^\]]+)\]\((\.\./[^)#]*)[^)]*\)", plain, markdown)
+
+
+def _shown(bold: str, title: str, name: str, docs: Path) -> str:
+    """A generated table in the place of a link to it; one whose title is not bold is folded."""
+    _, _, table = (docs / "results" / "tables" / f"{name}.md").read_text(encoding="utf-8").partition("\n\n")
+    if name.endswith("claims"):
+        return table
+    return f"**{title}**\n\n{table}" if bold else f'??? abstract "{title}"\n\n' + indent(table, "    ")
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -28,8 +28,8 @@ Nothing has to be registered: a file (or folder's `__init__.py`) with a line `EX
   Ours, not the paper's: `new=True`. `needed(gap, above=0)` adds how many seeds would decide. `together(findings)` joins
   data sets. A number that no seed changes is `exactly(value)`.
 - **Tables**: `Table("digits-scores", header, rows, title=…)`; the first word of the name is the experiment's.
-  A page of docs/results shows it between `<!-- table: digits-scores -->` and `<!-- end -->`; the claims are
-  `<!-- table: digits-claims -->`. `python -m experiments report` fills them in.
+  A page of docs/results shows it where a line is `[**Scores**](tables/digits-scores.md)`, folded if the title is not
+  bold; the claims are `tables/digits-claims.md`. `python -m experiments report` writes these files.
 - **Figures**: `Figure("digits-scores", draw, panels=3)`; draw with `curve`, `dots`, `level`, `heat` and `label`, or
   with matplotlib on the axes. A page shows `![…](../figures/digits-scores.svg#only-light)` and
   `![…](../figures/digits-scores-dark.svg#only-dark)`.

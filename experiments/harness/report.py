@@ -10,11 +10,12 @@ from pathlib import Path
 from experiments.harness.claims import MEANING, Finding, checked
 from experiments.harness.experiment import Experiment, load, names
 from experiments.harness.figures import Figure
-from experiments.harness.tables import ClaimList, Table, filled
+from experiments.harness.tables import LINKED, ClaimList, Table, filled
 
 TOP = Path(__file__).parents[2]
 EVIDENCE = TOP / "results" / "paper"
 PAGES = TOP / "docs" / "results"
+TABLES = PAGES / "tables"
 FIGURES = TOP / "docs" / "figures"
 
 
@@ -80,17 +81,15 @@ def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
-def pages() -> list[Path]:
-    """The written pages that hold generated tables."""
-    return [path for path in [TOP / "README.md", TOP / "experiments" / "README.md", *sorted(TOP.glob("docs/**/*.md"))]
-            if path.is_file() and "<!-- table: " in path.read_text(encoding="utf-8")]  # fmt: skip
-
-
-def refreshed(found: Evidence) -> dict[Path, tuple[str, str]]:
-    """Each page with its text before and after its tables are computed anew."""
-    shown = {name: table.markdown() for name, table in (found.tables | {"experiments": index()}).items()}
-    texts = {path: path.read_text(encoding="utf-8") for path in pages()}
-    return {path: (text, filled(text, shown.get)) for path, text in texts.items()}
+def linked(found: Evidence) -> dict[Path, str]:
+    """The files of all tables that pages link to, and their computed text."""
+    computed: dict[str, str] = {}
+    tables = found.tables | {"experiments": index()}
+    for page in [TOP / "experiments" / "README.md", *sorted(TOP.glob("docs/**/*.md"))]:
+        for _, title, name in LINKED.findall(page.read_text(encoding="utf-8")):
+            if name in tables:
+                computed[name] = f"# {title}\n\n{tables[name].markdown()}"
+    return {TABLES / f"{name}.md": text for name, text in computed.items()}
 
 
 def index() -> Table:
@@ -107,10 +106,10 @@ def update_docs(only: Sequence[str] = ()) -> tuple[list[Path], list[str]]:
     """Writes tables and figures from ``results/paper`` into the documentation; returns files written and problems."""
     found = evidence(EVIDENCE, only)
     written = []
-    for path, (before, after) in refreshed(found).items():
-        if before != after:
-            path.write_text(after, encoding="utf-8")
-            written.append(path)
+    TABLES.mkdir(exist_ok=True)
+    for path, text in linked(found).items():
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
     for figure in found.figures.values():
         figure.save(FIGURES)
         written.append(FIGURES / f"{figure.name}.svg")

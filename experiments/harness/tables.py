@@ -1,8 +1,7 @@
-"""Tables: computed from rows, printed in the terminal, and written between markers of Markdown pages.
+"""Tables: computed from rows, printed in the terminal, and shown by Markdown pages.
 
-<!-- table: density-kl -->
-…replaced by `python -m experiments report`…
-<!-- end -->
+A page links to a table, `[Title](tables/density-kl.md)`, in a line of its own: `python -m experiments report` writes that
+file, the site and the page of `make reproduce` show the table in the link's place (folded, unless the title is bold).
 """
 
 import re
@@ -12,7 +11,8 @@ from typing import Any
 
 from experiments.harness.claims import Claim, Finding
 
-MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+LINKED = re.compile(r"^\[(\**)([^]*]+)\**\]\((?:[\w./]*/)?tables/([\w-]+)\.md\)$", re.MULTILINE)
+"""Bold or not, title, name."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Table:
     """Cells of text under a header; the first column is a name. One number (± half of its interval) per cell.
 
     Attributes:
-        name: the marker's, "density-kl".
+        name: of its file, "density-kl".
         header: column titles with units.
         rows: of cells.
         title: one line above it in the terminal.
@@ -85,10 +85,10 @@ def _print(what: Any) -> None:
 
 
 def filled(text: str, table: Callable[[str], str | None]) -> str:
-    """A page with its marked tables replaced; a table that is None stays as it is."""
+    """A page with its links to tables replaced by the tables; a link to a table that is None goes."""
 
     def fill(found: re.Match[str]) -> str:
-        body = table(found[2])
-        return found[0] if body is None else f"{found[1]}\n{body}\n{found[3]}"
+        body = table(found[3])
+        return "" if body is None else f"**{found[2]}**\n\n{body}"
 
-    return MARKED.sub(fill, text)
+    return LINKED.sub(fill, text)
