@@ -57,6 +57,7 @@ SETTINGS = {
     "fine-tuned": "EfficientNet-Lite0 with its ImageNet weights on 3,000 images of CIFAR-100, 64 px",
     "generated": "the small network on 500 easy images of 10 classes",
 }
+SOFT = ("soft-ce", "soft-target-info-nce", "expected-info-nce")
 HARD = ("nll", "info-nce")  # take labels alone: neither smoothing nor mixing
 LADDER = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 SEARCH_SEED = 8
@@ -72,8 +73,10 @@ class Options:
     losses: tuple[str, ...] = option(LOSSES, f"some of {', '.join(LOSSES)}")
     epochs: int = option(60, "length of the main comparison", least=1)
     seeds: int = option(5, "seeds of the main comparison", least=1)
-    other_epochs: tuple[int, ...] = option((120, 30, 8), "other lengths")
+    other_epochs: tuple[int, ...] = option((30, 8, 120), "other lengths")
     other_seeds: int = option(3, "seeds of the other lengths", least=0)
+    smoothings: tuple[float, ...] = option((), "other ε of the two soft target losses, at the main length")
+    batches: tuple[int, ...] = option((), "other batches of the three soft target losses, at the search's length")
     rates: tuple[float, ...] = option((0.003, 0.01, 0.03), "base rates every search begins with; one: no search")
     search_epochs: int = option(30, "length of the search", least=1)
 
@@ -137,6 +140,12 @@ def wanted(options: Options, rows: Sequence[Row] = ()) -> list[Run]:
     for epochs, seeds in lengths:
         for seed in range(seeds):
             runs += [run_of(o, loss, epochs, rate, seed) for loss, rate in rates.items() if rate is not None]
+    found = {loss: rate for loss, rate in rates.items() if rate is not None}
+    for seed in range(o.other_seeds):
+        for loss in [loss for loss in SOFT[:2] if loss in found]:
+            runs += [replace(run_of(o, loss, o.epochs, found[loss], seed), smoothing=ε) for ε in o.smoothings]
+        for loss in [loss for loss in SOFT if loss in found]:
+            runs += [replace(run_of(o, loss, o.search_epochs, found[loss], seed), batch=b) for b in o.batches]
     return runs
 
 
@@ -421,11 +430,13 @@ TOP1 = percent("top1")
 
 
 def at(rows: Sequence[Row], loss: str, epochs: int) -> list[Row]:
-    """The seeds of one loss and length; not those of the search."""
+    """The seeds of one loss and length with the usual ε and batch; not those of the search."""
     return [
         row
         for row in rows
         if (row.config["loss"], row.config["epochs"]) == (loss, epochs) and row.config["seed"] != SEARCH_SEED
+        if row.config["batch"] == (50 if row.config["setting"] == "generated" else 256)
+        if row.config["smoothing"] == (0.0 if loss in HARD else 0.1)
     ]
 
 

@@ -1,7 +1,8 @@
 """Tables: computed from rows, printed in the terminal, and shown by Markdown pages.
 
-A page links to a table, `[Title](tables/density-kl.md)`, in a line of its own: `python -m experiments report` writes that
-file, the site and the page of `make reproduce` show the table in the link's place (folded, unless the title is bold).
+A page links to a table, `[Title](tables/density-kl.md)`, in a line of its own: `python -m experiments report` writes
+that file, the site and the page of `make reproduce` show the table in the link's place (folded, unless the title is
+bold).
 """
 
 import re
