@@ -1,5 +1,5 @@
-"""Additions to Markdown for the site: generated tables, links out of ``docs``, wide tables, the options of losses, and
-cross-references written for ``help()``."""
+"""Additions to Markdown for the site: generated tables, dark figures, the code of examples, links out of ``docs``, wide
+tables, the options of losses, and cross-references written for ``help()``."""
 
 import re
 from itertools import cycle
@@ -12,6 +12,8 @@ import griffe
 from softnce._core import options
 
 TABLE = re.compile(r"^\[(\**)([^]*]+)\**\]\([\w./]*tables/([\w-]+)\.md\)$", re.MULTILINE)
+EXAMPLE = re.compile(r"^- \[([^\]]+)\]\(\.\./(examples/\w+\.py)\): (.*)$", re.MULTILINE)
+FIGURE = re.compile(r"^!\[([^\]]+)\]\(([\w./-]+)\.svg\)(\{.*\})?$", re.MULTILINE)
 LONG = 30  # characters of a cell that is tall and narrow on a phone, if there are two more
 
 
@@ -23,6 +25,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         markdown = re.sub(r"\]\((?!https?:)", "](../", (docs.parent / "CHANGELOG.md").read_text(encoding="utf-8"))
         markdown = markdown.replace("](../docs/", "](")
 
+    markdown = FIGURE.sub(r"![\1](\2.svg#only-light)\3\n![\1](\2-dark.svg#only-dark)\3", markdown)
+    if page.file.src_uri == "examples.md":
+        markdown = EXAMPLE.sub(r'??? example "\1: \3"\n\n    ```py\n    --8<-- "\2"\n    ```\n', markdown)
     markdown = TABLE.sub(lambda link: _shown(*link.groups(), docs), markdown)
 
     def plain(link: re.Match[str]) -> str:
@@ -34,6 +39,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 def _shown(bold: str, title: str, name: str, docs: Path) -> str:
     """A generated table in the place of a link to it; one whose title is not bold is folded."""
     _, _, table = (docs / "results" / "tables" / f"{name}.md").read_text(encoding="utf-8").partition("\n\n")
+    table = table.replace("](../", "](")  # the table's file lies one folder below
     if name.endswith("claims"):
         return table
     return f"**{title}**\n\n{table}" if bold else f'??? abstract "{title}"\n\n' + indent(table, "    ")

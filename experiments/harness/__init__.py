@@ -31,8 +31,8 @@ Nothing has to be registered: a file (or folder's `__init__.py`) with a line `EX
   A page of docs/results shows it where a line is `[**Scores**](tables/digits-scores.md)`, folded if the title is not
   bold; the claims are `tables/digits-claims.md`. `python -m experiments report` writes these files.
 - **Figures**: `Figure("digits-scores", draw, panels=3)`; draw with `curve`, `dots`, `level`, `heat` and `label`, or
-  with matplotlib on the axes. A page shows `![…](../figures/digits-scores.svg#only-light)` and
-  `![…](../figures/digits-scores-dark.svg#only-dark)`.
+  with matplotlib on the axes. A page shows `![…](../figures/digits-scores.svg)`, and on the site the dark
+  variant where a reader prefers dark.
 """
 
 from experiments.harness.claims import MARGIN, Claim, Finding, needed, together, verdict

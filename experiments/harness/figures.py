@@ -10,8 +10,8 @@
 
         return [Figure("density-kl", draw, panels=1)]
 
-``draw`` runs once for each variant. In a page: ``![KL against alignment](../figures/density-kl.svg#only-light)``, and
-the same with ``-dark.svg#only-dark``.
+``draw`` runs once for each variant. In a page: ``![KL against alignment](../figures/density-kl.svg)``; the dark
+variant is found by its name.
 """
 
 import math

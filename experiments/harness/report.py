@@ -64,7 +64,7 @@ def evidence(directory: Path, only: Sequence[str] = ()) -> Evidence:
         found.figures.update({figure.name: figure for figure in figures})
     if len(found.experiments) > 1 or not only:
         body = [
-            [claim.text, f"**{found.findings[claim.key].verdict}**", f"[{name}]({name}.md)"]
+            [claim.text, f"**{found.findings[claim.key].verdict}**", f"[{name}](../{name}.md)"]
             for name, experiment in found.experiments.items()
             for claim in experiment.claims
             if claim.key in found.findings
@@ -137,8 +137,10 @@ def write_page(directory: Path) -> tuple[Path, list[str]]:
             own = [table.markdown() for table in found.tables.values() if table.name.startswith(name)]
             parts += [f"## {name}\n", *own]
     text = "\n".join(parts).replace("](../figures/", "](figures/")
-    text = re.sub(r"\]\(([\w-]+)\.md\)", r"](#\1)", text)
+    text = re.sub(r"\]\((?:\.\./)?([\w-]+)\.md\)", r"](#\1)", text)
     body = markdown.markdown(text, extensions=["tables", "fenced_code", "attr_list"])
+    dark = r'<picture><source media="(prefers-color-scheme: dark)" srcset="\2-dark.svg">\1</picture>'
+    body = re.sub(r'(<img [^>]*src="(\S+)\.svg"[^>]*>)', dark, body)
     path = directory / "index.html"
     style = html.escape((Path(__file__).parent / "page.css").read_text(encoding="utf-8"), quote=False)
     path.write_text(f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>softnce: results</title>\n'
