@@ -7,7 +7,19 @@ import pytest
 
 from experiments import fine_tuning
 from experiments.data.targets import Targets
-from experiments.fine_tuning import IMAGES, ORDER, PRESETS, Options, Run, findings, follow_up, recipe_of, runs
+from experiments.fine_tuning import (
+    CORRECTED,
+    DRAWN,
+    IMAGES,
+    ORDER,
+    PRESETS,
+    Options,
+    Run,
+    findings,
+    follow_up,
+    recipe_of,
+    runs,
+)
 from experiments.harness import Row, to_mapping
 
 PAPER = PRESETS["paper"]
@@ -75,6 +87,20 @@ def test_verdicts_follow_from_intervals() -> None:
     }
     alone = findings(text_rows({"soft-target-info-nce": 0.88}, seeds=1))
     assert {finding.verdict for finding in alone.values()} == {"undecided"}
+
+
+def test_the_corrected_loss_is_an_option() -> None:
+    options = replace(PAPER, texts=("banking77",), heads=("linear",), image_epochs=0, corrected=("banking77",))
+    first = runs(options)
+    further = {run for run in first if run.loss.name == CORRECTED}
+    assert set(first) - further == set(runs(replace(options, corrected=())))
+    assert {(run.lr, run.targets.smoothing) for run in further} == {(5e-4, 0.1), (1e-3, 0.1)}
+    rows = finished(first, {DRAWN: 0.86})
+    rows += finished([run for run in follow_up(options, rows) if run.seed > 0], {DRAWN: 0.86})
+    assert findings(rows)["fine-tuning-smoothed-noise"].verdict == "beyond"
+    assert findings(rows)["fine-tuning-smoothed-noise"].ours.startswith("+4.00")
+    (table,) = (table for table in fine_tuning.tables(rows) if table.name == "fine-tuning-corrected")
+    assert table.rows[0][:4] == ["Banking77, linear head", "86.20 ± 0.20", "90.20 ± 0.20", "+4.00 [+4.00, +4.00]"]
 
 
 def test_tables_hold_every_loss_and_the_search() -> None:

@@ -15,8 +15,8 @@ from experiments.harness.rows import run_id
 OPTIONS = regime.Options()
 
 
-def made_up(loss, epochs, lr, seed, top1, *, ece=0.1, course=None):
-    config = asdict(regime.run_of(OPTIONS, loss, epochs, lr, seed))
+def made_up(loss, epochs, lr, seed, top1, *, ece=0.1, course=None, **changes):
+    config = asdict(replace(regime.run_of(OPTIONS, loss, epochs, lr, seed), **changes))
     right = np.random.default_rng(seed).permutation(1000) < round(1000 * top1)
     scores = {"top1": float(right.mean()), "top5": 0.5, "nll": 3.0, "nll_scaled": 2.9}
     scores |= {"ece": ece, "ece_scaled": 0.02, "temperature": 1.2}
@@ -190,3 +190,70 @@ def test_what_is_missing_is_named(monkeypatch, tmp_path):
         regime.read("scratch", "train")
     with pytest.raises(ValueError, match="rates"):
         regime.Options(rates=(0.5,))
+
+
+@pytest.fixture
+def every_option():
+    """Searches, four lengths, three ε, three batches and two checked rates; the losses move apart with the length."""
+    tops = {"nll": 0.24, "soft-ce": 0.25, "soft-target-info-nce": 0.26, "expected-info-nce": 0.255}
+    rows = [row for loss in tops for row in search(loss, r003=0.2, r01=0.3, r03=0.1)]
+    for seed, (loss, top1) in itertools.product(range(3), tops.items()):
+        noise = 0.002 * (seed + len(loss) % 3)
+        for epochs, lead in ((8, -1.0), (30, 0.5), (60, 1.0), (120, 2.0)):
+            rows.append(made_up(loss, epochs, 0.01, seed, 0.2 + lead * (top1 - 0.235) + noise))
+        rows.append(made_up(loss, 120, 0.003, seed, 0.1))
+        if loss in ("soft-ce", "soft-target-info-nce"):
+            moved = 0.02 if loss == "soft-ce" else 0.005
+            rows += [made_up(loss, 60, 0.01, seed, top1 + sign * moved + noise, smoothing=ε)
+                     for ε, sign in ((0.0, -1), (0.3, 1))]  # fmt: skip
+        if loss != "nll":
+            drop = 0.05 if loss == "soft-target-info-nce" else 0.0
+            rows += [made_up(loss, 30, 0.01, seed, 0.2 - drop + noise / 100, batch=batch) for batch in (8, 32)]
+    return rows
+
+
+def test_lengths_smoothings_batches_and_checked_rates_have_their_claims(every_option):
+    found = regime.findings(every_option)
+    verdicts = {key.removeprefix("regime-"): finding.verdict for key, finding in found.items()}
+    assert verdicts == {
+        "soft-ce": "not reproduced", "nll": "reproduced", "calibration": "not reproduced", "expected": "not reproduced",
+        "short-nll": "beyond", "longest-soft-ce": "not reproduced", "longest-nll": "reproduced", "length": "beyond",
+        "smoothing": "reproduced", "small-batch": "reproduced", "small-batch-expected": "beyond", "rates": "beyond",
+        "overfits": "not reproduced",
+    }  # fmt: skip
+    for finding in found.values():
+        assert finding.on.startswith("CIFAR-100, 5,000 images, ")
+        assert "batch " in finding.on
+        assert "rates 0.003 to 0.03, 3 seeds" in finding.on
+
+
+def test_a_claim_without_its_rows_is_not_shown(every_option):
+    main = [row for row in every_option if row.config["epochs"] == 60]
+    usual = [row for row in main if row.config["smoothing"] == 0.1 or row.config["loss"] == "nll"]
+    keys = {"soft-ce", "nll", "calibration", "expected", "overfits"}
+    assert regime.findings(usual).keys() == {f"regime-{key}" for key in keys}
+    started = [row for row in every_option if row.config["seed"] != 2 or row.config["loss"] == "soft-ce"]
+    assert "2 seeds, ε 0, 0.1, 0.3" in regime.findings(started)["regime-smoothing"].on
+    for count in range(0, len(every_option), 3):
+        regime.findings(every_option[:count])
+        regime.tables(every_option[:count])
+
+
+def test_tables_of_smoothings_batches_and_rates(every_option):
+    tables = {table.name: table for table in regime.tables(every_option)}
+    ours = [row for row in tables["regime-smoothing"].rows if row[0] == "soft target InfoNCE"]
+    assert [row[1] for row in ours] == ["0", "0.1", "0.3"]
+    assert ours[1][3] == ""  # ε = 0.1 itself
+    assert [row[1] for row in tables["regime-batch"].rows] == ["8", "32", "256"] * 3
+    assert tables["regime-rates"].rows[0] == ["NLL", "20.0", "30.0", "10.0"]
+    assert len(tables["regime-rates-longest"].rows) == 4
+    assert "120 epochs" in tables["regime-rates-longest"].title
+    assert tables["regime-top1"].rows[-1] == ["seeds", "3", "3", "3", "3"]
+
+
+def test_runs_of_every_option():
+    options = regime.Options(losses=("soft-ce",), rates=(0.01,), seeds=1, other_epochs=(120,), other_seeds=1,
+                             smoothings=(0.0,), batches=(8,), check_seeds=1)  # fmt: skip
+    runs = [(run.epochs, run.smoothing, run.batch, run.lr) for run in regime.wanted(options)]
+    assert runs == [(60, 0.1, 256, 0.01), (120, 0.1, 256, 0.01), (60, 0.0, 256, 0.01), (30, 0.1, 8, 0.01),
+                    (120, 0.1, 256, 0.003), (120, 0.1, 256, 0.01), (120, 0.1, 256, 0.03)]  # fmt: skip
