@@ -12,6 +12,11 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of weights that come from Python numbers or counts: float64 if the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def autocast_is_on(device: torch.device) -> bool:
     """Whether autocast is on for this device; tensors without data (``meta``) have none."""
     return device.type != "meta" and torch.is_autocast_enabled(device.type)

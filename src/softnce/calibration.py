@@ -25,8 +25,7 @@ from softnce._checks import (
     values_are_checked,
 )
 from softnce.targets import SoftTargets
-from softnce.targets._storage import ArrayLike
-from softnce.targets.soft_targets import as_soft_targets
+from softnce.targets.soft_targets import ArrayLike, as_soft_targets
 
 Targets = ArrayLike | SoftTargets
 Binning = Literal["width", "mass"]

@@ -36,7 +36,6 @@ from torch import Tensor
 from softnce import distributions
 from softnce._checks import as_whole, check_generator, values_are_checked
 from softnce.noise import Noise
-from softnce.targets._background import is_zero
 from softnce.targets._sampling import drawn_by, sample_labels
 from softnce.targets.soft_targets import DENSE, SoftTargets
 
@@ -103,14 +102,14 @@ class Averaged(Draw):
         _check_targets(targets)
         check_generator(generator)
         shares = targets.pair_weight()
-        if not is_zero(targets.smoothing):  # the background is one more pair, of a class yet to be drawn
+        if targets.has_background:  # the background is one more pair, of a class yet to be drawn
             shares = torch.cat([shares, targets.background_mass(shares.dtype)[:, None]], 1)
         mean = distributions.AveragedCategorical(self.n, probs=shares, validate_args=False)
         slots = mean.sample_labels(generator=generator)
         inside = slots
         if targets.form != DENSE:
             inside = targets.classes.gather(1, slots.clamp(max=targets.classes.shape[1] - 1))
-        if not is_zero(targets.smoothing):
+        if targets.has_background:
             background = sample_labels(
                 targets.smoothing_dist, slots.numel(), targets.num_classes, targets.device, generator
             )

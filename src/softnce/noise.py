@@ -14,7 +14,6 @@ from torch import Tensor
 from softnce._checks import as_number, as_tensor, as_whole, check_distribution, check_labels, values_are_checked
 from softnce._precision import KeepsPrecision
 from softnce.targets import SoftTargets
-from softnce.targets._background import is_zero
 from softnce.targets._sampling import class_edges, drawn_by, invert_edges
 
 
@@ -237,7 +236,7 @@ class RunningNoise(Noise):
             classes, weight = targets.index.flatten(), pairs.flatten() * self.unit
             self.total += weight.sum()
         self.counts.index_add_(0, classes, weight)
-        if not is_zero(targets.smoothing):
+        if targets.has_background:
             mass = targets.background_mass(torch.float64)
             mass = (mass if targets.mask is None else mass * targets.mask).sum() * self.unit
             self.spread += mass

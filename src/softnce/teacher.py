@@ -27,7 +27,7 @@ from torch import Tensor
 
 from softnce._checks import as_tensor, as_whole, check_choice
 from softnce.targets import SoftTargets
-from softnce.targets.soft_targets import Rest
+from softnce.targets._constructors import Rest, of_topk
 
 HEADER = b"softnce teacher outputs 2\n"
 FIELDS = {"classes": int, "temperature": float, "index": Tensor, "probability": Tensor, "labels": str}
@@ -78,7 +78,7 @@ class TeacherOutputs:
         if k > kept:
             raise ValueError(f"k must be in [1, {kept}], the number of classes kept per sample, got {k}")
         check_choice(remainder, "remainder", get_args(Rest))
-        soft = SoftTargets._of_topk(self.index[:, :k].long(), self.probability[:, :k], self.num_classes, remainder)
+        soft = of_topk(SoftTargets, self.index[:, :k].long(), self.probability[:, :k], self.num_classes, remainder)
         return soft if remainder == "group" or 4 * k < self.num_classes else soft.to_dense()
 
     def save(self, path: str | os.PathLike[str], labels: Tensor | None = None) -> None:

@@ -71,7 +71,7 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], dict[str, list[Any]]]] = [
             "lam": ["half", None, 1.5, -0.1, math.nan, torch.ones(N + 1), torch.full((N,), 2.0), [0.5]],
         },
     ),
-    (SOFT.smooth, {"smoothing": 0.1}, {**SMOOTHING, "smoothing_dist": [torch.ones(K), torch.ones(2) / 2, [1 / 3] * 3]}),
+    (SOFT.smooth, {"smoothing": 0.1}, {**SMOOTHING}),
     (SOFT.flip, {"dim": 0}, {"dim": [1, -1, None, "rows"]}),
     (SOFT.to, {"device": "cpu"}, {"device": [LABELS, 1.5], "dtype": [torch.long, "float32"]}),
     (SoftTargets.cat, {"parts": [SOFT, SOFT]}, {"parts": [[], SOFT, LABELS, [SOFT, LABELS], [SOFT, OTHER_K], None, 3]}),

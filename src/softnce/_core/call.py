@@ -18,7 +18,6 @@ from softnce._core import table as tables
 from softnce._precision import at_least_float32, full_precision
 from softnce.candidates import Candidates, GivenCandidates
 from softnce.noise import Noise, RunningNoise
-from softnce.targets._background import is_zero
 from softnce.targets._sampling import drawn_by
 from softnce.targets.soft_targets import LABELS, SoftTargets, as_soft_targets
 
@@ -372,7 +371,7 @@ def together(groups: list[SoftTargets], targets: SoftTargets) -> SoftTargets:
 
 def in_float64(targets: SoftTargets, shared: bool) -> SoftTargets:
     """Weights, and masses of backgrounds that are not shared, as float64: those implied by numbers are not rounded."""
-    weight = targets.weight if is_zero(targets.smoothing) else targets.pair_weight(torch.float64)
+    weight = targets.pair_weight(torch.float64) if targets.has_background else targets.weight
     mass = targets.smoothing if shared else targets.background_mass(torch.float64)
     dist = targets.smoothing_dist
     return SoftTargets(targets.num_classes, targets.index, weight, mass, dist, targets.mask)
@@ -402,7 +401,7 @@ def check_own(holder: SoftTargets, own: Tensor, targets: SoftTargets, name: str)
         raise ValueError(f"own contains {low if low < 0 else high}, but {name} has only {len(holder)} rows")
     mine = holder[own]
     mine.mask = targets.mask  # rows that are ignored need not agree
-    wrong = mine._close(targets, OWN_TOLERANCE, 1e-5).logical_not()
+    wrong = mine.close(targets, OWN_TOLERANCE, 1e-5).logical_not()
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])
         raise ValueError(

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 
 from softnce._precision import at_least_float32, full_precision
 from softnce.targets import SoftTargets
-from softnce.targets._background import is_zero
 
 CLASSES = 2048
 """Classes in a block on a CPU, whose embeddings and scores then stay in the cache."""
@@ -110,7 +109,7 @@ class _Alpha:
     @classmethod
     def of(cls, targets: SoftTargets, class_weight: Tensor | None, dtype: torch.dtype) -> Self:
         classes, weight, spread = targets.index, targets.pair_weight(dtype), None
-        mass = None if is_zero(targets.smoothing) else targets.background_mass(dtype)
+        mass = targets.background_mass(dtype) if targets.has_background else None
         rest = targets.rest
         if mass is not None and targets.smoothing_dist is not None:
             spread = targets.smoothing_dist.to(dtype)

@@ -7,7 +7,6 @@ from torch import Tensor
 from softnce._checks import values_are_checked
 from softnce._core.call import Call, Logits
 from softnce.candidates import Candidates, ClassCandidates
-from softnce.targets._background import is_zero
 from softnce.targets.soft_targets import DENSE, SoftTargets
 
 
@@ -61,7 +60,7 @@ def refuse_empty(call: Call) -> None:
     targets = call.targets
     if not call.options["drop_own_classes"]:
         return
-    full = not is_zero(targets.smoothing)
+    full = targets.has_background
     if targets.form == DENSE and not full and values_are_checked(targets.weight):
         full = bool((targets.pair_weight() > 0).all(1).any())
     if full:

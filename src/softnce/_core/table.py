@@ -16,7 +16,6 @@ from torch.utils.checkpoint import checkpoint
 
 from softnce._checks import check_tensor, values_are_checked
 from softnce._precision import at_least_float32
-from softnce.targets._background import is_zero
 from softnce.targets.soft_targets import DENSE, SoftTargets
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def columns_that_score(
     if not isinstance(source, Table):
         return Columns(None, None, members, members)
     dense = any(member.form == DENSE for member in members)
-    plain = all(is_zero(member.smoothing) for member in members)
+    plain = not any(member.has_background for member in members)
     dropped = cancels and all(members[0].shares_background(member) for member in members[1:])
     if reason or dense or not (plain or dropped):
         source.check_not_sparse(reason or ("a dense row" if dense else "smoothing"))
@@ -153,7 +152,7 @@ def without_background(targets: SoftTargets) -> SoftTargets:
 
 def foreground_weight(targets: SoftTargets) -> Tensor | None:
     """The weights of the pairs; None for labels without a background, whose weight is 1."""
-    return targets.weight if is_zero(targets.smoothing) else targets.pair_weight(torch.float64)
+    return targets.pair_weight(torch.float64) if targets.has_background else targets.weight
 
 
 def check_exclude(exclude: Tensor | None, rows: int, num_classes: int) -> Tensor | None:

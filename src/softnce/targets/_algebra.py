@@ -1,11 +1,14 @@
-"""Algebra of soft targets: mixtures, statistics, draws, equality and the classes that occur."""
+"""Algebra: the methods of :class:`~softnce.SoftTargets` that compute mixtures, statistics, draws and equality."""
 
 from __future__ import annotations
 
-from typing import Any, Self, SupportsFloat
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from softnce._checks import (
     as_share,
@@ -17,341 +20,359 @@ from softnce._checks import (
     values_are_checked,
     values_are_readable,
 )
-from softnce._core import cpu
-from softnce._precision import at_least_float32
-from softnce.targets._background import common_dist, is_zero, same_dist, same_number
+from softnce._precision import at_least_float32, exact_dtype
 from softnce.targets._sampling import drawn_by, sample_labels
-from softnce.targets._storage import DENSE, LABELS, PAIRS, ArrayLike, Storage, exact_dtype, fine
+
+if TYPE_CHECKING:
+    from softnce.targets.soft_targets import SoftTargets
+
+# -------------------------------------------------------------------------------------------------------- mixtures
 
 
-class Algebra(Storage):
-    """The methods of :class:`~softnce.SoftTargets` that compute with the values of the rows."""
-
-    # ---------------------------------------------------------------------------------------------- mixtures
-
-    def smooth(self, smoothing: float, smoothing_dist: Tensor | None = None) -> Self:
-        """Every row moved by ``smoothing`` towards ``smoothing_dist``: (1 − ε)·α + ε·ξ."""
-        smoothing = check_smoothing(smoothing, smoothing_dist, self.num_classes)
-        if smoothing == 0:
-            return self
-        self.check_no_rest("smooth")
-        weight = None if self.weight is None else fine(self.weight) * (1 - smoothing)
-        mass = smoothing if is_zero(self.smoothing) else smoothing + (1 - smoothing) * self.smoothing
-        mine, its = self.smoothing_dist, smoothing_dist
-        if not isinstance(mass, float):
-            dist = common_dist([(self.smoothing, mine), (smoothing, its)], self.num_classes)
-        elif is_zero(self.smoothing) or same_dist(mine, its, self.num_classes, unread=False):
-            dist = its
-        else:  # one mass for all rows: two backgrounds make one
-            dists: list[Any] = [1 / self.num_classes if d is None else d for d in (its, mine)]
-            dist = (smoothing * dists[0] + (mass - smoothing) * dists[1]) / mass
-        return type(self)(self.num_classes, self.index, weight, mass, dist, self.mask, nominal_dtype=self.dtype)
-
-    def mix(self, other: Self, lam: float | ArrayLike) -> Self:
-        """MixUp or CutMix of the targets: ``lam``·self + (1 − ``lam``)·other, ``lam`` one number or (N,).
-
-        Pairs stay pairs (S adds up), and a background shared by both stays shared.
-        """
-        self._check_alike(other, same_rows=True)
-        for targets in (self, other):
-            targets.check_no_rest("mix")
-        lam, column = _share(lam, len(self), self.device)
-        dist = common_dist([(t.smoothing, t.smoothing_dist) for t in (self, other)], self.num_classes)
-        if same_number(self.smoothing, other.smoothing):
-            mass = self.smoothing
-        else:
-            mass = lam * self.smoothing + (1 - lam) * other.smoothing
-            mass = mass.expand(len(self)) if isinstance(mass, Tensor) else mass
-        mask = self.mask if other.mask is None else other.mask if self.mask is None else self.mask & other.mask
-        # Labels imply their weights, which are exact until λ rounds them.
-        born, dtype = exact_dtype(self.device), torch.promote_types(self.dtype, other.dtype)
-        if isinstance(lam, Tensor) and lam.is_floating_point():
-            born, dtype = at_least_float32(lam.dtype), torch.promote_types(dtype, lam.dtype)
-        if DENSE in (self.form, other.form):
-            index, mine, its = None, *(fine(t.foreground(dtype if t.weight is None else None)) for t in (self, other))
-            weight = column * mine + (1 - column) * its
-        else:
-            index = torch.cat([self.classes, other.classes], 1)
-            mine, its = (t.pair_weight(born) if t.weight is None else fine(t.weight) for t in (self, other))
-            weight = torch.cat([column * mine, (1 - column) * its], 1)
-        return type(self)(self.num_classes, index, weight, mass, dist, mask, nominal_dtype=dtype)
-
-    # -------------------------------------------------------------------------------------------- statistics
-
-    def expectation(self, values: Tensor, background: bool = True) -> Tensor:
-        """Σ_k α_ik·v_k for every row i, (N,), of ``values`` (K,) shared by the rows or (N, K).
-
-        O(N·S), and O(K) or O(N·K) more for the background; without ``background`` only the pairs' part.
-        """
-        self.check_no_rest("expectation")
-        dtype, weight = values.dtype, self.pair_weight(values.dtype)
-        if self.form == DENSE:
-            total = (weight * values).sum(-1)
-        else:
-            picked = values[self.classes] if values.dim() == 1 else values.gather(1, self.classes)
-            if self.form == PAIRS:  # a pair of weight 0 may be of a masked class
-                picked = picked.masked_fill((weight == 0) & (picked == -torch.inf), 0)
-            total = (weight * picked).sum(-1)
-        if not background or is_zero(self.smoothing):
-            return total
-        return total + self.background_mass(dtype) * self.background_mean(values)
-
-    def background_mean(self, values: Tensor) -> Tensor:
-        """Σ_k ξ_k·v_k of ``values`` (K,) or (N, K)."""
-        if self.smoothing_dist is None:
-            return values.mean(-1)
-        return (values * self.smoothing_dist.to(values.dtype)).sum(-1)
-
-    def class_mass(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The sum of all rows that count, (K,), added up in float64; in ``dtype`` if given. O(N·S + K)."""
-        self.check_no_rest("class_mass")
-        exact = exact_dtype(self.device)
-        if self.device.type == "cpu" and is_zero(self.smoothing) and values_are_readable(self._stored):
-            if self.form == DENSE and not self._stored.requires_grad:
-                total = cpu.class_mass(self._stored, self.mask)
-                return total if dtype is None else total.to(dtype)
-            if self.form == LABELS and self.mask is None:
-                return torch.bincount(self.labels, minlength=self.num_classes).to(dtype or exact)
-        weight = self.pair_weight(None if self.form == DENSE else exact)
-        weight = weight if self.mask is None else weight * self.mask[:, None]
-        if self.form == DENSE:
-            total = weight.sum(0, dtype=exact)
-        else:
-            total = weight.new_zeros(self.num_classes).index_add(0, self.classes.flatten(), weight.flatten())
-        if not is_zero(self.smoothing):
-            mass = self.background_mass(exact)
-            mass = mass if self.mask is None else mass * self.mask
-            total = total + mass.sum() * self.background(exact)
-        return total if dtype is None else total.to(dtype)
-
-    def at(self, classes: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """α_ik of the classes k named in row i of ``classes``, (N, C), whatever the form. O(N·C·S)."""
-        weight = self.pair_weight(dtype)
-        if self.form == DENSE:
-            values = weight.gather(1, classes)
-        else:
-            same = classes[:, :, None] == self.classes[:, None, :]
-            values = (same * weight[:, None, :]).sum(2)
-        if is_zero(self.smoothing):
-            return values
-        background = self.background(values.dtype)
-        spread = background[classes] if isinstance(background, Tensor) else background
-        return values + self.background_mass(values.dtype)[:, None] * spread
-
-    def vertex(self, smoothing: float = 0.0, smoothing_dist: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The class k, (N,), whose vertex (1 − ε)·e_k + ε·ξ is nearest to each row, and whether the row equals it.
-
-        Decided by the values to within :func:`rounding`, whatever the form, and without waiting for an accelerator.
-        O(N·S²) if the rows have this ξ, else O(N·K).
-        """
-        self.check_no_rest("vertex")
-        vertices = type(self)(self.num_classes, self._stored[:1, :1].long(), None, smoothing, smoothing_dist)
-        slack, exact = rounding(self), exact_dtype(self.device)
-        is_short = self.form != DENSE and 2 * self.classes.shape[1] < self.num_classes
-        if is_short and (is_zero(self.smoothing) or smoothing == 0 or self.shares_dist(vertices)):
-            merged = (self.classes[:, :, None] == self.classes[:, None, :]) * self.pair_weight(exact)[:, None, :]
-            highest, place = merged.sum(2).max(1)
-            label = self.classes.gather(1, place[:, None])[:, 0]
-            same_mass = (self.background_mass(exact) - smoothing).abs() <= slack
-            return label, same_mass & (highest >= 1 - smoothing - slack)
-        rows = self.unmasked_dense(exact) - smoothing * vertices.background(exact)
-        highest, label = rows.max(1)
-        return label, ((highest + smoothing - 1).abs() <= slack) & (rows.amin(1) >= -slack)
-
-    def argmax(self, ignore_index: int = -100) -> Tensor:
-        """The likeliest class of each row, (N,); ``ignore_index`` for rows that are ignored."""
-        ignore_index = as_whole(ignore_index, "ignore_index", None)
-        if self.form == DENSE:
-            best = self.unmasked_dense().argmax(1)
-        else:
-            named = self.classes
-            if self.smoothing_dist is not None:  # the background's best class may be the best
-                named = torch.cat([named, self.smoothing_dist.argmax().expand(len(self), 1)], 1)
-            best = named.gather(1, self.at(named).argmax(1, keepdim=True))[:, 0]
-        return best if self.mask is None else torch.where(self.mask, best, ignore_index)
-
-    def entropy(self) -> Tensor:
-        """−Σ_k α_ik log α_ik of each row, (N,), in nats; NaN for rows that are ignored. O(N·S² + K)."""
-        self.check_no_rest("entropy")
-        if self.form == DENSE:
-            rows = self.unmasked_dense()
-            total = -torch.xlogy(rows, rows).sum(1)
-        else:
-            values = self.at(self.classes)
-            total = -torch.xlogy(values, values)
-            if not is_zero(self.smoothing):  # the classes that are not named hold background alone
-                mass, each = self.background_mass(values.dtype), values.new_zeros(self.num_classes)
-                each += self.background(values.dtype)
-                alone = mass[:, None] * each[self.classes]
-                total = total + torch.xlogy(alone, alone)
-            same = self.classes[:, :, None] == self.classes[:, None, :]
-            total = (total * ~same.tril(-1).any(2)).sum(1)  # of pairs that name one class, the first counts
-            if not is_zero(self.smoothing):
-                total = total - torch.xlogy(mass, mass) - mass * torch.xlogy(each, each).sum()
-        total = total.clamp(min=0).to(self.dtype)
-        return total if self.mask is None else total.masked_fill(self.mask.logical_not(), torch.nan)
-
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """One label (N,) from each row. O(N·S), and O(N·log K) more for a background that is not uniform."""
-        self.check_no_rest("sample")
-        check_generator(generator)
-        if self.form == DENSE and is_zero(self.smoothing):
-            return torch.multinomial(self.pair_weight().clamp(min=0), 1, **drawn_by(generator))[:, 0]
-        weight, mass = self.pair_weight(), self.background_mass()
-        # The pairs' weights come first on the unit interval; past them lies the background.
-        edges = weight.double().cumsum(1)
-        total = edges[:, -1:] + mass.double()[:, None]
-        u = torch.rand(len(self), 1, dtype=torch.float64, device=self.device, **drawn_by(generator)) * total
-        slot = (u >= edges).sum(1, keepdim=True)
-        if is_zero(self.smoothing):  # u rounded up to the very end belongs to the last pair that has weight
-            last = torch.where(weight > 0, torch.arange(weight.shape[1], device=self.device), 0).amax(1, keepdim=True)
-            slot = torch.minimum(slot, last)
-        inside = slot.clamp(max=weight.shape[1] - 1)
-        label = inside if self.form == DENSE else self.classes.gather(1, inside)
-        if not is_zero(self.smoothing):
-            background = sample_labels(self.smoothing_dist, len(self), self.num_classes, self.device, generator)
-            label = torch.where(slot < weight.shape[1], label, background[:, None])
-        return label[:, 0]
-
-    # ---------------------------------------------------------------------------------------------- equality
-
-    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        """Row by row, (N,): whether all weights are equal. Rows that are ignored in both are equal."""
-        return self._close(other, 0.0, 0.0) if isinstance(other, Algebra) else NotImplemented
-
-    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return ~self._close(other, 0.0, 0.0) if isinstance(other, Algebra) else NotImplemented
-
-    __hash__ = object.__hash__  # as tensors have it
-
-    def allclose(self, other: Self, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
-        """Whether all weights of all rows agree, |a − b| ≤ atol + rtol·|b|, whatever form they are stored in."""
-        if not isinstance(other, Algebra):
-            raise TypeError(f"other must be SoftTargets, got {type(other).__name__}")
-        return bool(self._close(other, rtol, atol).all())
-
-    def _close(self, other: Algebra, rtol: float, atol: float) -> Tensor:
-        """Which rows agree, (N,). O(N·S²) where the backgrounds allow it, else O(N·K)."""
-        if self.shape != other.shape or self.device != other.device:
-            raise ValueError(
-                f"other must be of shape {tuple(self.shape)} on {self.device} as self is, "
-                f"got {tuple(other.shape)} on {other.device}"
-            )
-        dtype = torch.promote_types(self.dtype, other.dtype)
-        uniform = self.smoothing_dist is None and other.smoothing_dist is None
-        has_rest = self.rest is not None or other.rest is not None
-        named = None
-        if DENSE not in (self.form, other.form) and (uniform or self.shares_background(other)):
-            named = torch.cat([self.classes, other.classes], 1)
-        if named is None or (named.shape[1] >= self.num_classes and not has_rest):
-            mine, its = (t.unmasked_dense(dtype) for t in (self, other))
-        else:  # the other classes hold background alone, equal if it is shared; or the group, if it is of these classes
-            mine, its = (torch.cat([t.at(named, dtype), *t._beyond(named, dtype)], 1) for t in (self, other))
-        close = ((mine - its).abs() <= atol + rtol * its.abs()).all(1)
-        if self.mask is None and other.mask is None:
-            return close
-        counts, its = (torch.ones_like(close) if t.mask is None else t.mask for t in (self, other))
-        return torch.where(counts & its, close, counts == its)
-
-    def _beyond(self, named: Tensor, dtype: torch.dtype) -> list[Tensor]:
-        """What the classes that are not ``named`` hold: each its background; the group its mass, and who is in it."""
-        background = self.background_mass(dtype)[:, None] / self.num_classes
-        if self.rest is None:
-            return [background, torch.zeros_like(background), torch.zeros_like(named, dtype=dtype)]
-        outside = (named[:, :, None] != self.classes[:, None, :]).all(2) & (self.rest > 0)[:, None]
-        return [background, self.rest[:, None].to(dtype), outside.to(dtype)]
-
-    # --------------------------------------------------------------------------------- the classes that occur
-
-    def compact(self, *others: Self) -> tuple[Tensor, *tuple[Self, ...]]:
-        r"""The classes that occur in these rows or in ``others``, and the same targets over those classes alone.
-
-        The label table may then live anywhere: fetch the rows of ``classes``, take the loss of their logits with the
-        noise η[classes]. Value and gradient equal those of the whole table if all candidates are the batch or
-        ``others``, further targets of the same K classes. O(N·S·log(N·S)), O(N·K) for dense rows; a GPU is waited for.
-
-        Returns:
-            ``classes`` (U,), sorted, at least one; these rows over U classes; each of ``others`` over U classes.
-            Weights, forms and ignored rows stay; pairs of weight 0 count as no class.
-
-        >>> targets = SoftTargets.from_labels(torch.tensor([7, 90, 7]), num_classes=100)
-        >>> drawn = SoftTargets.from_pairs([[5, 90]], [[0.5, 0.5]], num_classes=100)
-        >>> classes, small, candidates = targets.compact(drawn)
-        >>> classes, small.labels, candidates.index
-        (tensor([ 5,  7, 90]), tensor([1, 2, 1]), tensor([[0, 2]]))
-        """
-        for other in others:
-            self._check_alike(other, name="others")
-        for name, member in (("these rows", self), *(("others", other) for other in others)):
-            member.check_no_rest("compact")
-            if not is_zero(member.smoothing):
-                raise ValueError(
-                    f"{name} must have no background, got smoothing, which touches every class; compact unsmoothed "
-                    "targets and pass label_smoothing to SoftTargetInfoNCE"
-                )
-        classes = torch.cat([member._occurring() for member in (self, *others)]).unique()
-        if len(classes) == 0:
-            classes = classes.new_zeros(1)
-        return classes, *(member._over(classes) for member in (self, *others))
-
-    def _occurring(self) -> Tensor:
-        """Classes of the rows that count, with weight, repeated as they come."""
-        if self.form == DENSE:
-            occurs = self.pair_weight() != 0
-            return (occurs if self.mask is None else occurs & self.mask[:, None]).any(0).nonzero()[:, 0]
-        occurs = torch.ones_like(self.classes, dtype=torch.bool) if self.weight is None else self.weight != 0
-        return self.classes[occurs if self.mask is None else occurs & self.mask[:, None]]
-
-    def _over(self, classes: Tensor) -> Self:
-        """These rows over some of the classes, sorted, which hold all that occur."""
-        if self.form == DENSE:
-            rows = self.pair_weight()[:, classes]
-            if self.mask is not None:  # an ignored row, none of whose classes may be there, is a row too
-                first = torch.eye(1, len(classes), dtype=rows.dtype, device=self.device)
-                rows = torch.where(self.mask[:, None], rows, first)
-            return type(self)(len(classes), None, rows, mask=self.mask, nominal_dtype=self.dtype)
-        # A pair without weight, or of an ignored row, may name a class that is not there.
-        place = torch.searchsorted(classes, self.classes.contiguous()).clamp(max=len(classes) - 1)
-        return type(self)(len(classes), place, self.weight, mask=self.mask, nominal_dtype=self.dtype)
-
-    def _check_alike(self, other: object, same_rows: bool = False, name: str = "other") -> None:
-        if not isinstance(other, Algebra):
-            raise TypeError(f"{name} must be SoftTargets, got {type(other).__name__}")
-
-        def said(t: Algebra) -> str:
-            return (
-                f"{t.num_classes} classes and {len(t)} rows" if same_rows else f"{t.num_classes} classes on {t.device}"
-            )
-
-        if said(self) != said(other):
-            raise ValueError(f"{name} must have {said(self)} as these rows have, got {said(other)}")
-
-
-def rounding(*targets: Storage) -> float:
-    """How far the weights of equal targets may be apart in sum: 1e-5, more if some are in half precision."""
-    stored = [t.dtype for t in targets] + [t.weight.dtype for t in targets if t.weight is not None]
-    return max(1e-5, *(2 * torch.finfo(dtype).eps for dtype in stored))
-
-
-def check_smoothing(smoothing: float, dist: Tensor | None, num_classes: int) -> float:
+def smooth(self: SoftTargets, smoothing: float, smoothing_dist: Any = None) -> SoftTargets:
+    """Every row moved by ``smoothing`` towards ``smoothing_dist`` (ξ, None = uniform): (1 − ε)·α + ε·ξ."""
     smoothing = as_share(smoothing, "smoothing")
-    if dist is not None:
-        check_distribution(dist, "smoothing_dist", num_classes)
-    return smoothing
+    added: Tensor | None = None if smoothing_dist is None else as_tensor(smoothing_dist, "smoothing_dist")
+    if added is not None:
+        check_distribution(added, "smoothing_dist", self.num_classes)
+    if smoothing == 0:
+        return self
+    self.check_no_rest("smooth")
+    weight = None if self.weight is None else _fine(self.weight) * (1 - smoothing)
+    mass = smoothing + (1 - smoothing) * self.smoothing if self.has_background else smoothing
+    dist: Any
+    if isinstance(mass, Tensor):
+        dist = common_dist([(self.smoothing, self.smoothing_dist), (smoothing, added)], self.num_classes)
+    elif not self.has_background or same_dist(self.smoothing_dist, added, self.num_classes, unread=False):
+        dist = added
+    else:  # one mass for all rows: two backgrounds make one
+        before, after = (1 / self.num_classes if d is None else d for d in (self.smoothing_dist, added))
+        dist = (smoothing * after + (mass - smoothing) * before) / mass
+    return type(self)(self.num_classes, self.index, weight, mass, dist, self.mask, nominal_dtype=self.dtype)
 
 
-def _share(lam: float | ArrayLike, rows: int, device: torch.device) -> tuple[float | Tensor, float | Tensor]:
-    """λ of :meth:`Algebra.mix`, checked, and as a factor on rows."""
+def mix(self: SoftTargets, other: SoftTargets, lam: float | Any) -> SoftTargets:
+    """MixUp or CutMix of the targets: ``lam``·self + (1 − ``lam``)·other, ``lam`` one number or (N,).
+
+    Pairs stay pairs (S adds up), and a background shared by both stays shared.
+    """
+    _check_alike(self, other, "other", lambda t: f"{t.num_classes} classes and {len(t)} rows")
+    for targets in (self, other):
+        targets.check_no_rest("mix")
+    lam = _as_lam(lam, len(self))
+    # Labels imply their weights, which are exact until λ rounds them.
+    born, dtype = exact_dtype(self.device), torch.promote_types(self.dtype, other.dtype)
+    if isinstance(lam, Tensor):
+        lam = lam.to(self.device)
+        if lam.is_floating_point():
+            born, dtype = at_least_float32(lam.dtype), torch.promote_types(dtype, lam.dtype)
+    column = lam[:, None] if isinstance(lam, Tensor) and lam.dim() else lam
+    dist = common_dist([(t.smoothing, t.smoothing_dist) for t in (self, other)], self.num_classes)
+    mass = self.smoothing
+    if isinstance(mass, Tensor) or isinstance(other.smoothing, Tensor) or mass != other.smoothing:
+        mass = lam * mass + (1 - lam) * other.smoothing
+        mass = mass.expand(len(self)) if isinstance(mass, Tensor) else mass
+    mask = self.mask if other.mask is None else other.mask if self.mask is None else self.mask & other.mask
+    if self.index is None or other.index is None:
+        mine, its = (_fine(t.foreground(dtype if t.weight is None else None)) for t in (self, other))
+        index, weight = None, column * mine + (1 - column) * its
+    else:
+        mine, its = (t.pair_weight(born) if t.weight is None else _fine(t.weight) for t in (self, other))
+        index, weight = torch.cat([self.index, other.index], 1), torch.cat([column * mine, (1 - column) * its], 1)
+    return type(self)(self.num_classes, index, weight, mass, dist, mask, nominal_dtype=dtype)
+
+
+def _as_lam(lam: Any, rows: int) -> float | Tensor:
+    """λ as a number, or as a tensor (N,), or () whose value is not read; in [0, 1]."""
     if not isinstance(lam, (Tensor, SupportsFloat)) or getattr(lam, "ndim", 0) > 0:
         lam = as_tensor(lam, "lam")
-    if isinstance(lam, Tensor) and lam.dim() == 0 and values_are_checked(lam):
-        lam = float(lam)
-    if not isinstance(lam, Tensor):
-        if not 0 <= float(lam) <= 1:
-            raise ValueError(f"lam must lie in [0, 1], got {lam}")
-        return float(lam), float(lam)
-    if lam.is_complex() or (lam.dim() > 0 and lam.shape != (rows,)):
-        raise ValueError(f"lam must be a number or have shape ({rows},), got {tuple(lam.shape)} of {lam.dtype}")
-    check_unit_interval(lam, "lam")
-    lam = lam.to(device)
-    return lam, lam[:, None] if lam.dim() else lam
+    if isinstance(lam, Tensor) and (lam.dim() > 0 or not values_are_checked(lam)):
+        if lam.is_complex() or (lam.dim() > 0 and lam.shape != (rows,)):
+            raise ValueError(f"lam must be a number or have shape ({rows},), got {tuple(lam.shape)} of {lam.dtype}")
+        check_unit_interval(lam, "lam")
+        return lam
+    if not 0 <= float(lam) <= 1:
+        raise ValueError(f"lam must lie in [0, 1], got {lam}")
+    return float(lam)
+
+
+def cat(cls: type[SoftTargets], parts: Sequence[SoftTargets]) -> SoftTargets:
+    """All rows one after the other. Shorter pairs are filled up; pairs beside dense rows become dense."""
+    if isinstance(parts, (cls, Tensor)) or not isinstance(parts, Iterable):
+        raise TypeError(f"parts must be a list of SoftTargets, got {type(parts).__name__}")
+    parts = list(parts)
+    if not parts:
+        raise ValueError("parts must hold at least one SoftTargets, got none")
+    first = parts[0]
+    for part in parts:  # in few passes: a batch of a data set's rows comes here row by row
+        if not isinstance(part, cls):
+            raise TypeError(f"parts must be a list of SoftTargets, got {type(part).__name__} among them")
+        if part.num_classes != first.num_classes:
+            raise ValueError(f"parts must have the same classes, got {first.num_classes} and {part.num_classes}")
+    if len(parts) == 1:
+        return first
+    exact, mass, dist = exact_dtype(first.device), first.smoothing, first.smoothing_dist
+    if not all(part.smoothing is mass and part.smoothing_dist is dist for part in parts):
+        dist = common_dist([(part.smoothing, part.smoothing_dist) for part in parts], first.num_classes)
+    if any(isinstance(part.smoothing, Tensor) or part.smoothing != mass for part in parts):
+        mass = torch.cat([p.background_mass(None if isinstance(p.smoothing, Tensor) else exact) for p in parts])
+    rest = mask = weight = None
+    if any(part.rest is not None for part in parts):
+        rest = torch.cat([p.pair_weight().new_zeros(len(p)) if p.rest is None else p.rest for p in parts])
+    if any(part.mask is not None for part in parts):
+        mask = torch.cat([_kept(part) for part in parts])
+    dtype = reduce(torch.promote_types, {part.dtype for part in parts})
+    if any(part.index is None for part in parts):
+        index = None
+        weight = torch.cat([part.foreground(dtype if part.weight is None else None) for part in parts])
+    else:
+        width = max(part.classes.shape[1] for part in parts)
+        place = torch.arange(width, device=first.device)  # a filling repeats a class of the row: it may name no new one
+        index = torch.cat([p.classes[:, place.clamp(max=p.classes.shape[1] - 1)] for p in parts])
+        if any(part.weight is not None for part in parts):
+            weights = [part.pair_weight(exact) if part.weight is None else part.weight for part in parts]
+            weight = torch.cat([pad(w, (0, width - w.shape[1])) for w in weights])
+    return cls(first.num_classes, index, weight, mass, dist, mask, rest, dtype)
+
+
+def _fine(weight: Tensor) -> Tensor:
+    """Weights in float32 or better, in which a product with 1 − ε keeps the sum of a row."""
+    return weight.to(at_least_float32(weight.dtype))
+
+
+def _kept(targets: SoftTargets) -> Tensor:
+    """Which rows count, (N,)."""
+    return torch.ones(len(targets), dtype=torch.bool, device=targets.device) if targets.mask is None else targets.mask
+
+
+def _check_alike(self: SoftTargets, other: object, name: str, said: Callable[[SoftTargets], str]) -> None:
+    if not isinstance(other, type(self)):
+        raise TypeError(f"{name} must be SoftTargets, got {type(other).__name__}")
+    if said(self) != said(other):
+        raise ValueError(f"{name} must have {said(self)} as these rows have, got {said(other)}")
+
+
+def same_dist(a: Tensor | None, b: Tensor | None, num_classes: int, unread: bool) -> bool:
+    """Whether two ξ are equal; ``unread`` for two tensors whose values cannot be read now.
+
+    If that only decides the cost of a loss, ``unread`` is False, and an accelerator is not waited for.
+    """
+    if a is b:
+        return True
+    given = b if a is None else a
+    assert given is not None
+    if not values_are_readable(a, b) or not (unread or given.device.type == "cpu"):
+        return unread and a is not None and b is not None
+    if a is None or b is None:
+        return bool((given == 1 / num_classes).all())
+    return torch.equal(a, b)
+
+
+def common_dist(parts: Sequence[tuple[float | Tensor, Tensor | None]], num_classes: int) -> Tensor | None:
+    """The one distribution that all parts, (ε, ξ), with a background spread it as."""
+    dists = [dist for mass, dist in parts if isinstance(mass, Tensor) or mass != 0]
+    if not all(same_dist(dists[0], dist, num_classes, unread=True) for dist in dists[1:]):
+        raise ValueError(
+            "the targets have backgrounds of different smoothing_dist; make them dense first: t.to_dense()"
+        )
+    return dists[0] if dists else None
+
+
+# ------------------------------------------------------------------------------------------------------ statistics
+
+
+def expectation(self: SoftTargets, values: Tensor) -> Tensor:
+    """Σ_k α_ik·v_k for every row i, (N,), of ``values`` (K,) shared by the rows or (N, K)."""
+    self.check_no_rest("expectation")
+    weight = self.pair_weight(values.dtype)
+    if self.index is None:
+        picked = values
+    else:
+        picked = values[self.index] if values.dim() == 1 else values.gather(1, self.index)
+        if self.weight is not None:  # a pair of weight 0 may be of a masked class
+            picked = picked.masked_fill((weight == 0) & (picked == -torch.inf), 0)
+    total = (weight * picked).sum(-1)
+    if not self.has_background:
+        return total
+    dist = self.smoothing_dist
+    mean = values.mean(-1) if dist is None else (values * dist.to(values.dtype)).sum(-1)
+    return total + self.background_mass(values.dtype) * mean
+
+
+def at(self: SoftTargets, classes: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """α_ik of the classes k named in row i of ``classes``, (N, C), whatever the form. O(N·C·S)."""
+    weight = self.pair_weight(dtype)
+    if self.index is None:
+        values = weight.gather(1, classes)
+    else:
+        same = classes[:, :, None] == self.index[:, None, :]
+        values = (same * weight[:, None, :]).sum(2)
+    if not self.has_background:
+        return values
+    background = self.background(values.dtype)
+    spread = background[classes] if isinstance(background, Tensor) else background
+    return values + self.background_mass(values.dtype)[:, None] * spread
+
+
+def vertex(self: SoftTargets, smoothing: float = 0.0, smoothing_dist: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The class k, (N,), whose vertex (1 − ε)·e_k + ε·ξ is nearest to each row, and whether the row equals it.
+
+    Decided by the values to within rounding, whatever the form, and without waiting for an accelerator.
+    O(N·S²) if the rows have this ξ, else O(N·K).
+    """
+    self.check_no_rest("vertex")
+    exact, index = exact_dtype(self.device), self.index
+    stored = [self.dtype] if self.weight is None else [self.dtype, self.weight.dtype]
+    slack = max(1e-5, *(2 * torch.finfo(dtype).eps for dtype in stored))  # more than 1e-5 in half precision
+    is_near = not self.has_background or smoothing == 0
+    is_near = is_near or same_dist(self.smoothing_dist, smoothing_dist, self.num_classes, unread=False)
+    if index is not None and 2 * index.shape[1] < self.num_classes and is_near:
+        merged = (index[:, :, None] == index[:, None, :]) * self.pair_weight(exact)[:, None, :]
+        highest, place = merged.sum(2).max(1)
+        same_mass = (self.background_mass(exact) - smoothing).abs() <= slack
+        return index.gather(1, place[:, None])[:, 0], same_mass & (highest >= 1 - smoothing - slack)
+    xi = 1 / self.num_classes if smoothing_dist is None else smoothing_dist.to(exact)
+    rows = self.unmasked_dense(exact) - smoothing * xi
+    highest, label = rows.max(1)
+    return label, ((highest + smoothing - 1).abs() <= slack) & (rows.amin(1) >= -slack)
+
+
+def argmax(self: SoftTargets, ignore_index: int = -100) -> Tensor:
+    """The likeliest class of each row, (N,); ``ignore_index`` for rows that are ignored."""
+    ignore_index = as_whole(ignore_index, "ignore_index", None)
+    if self.index is None:
+        best = self.unmasked_dense().argmax(1)
+    else:
+        named = self.index
+        if self.smoothing_dist is not None:  # the background's best class may be the best
+            named = torch.cat([named, self.smoothing_dist.argmax().expand(len(self), 1)], 1)
+        best = named.gather(1, self.at(named).argmax(1, keepdim=True))[:, 0]
+    return best if self.mask is None else torch.where(self.mask, best, ignore_index)
+
+
+def entropy(self: SoftTargets) -> Tensor:
+    """−Σ_k α_ik log α_ik of each row, (N,), in nats; NaN for rows that are ignored. O(N·S² + K)."""
+    self.check_no_rest("entropy")
+    if self.index is None:
+        rows = self.unmasked_dense()
+        total = -torch.xlogy(rows, rows).sum(1)
+    else:
+        values = self.at(self.index)
+        mass, xi = self.background_mass(values.dtype), values.new_zeros(self.num_classes)
+        xi += self.background(values.dtype)
+        alone = mass[:, None] * xi[self.index]  # the classes that are not named hold background alone
+        total = torch.xlogy(alone, alone) - torch.xlogy(values, values)
+        same = self.index[:, :, None] == self.index[:, None, :]
+        total = (total * ~same.tril(-1).any(2)).sum(1)  # of pairs that name one class, the first counts
+        total = total - torch.xlogy(mass, mass) - mass * torch.xlogy(xi, xi).sum()
+    total = total.clamp(min=0).to(self.dtype)
+    return total if self.mask is None else total.masked_fill(self.mask.logical_not(), torch.nan)
+
+
+def sample(self: SoftTargets, generator: torch.Generator | None = None) -> Tensor:
+    """One label (N,) from each row. O(N·S), and O(N·log K) more for a background that is not uniform."""
+    self.check_no_rest("sample")
+    check_generator(generator)
+    weight, size = self.pair_weight(), len(self)
+    if self.index is None and not self.has_background:
+        return torch.multinomial(weight.clamp(min=0), 1, **drawn_by(generator))[:, 0]
+    # The pairs' weights come first on the unit interval; past them lies the background.
+    edges, pairs = weight.double().cumsum(1), weight.shape[1]
+    total = edges[:, -1:] + self.background_mass().double()[:, None]
+    u = torch.rand(size, 1, dtype=torch.float64, device=self.device, **drawn_by(generator)) * total
+    slot = (u >= edges).sum(1, keepdim=True)
+    if not self.has_background:  # u rounded up to the very end belongs to the last pair that has weight
+        last = torch.where(weight > 0, torch.arange(pairs, device=self.device), 0).amax(1, keepdim=True)
+        slot = torch.minimum(slot, last)
+    inside = slot.clamp(max=pairs - 1)
+    label = inside if self.index is None else self.index.gather(1, inside)
+    if self.has_background:
+        background = sample_labels(self.smoothing_dist, size, self.num_classes, self.device, generator)
+        label = torch.where(slot < pairs, label, background[:, None])
+    return label[:, 0]
+
+
+# -------------------------------------------------------------------------------------------------------- equality
+
+
+def close(self: SoftTargets, other: SoftTargets, rtol: float, atol: float) -> Tensor:
+    """Which rows agree, (N,). O(N·S²) where the backgrounds allow it, else O(N·K)."""
+    _check_alike(self, other, "other", lambda t: f"shape {tuple(t.shape)} on {t.device}")
+    dtype, named = torch.promote_types(self.dtype, other.dtype), None
+    uniform = self.smoothing_dist is None and other.smoothing_dist is None
+    if self.index is not None and other.index is not None and (uniform or self.shares_background(other)):
+        named = torch.cat([self.index, other.index], 1)
+    has_rest = self.rest is not None or other.rest is not None
+    if named is None or (named.shape[1] >= self.num_classes and not has_rest):
+        mine, its = (t.unmasked_dense(dtype) for t in (self, other))
+    else:
+        mine, its = (_signature(t, named, dtype) for t in (self, other))
+    agree = ((mine - its).abs() <= atol + rtol * its.abs()).all(1)
+    if self.mask is None and other.mask is None:
+        return agree
+    mine, its = _kept(self), _kept(other)
+    return torch.where(mine & its, agree, mine == its)
+
+
+def _signature(self: SoftTargets, named: Tensor, dtype: torch.dtype) -> Tensor:
+    """The weights of the classes ``named``, −1 for those in the group beyond the top k; and what other classes hold."""
+    values, background = self.at(named, dtype), self.background_mass(dtype)[:, None] / self.num_classes
+    if self.rest is None:
+        return torch.cat([values, background, torch.zeros_like(background)], 1)
+    outside = (named[:, :, None] != self.classes[:, None, :]).all(2) & (self.rest > 0)[:, None]
+    return torch.cat([values.masked_fill(outside, -1), background, self.rest[:, None].to(dtype)], 1)
+
+
+# ------------------------------------------------------------------------------------------ the classes that occur
+
+
+def compact(self: SoftTargets, *others: SoftTargets) -> tuple[Tensor, *tuple[SoftTargets, ...]]:
+    r"""The classes that occur in these rows or in ``others``, and the same targets over those classes alone.
+
+    The label table may then live anywhere: fetch the rows of ``classes``, take the loss of their logits with the
+    noise η[classes]. Value and gradient equal those of the whole table if all candidates are the batch or
+    ``others``, further targets of the same K classes. O(N·S·log(N·S)), O(N·K) for dense rows; a GPU is waited for.
+
+    Returns:
+        ``classes`` (U,), sorted, at least one; these rows over U classes; each of ``others`` over U classes.
+        Weights, forms and ignored rows stay; pairs of weight 0 count as no class.
+
+    >>> targets = SoftTargets.from_labels(torch.tensor([7, 90, 7]), num_classes=100)
+    >>> drawn = SoftTargets.from_pairs([[5, 90]], [[0.5, 0.5]], num_classes=100)
+    >>> classes, small, candidates = targets.compact(drawn)
+    >>> classes, small.labels, candidates.index
+    (tensor([ 5,  7, 90]), tensor([1, 2, 1]), tensor([[0, 2]]))
+    """
+    for other in others:
+        _check_alike(self, other, "others", lambda t: f"{t.num_classes} classes on {t.device}")
+    for name, member in (("these rows", self), *(("others", other) for other in others)):
+        member.check_no_rest("compact")
+        if member.has_background:
+            raise ValueError(
+                f"{name} must have no background, got smoothing, which touches every class; compact unsmoothed "
+                "targets and pass label_smoothing to SoftTargetInfoNCE"
+            )
+    classes = torch.cat([_occurring(member) for member in (self, *others)]).unique()
+    if len(classes) == 0:
+        classes = classes.new_zeros(1)
+    return classes, *(_over(classes, member) for member in (self, *others))
+
+
+def _occurring(self: SoftTargets) -> Tensor:
+    """Classes of the rows that count, with weight, repeated as they come."""
+    occurs = self.pair_weight() != 0
+    occurs = occurs if self.mask is None else occurs & self.mask[:, None]
+    return occurs.any(0).nonzero()[:, 0] if self.index is None else self.index[occurs]
+
+
+def _over(classes: Tensor, self: SoftTargets) -> SoftTargets:
+    """These rows over some of the classes, sorted, which hold all that occur."""
+    index, weight = None, self.weight
+    if self.index is not None:  # a pair without weight, or of an ignored row, may name a class that is not there
+        index = torch.searchsorted(classes, self.index.contiguous()).clamp(max=len(classes) - 1)
+    else:
+        weight = self.pair_weight()[:, classes]
+        if self.mask is not None:  # an ignored row, none of whose classes may be there, is a row too
+            first = torch.eye(1, len(classes), dtype=weight.dtype, device=self.device)
+            weight = torch.where(self.mask[:, None], weight, first)
+    return type(self)(len(classes), index, weight, mask=self.mask, nominal_dtype=self.dtype)

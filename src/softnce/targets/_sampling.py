@@ -1,9 +1,11 @@
-"""Labels drawn from a distribution over many classes."""
+"""Labels drawn from a distribution over many classes, and λ of MixUp."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_STEPS = 1 << 52
 
 
 def drawn_by(generator: torch.Generator | None) -> dict[str, Any]:
@@ -12,19 +14,12 @@ def drawn_by(generator: torch.Generator | None) -> dict[str, Any]:
 
 
 def sample_labels(
-    probs: Tensor | None,
-    n: int,
-    num_classes: int,
-    device: torch.device | str,
-    generator: torch.Generator | None = None,
+    probs: Tensor | None, n: int, num_classes: int, device: torch.device, generator: torch.Generator | None = None
 ) -> Tensor:
     """n labels from ``probs`` (K,), or uniform where it is None. O(K + n·log K), O(n) for uniform."""
     if probs is None:
         return torch.randint(num_classes, (n,), device=device, **drawn_by(generator))
     return invert_edges(class_edges(probs), n, generator)
-
-
-_STEPS = 1 << 52
 
 
 def class_edges(probs: Tensor) -> Tensor:
@@ -41,9 +36,8 @@ def invert_edges(edges: Tensor, n: int, generator: torch.Generator | None = None
 
 def sample_beta(alpha: float, n: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
     """n draws of λ and 1 − λ with λ ~ Beta(alpha, alpha), (n, 2), float64."""
-    # Two gamma variates over their sum; torch.distributions.Beta takes no generator. In float64, because a small alpha
-    # makes variates so small that torch raises them to the smallest number there is. Where it did so with both, λ is 0
-    # or 1 but for rounding.
+    # Two gamma variates over their sum; torch.distributions.Beta takes no generator. A small alpha makes variates so
+    # small that torch raises them to the smallest number; where it did so with both, λ is 0 or 1 but for rounding.
     gamma = torch._standard_gamma(torch.full((n, 2), alpha, dtype=torch.float64, device=device), generator)
     known = gamma.amax(1, keepdim=True) > torch.finfo(torch.float64).tiny
     one_and_zero = 1 - torch.arange(2, dtype=gamma.dtype, device=device)

@@ -2,76 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any, Literal, NamedTuple, Self, get_args
+import enum
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from softnce._checks import (
-    as_positive,
-    as_tensor,
-    as_whole,
-    check_choice,
-    check_floating,
-    check_labels,
-    check_rows_sum_to_one,
-    sum_slack,
-    values_are_checked,
-    values_are_readable,
-)
-from softnce._precision import at_least_float32
-from softnce.targets._algebra import Algebra, check_smoothing
-from softnce.targets._annotations import numbered, shares_of_annotators
-from softnce.targets._recognition import recognise
-from softnce.targets._storage import DENSE, LABELS, PAIRS, ArrayLike, Form, exact_dtype
+from softnce._checks import as_tensor, as_whole, check_labels, values_are_checked, values_are_readable
+from softnce._core import cpu
+from softnce._precision import exact_dtype
+from softnce.targets import _algebra, _constructors
+from softnce.targets._constructors import FOR_COUNTS, ArrayLike, Rest
 
-__all__ = ["DENSE", "LABELS", "PAIRS", "Annotated", "Form", "SoftTargets", "as_soft_targets"]
+__all__ = ["DENSE", "LABELS", "PAIRS", "ArrayLike", "Form", "Rest", "SoftTargets", "as_soft_targets"]
 
-FOR_COUNTS = "; for counts of votes: SoftTargets.from_votes(counts, num_classes)"
-"""Advice in errors about probabilities: people most often pass counts in their place."""
-Rest = Literal["group", "spread", "renormalise"]
+WRITTEN_ROWS, WRITTEN_CLASSES = 8, 10
+"""The largest targets whose rows ``repr`` writes out."""
 
 
-class SoftTargets(Algebra):
-    """N points on the simplex of K classes.
+class Form(enum.IntEnum):
+    """How the rows of a :class:`SoftTargets` are stored."""
+
+    LABELS = 0
+    """One class per row: ``index`` (N, 1), its weight 1 − ε is implied."""
+    PAIRS = 1
+    """S weighted classes per row: ``index`` and ``weight`` (N, S)."""
+    DENSE = 2
+    """A weight for every class: ``weight`` (N, K)."""
+
+
+LABELS, PAIRS, DENSE = Form
+
+
+class SoftTargets:
+    """N points on the simplex of K classes, made by the ``from_*`` methods and used like a tensor (N, K).
 
     Row i is α_i = Σ_j w_ij e(index_ij) + ε_i ξ, where e(k) is class k: S weighted classes, and a background of mass ε
-    spread over all classes as ξ. Memory is O(N·S + K), whatever K.
-
-    | made by              | form   | index  | weight      | S                           |
-    |----------------------|--------|--------|-------------|-----------------------------|
-    | `from_labels`        | LABELS | (N, 1) | None: 1 − ε | 1                           |
-    | `mix`                | PAIRS  | (N, S) | (N, S)      | 2 after MixUp or CutMix     |
-    | `from_topk`          | PAIRS  | (N, k) | (N, k)      | k                           |
-    | `from_topk_log_probs`| PAIRS  | (N, k) | (N, k)      | k                           |
-    | `from_pairs`         | PAIRS  | (N, S) | (N, S)      | given                       |
-    | `from_annotations`   | PAIRS  | (N, S) | (N, S)      | classes chosen for a sample |
-    | `from_dense`         | DENSE  | None   | (N, K)      | K                           |
-
-    ``from_votes`` makes pairs if few classes were chosen, else dense rows; ``from_dense`` recognises rows that are
-    labels or pairs. The form decides the cost of a loss, never its value; ``repr`` names it.
+    spread over all classes as ξ. Memory is O(N·S + K). The form decides the cost of a loss, never its value.
 
     Attributes:
-        index: class of each pair, int64, or None when ``weight`` runs over all classes.
-        weight: weight of each pair. Pairs that fill up a row have weight 0. With the background they sum to 1.
+        index: class of each pair, int64 (N, S), or None when ``weight`` runs over all classes, (N, K).
+        weight: weight of each pair, or None for labels, whose weight is 1 − ε. Pairs that fill up a row have weight 0.
         smoothing: ε, one number for all rows or a tensor (N,).
         smoothing_dist: ξ, a tensor (K,), or None for uniform.
         mask: (N,) rows that count, or None when all do. A masked row is neither a positive nor a candidate.
         rest: (N,) mass of all classes that a row does not name, as one group, or None. Cross-entropy alone takes it.
-
-    Build it with the ``from_*`` methods; they take tensors, arrays and lists, and check them. Otherwise use it like a
-    tensor (N, K): ``len``, ``shape``, ``dtype``, ``to``, ``argmax``, ``numpy``, indexing by rows; ``a == b`` compares
-    row by row and gives (N,). A ``DataLoader`` collates rows ``t[i]``, also of a ``TensorDataset``; for Hugging Face's
-    Trainer pass ``data_collator=torch.utils.data.default_collate``.
+        nominal_dtype: dtype of :meth:`dense` if the weights are stored in a finer one, so that numbers do not round.
 
     >>> t = SoftTargets.from_labels(torch.tensor([0, 2]), num_classes=4, smoothing=0.1)
     >>> t.mix(t.flip(0), 0.7).dense()
     tensor([[0.6550, 0.0250, 0.2950, 0.0250],
             [0.2950, 0.0250, 0.6550, 0.0250]])
     """
+
+    ndim = 2
+
+    def __init__(
+        self,
+        num_classes: int,
+        index: Tensor | None,
+        weight: Tensor | None,
+        smoothing: float | Tensor = 0.0,
+        smoothing_dist: Tensor | None = None,
+        mask: Tensor | None = None,
+        rest: Tensor | None = None,
+        nominal_dtype: torch.dtype | None = None,
+    ) -> None:
+        if index is None and weight is None:
+            raise ValueError("SoftTargets needs index, weight or both")
+        is_spread = isinstance(smoothing, Tensor) or smoothing != 0
+        self.num_classes, self.index, self.weight = num_classes, index, weight
+        self.smoothing, self.smoothing_dist = smoothing, smoothing_dist if is_spread else None
+        self.mask, self.rest, self.nominal_dtype = mask, rest, nominal_dtype
 
     @classmethod
     def from_labels(
@@ -81,216 +86,294 @@ class SoftTargets(Algebra):
         smoothing: float = 0.0,
         smoothing_dist: ArrayLike | None = None,
         ignore_index: int = -100,
-    ) -> Self:
+    ) -> SoftTargets:
         """Labels (N,), smoothed by ``smoothing`` towards ``smoothing_dist`` (ξ, None = uniform).
 
         Rows with the label ``ignore_index`` are ignored: neither positives nor candidates.
         """
-        num_classes = as_whole(num_classes, "num_classes")
-        smoothing, dist = _background(smoothing, smoothing_dist, num_classes)
-        return cls._from_labels(as_tensor(labels, "labels"), num_classes, smoothing, dist, ignore_index, "labels")
+        labels, num_classes = as_tensor(labels, "labels"), as_whole(num_classes, "num_classes")
+        return _of_labels(labels, num_classes, ignore_index, "labels").smooth(smoothing, smoothing_dist)
 
-    @classmethod
-    def _from_labels(
-        cls, labels: Tensor, num_classes: int, smoothing: float, dist: Tensor | None, ignore_index: int, name: str
-    ) -> Self:
-        if labels.dim() != 1:
-            raise ValueError(f"{name} must have shape (N,), got {tuple(labels.shape)}")
-        if labels.numel() == 0 and labels.dtype == torch.get_default_dtype():
-            labels = labels.long()  # an empty list has no dtype of its own
-        ignore_index = as_whole(ignore_index, "ignore_index", None)
-        may_ignore = check_labels(labels, num_classes, name, ignore_index)
-        index, mask = labels.long(), None
-        if may_ignore:
-            mask = index != ignore_index
-            index = index * mask
-        return cls(num_classes, index[:, None], None, smoothing, dist, mask)
+    from_dense = classmethod(_constructors.from_dense)
+    from_pairs = classmethod(_constructors.from_pairs)
+    from_topk = classmethod(_constructors.from_topk)
+    from_topk_log_probs = classmethod(_constructors.from_topk_log_probs)
+    from_votes = classmethod(_constructors.from_votes)
+    from_annotations = classmethod(_constructors.from_annotations)
+    cat = classmethod(_algebra.cat)
 
-    @classmethod
-    def from_dense(cls, probs: ArrayLike) -> Self:
-        """Probabilities (N, K), such as timm's or torchvision's MixUp returns.
+    smooth = _algebra.smooth
+    mix = _algebra.mix
+    expectation = _algebra.expectation
+    at = _algebra.at
+    vertex = _algebra.vertex
+    argmax = _algebra.argmax
+    entropy = _algebra.entropy
+    sample = _algebra.sample
+    close = _algebra.close
+    compact = _algebra.compact
 
-        Rows that are a few peaks on one flat floor, as labels, MixUp and CutMix with or without smoothing are, become
-        labels or pairs, equal to rounding; others stay dense. That reads the values: on an accelerator the host waits.
-        """
-        probs = as_tensor(probs, "probs")
-        check_floating(probs, "probs", "(N, K)")
-        if probs.shape[1] == 0:
-            raise ValueError(f"probs must have at least one class, got shape {tuple(probs.shape)}")
-        return cls._from_dense(probs, "probs", values_are_readable(probs))
+    def allclose(self, other: SoftTargets, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
+        """Whether all weights of all rows agree, |a − b| ≤ atol + rtol·|b|, whatever form they are stored in."""
+        return bool(self.close(other, rtol, atol).all())
 
-    @classmethod
-    def _from_dense(cls, probs: Tensor, name: str, recognised: bool) -> Self:
-        is_checked = values_are_checked(probs)
-        found = recognise(probs) if recognised else None
-        if found is None:
-            if is_checked:
-                check_rows_sum_to_one(probs, name, FOR_COUNTS)
-            return cls(probs.shape[1], None, probs)
-        classes, weight, smoothing = found
-        if is_checked and weight is not None:  # not negative, and it is enough to add up the peaks
-            off = (weight.sum(1) + (smoothing - 1)).abs().amax()
-            if not bool(off <= sum_slack(probs.dtype)):
-                check_rows_sum_to_one(probs, name, FOR_COUNTS)
-        return cls(probs.shape[1], classes, weight, smoothing)
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        """Row by row, (N,): whether all weights are equal. Rows that are ignored in both are equal."""
+        return self.close(other, 0.0, 0.0) if isinstance(other, SoftTargets) else NotImplemented
 
-    @classmethod
-    def from_pairs(cls, index: ArrayLike, weight: ArrayLike, num_classes: int) -> Self:
-        """S weighted classes per row: ``index`` (N, S) and ``weight`` (N, S), each row of which sums to 1.
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return ~self.close(other, 0.0, 0.0) if isinstance(other, SoftTargets) else NotImplemented
 
-        Both may be lists of rows of different lengths. In tensors, rows with fewer pairs are filled up with weight 0
-        (the index is then ignored, but must be in range). A class named twice counts with the sum of its weights.
-        """
-        num_classes = as_whole(num_classes, "num_classes")
-        if _are_rows(index) and _are_rows(weight):
-            index, weight = _filled_rows(index, weight)
-        index, weight = _pairs(index, weight, "weight", num_classes)
-        if values_are_checked(weight):
-            check_rows_sum_to_one(weight, "weight")
-        return cls(num_classes, index, weight)
+    __hash__ = object.__hash__  # as tensors have it
 
-    @classmethod
-    def from_topk(cls, logits: ArrayLike, k: int, temperature: float = 1.0, remainder: Rest = "renormalise") -> Self:
-        """The k likeliest classes of a teacher with these ``logits`` (N, K), softened by ``temperature``.
+    # ------------------------------------------------------------------------------------------- what is stored
 
-        ``remainder`` is ``rest`` of :meth:`from_topk_log_probs`. For a teacher's probabilities pass their logarithm.
-        """
-        logits = as_tensor(logits, "logits")
-        check_floating(logits, "logits", "(N, K)")
-        num_classes, k = logits.shape[1], as_whole(k, "k")
-        if k > num_classes:
-            raise ValueError(f"k must be between 1 and the {num_classes} classes, got {k}")
-        temperature = as_positive(temperature, "temperature")
-        check_choice(remainder, "remainder", get_args(Rest))
-        if values_are_checked(logits) and not bool(logits.amax(1).isfinite().all()):
-            row = int(logits.amax(1).isfinite().int().argmin())  # the greatest of a row with NaN is NaN
-            raise ValueError(f"logits hold NaN, +inf or no finite logit in row {row}")
-        scaled = logits.to(at_least_float32(logits.dtype)) / temperature
-        top, index = scaled.topk(k, dim=1)
-        return cls._of_topk(index, (top - scaled.logsumexp(1, keepdim=True)).exp(), num_classes, remainder)
+    @property
+    def _stored(self) -> Tensor:
+        """A tensor that every form has: ``index``, or the weights of dense rows."""
+        return self.weight if self.index is None else self.index  # type: ignore[return-value]
 
-    @classmethod
-    def from_topk_log_probs(
-        cls, index: ArrayLike, log_probs: ArrayLike, num_classes: int, rest: Rest = "group"
-    ) -> Self:
-        """A teacher known by the log-probabilities of k classes per row, as language-model servers return them.
+    def __len__(self) -> int:
+        return self._stored.shape[0]
 
-        ``index`` (N, k) names the classes, ``log_probs`` (N, k) holds their log-probabilities among all K. ``rest`` is
-        the use of the other classes' probability: ``"group"`` keeps it as one group, which is exact for what is known,
-        and for cross-entropy alone; ``"spread"`` spreads it uniformly over all classes; ``"renormalise"`` gives it to
-        the k in proportion.
-        """
-        num_classes = as_whole(num_classes, "num_classes")
-        check_choice(rest, "rest", get_args(Rest))
-        index, log_probs = _pairs(index, log_probs, "log_probs", num_classes)
-        weight = log_probs.to(at_least_float32(log_probs.dtype)).exp()
-        if values_are_checked(log_probs):
-            total = weight.sum(1)
-            fits = (total > 0) & (total <= 1 + 1e-3)  # NaN fails both
-            if not bool(fits.all()):
-                row = int(fits.int().argmin())
-                raise ValueError(
-                    "log_probs must be logarithms of probabilities whose sum is in (0, 1], got a sum of "
-                    f"{float(total[row]):.6g} in row {row}"
-                )
-        return cls._of_topk(index, weight, num_classes, rest)
+    @property
+    def shape(self) -> torch.Size:
+        """(N, K), the shape of the dense rows."""
+        return torch.Size((len(self), self.num_classes))
 
-    @classmethod
-    def _of_topk(cls, index: Tensor, weight: Tensor, num_classes: int, rest: Rest) -> Self:
-        """Pairs of probabilities (N, k) among all classes; the remaining mass as ``rest`` says."""
-        total = weight.sum(1, dtype=exact_dtype(weight.device))
-        if rest == "renormalise":
-            return cls(num_classes, index, (weight / total[:, None]).to(weight.dtype))
-        mass = (1 - total).clamp(0, 1).to(weight.dtype)
-        if rest == "spread":
-            return cls(num_classes, index, weight, mass)
-        rounding = 1e-3 if weight.shape[1] >= num_classes else 8 * torch.finfo(weight.dtype).eps
-        return cls(num_classes, index, weight, rest=torch.where(mass <= rounding, 0, mass))
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        return self.shape if dim is None else self.shape[dim]
 
-    @classmethod
-    def from_votes(
-        cls, counts: ArrayLike, num_classes: int, smoothing: float = 0.0, smoothing_dist: ArrayLike | None = None
-    ) -> Self:
-        """Annotators' votes (N, K): row i is the share of annotators of sample i that chose each class.
+    def dim(self) -> int:
+        return 2
 
-        Stored as pairs if few of the K classes were ever chosen for one sample, else as dense rows. For one label per
-        annotator (N, A) see :meth:`from_annotations`; ``num_classes`` tells one from the other.
-        """
-        counts, num_classes = as_tensor(counts, "counts"), as_whole(num_classes, "num_classes")
-        if counts.dim() != 2 or counts.is_complex() or counts.dtype == torch.bool:
-            raise ValueError(f"counts must be numbers of shape (N, K), got {tuple(counts.shape)} of {counts.dtype}")
-        if counts.shape[1] != num_classes:
+    @property
+    def device(self) -> torch.device:
+        return self._stored.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of :meth:`dense`."""
+        if self.nominal_dtype is not None:
+            return self.nominal_dtype
+        given = self.smoothing if self.weight is None else self.weight
+        return given.dtype if isinstance(given, Tensor) else torch.get_default_dtype()
+
+    @property
+    def form(self) -> Form:
+        """LABELS, PAIRS or DENSE."""
+        return DENSE if self.index is None else LABELS if self.weight is None else PAIRS
+
+    @property
+    def is_hard(self) -> bool:
+        """Whether every row is stored as one label and nothing else."""
+        return self.weight is None and not self.has_background
+
+    @property
+    def has_background(self) -> bool:
+        """Whether mass is spread over all classes."""
+        return isinstance(self.smoothing, Tensor) or self.smoothing != 0
+
+    @property
+    def classes(self) -> Tensor:
+        """``index`` of labels or pairs, (N, S)."""
+        if self.index is None:
+            raise ValueError("dense rows have no index; they have a weight for every class")
+        return self.index
+
+    @property
+    def labels(self) -> Tensor:
+        """The class of each row, (N,), of targets in the form LABELS; 0 in ignored rows."""
+        if self.index is None or self.weight is not None:
+            raise ValueError(f"`labels` needs targets stored as labels; these are {self.form.name} (use `argmax()`)")
+        return self.index[:, 0]
+
+    def check_no_rest(self, user: str) -> None:
+        """Refuse targets that know the other classes only as one group; ``user`` is the loss or method that refuses."""
+        if self.rest is not None:
             raise ValueError(
-                f"counts must have a column per class, {num_classes}, got {counts.shape[1]}; if a column is an "
-                "annotator and holds labels, use SoftTargets.from_annotations"
+                f"{user} needs the weight of every class, but these targets hold the classes beyond the top k as one "
+                'group; use SoftTargetCrossEntropy, or make them with rest="spread" or "renormalise"'
             )
-        smoothing, dist = _background(smoothing, smoothing_dist, num_classes)
-        share = counts.to(exact_dtype(counts.device))
-        total = share.sum(1, keepdim=True)
-        if not bool((share.isfinite() & (share >= 0)).all()):
-            raise ValueError("counts must be finite and not negative")
-        if bool((total == 0).any()):
-            raise ValueError(f"counts has no vote in row {int((total == 0).int().argmax())}; leave such rows out")
-        share, dtype = share / total * (1 - smoothing), torch.promote_types(torch.get_default_dtype(), torch.float32)
-        chosen = max(1, int((counts > 0).sum(1).amax())) if len(counts) else 1
-        weight, index = (share, None) if 4 * chosen > num_classes else share.topk(chosen, dim=1)
-        return cls(num_classes, index, weight, smoothing, dist, nominal_dtype=dtype)
 
-    @classmethod
-    def from_annotations(
-        cls,
-        sample: ArrayLike | Sequence[Hashable],
-        annotator: ArrayLike | Sequence[Hashable] | None,
-        label: ArrayLike | Sequence[Hashable],
-        num_classes: int | None = None,
-        *,
-        num_samples: int | None = None,
-        smoothing: float = 0.0,
-        smoothing_dist: ArrayLike | None = None,
-    ) -> Annotated:
-        """One entry per annotation, as crowd data come: ``annotator[j]`` called ``sample[j]`` a ``label[j]``.
+    def __repr__(self) -> str:
+        form = {LABELS: "labels", PAIRS: f"{self._stored.shape[1]} pairs per row", DENSE: "dense"}[self.form]
+        mass = "per row" if isinstance(self.smoothing, Tensor) else f"{self.smoothing:g}"
+        group = "" if self.rest is None else ", the rest as one group"
+        ignored = ""
+        if self.mask is not None:
+            ignored = f", {int((~self.mask).sum())} ignored" if values_are_readable(self.mask) else ", with mask"
+        head = f"{len(self)} rows, {self.num_classes} classes, {form}{group}, smoothing {mass}{ignored}, {self.device}"
+        is_small = len(self) <= WRITTEN_ROWS and self.num_classes <= WRITTEN_CLASSES and self.rest is None
+        rows = f":\n{self.dense()}" if is_small and values_are_readable(self.index, self.weight, self.mask) else ""
+        return f"SoftTargets({head}{rows})"
 
-        Row i is the share of the annotators of sample i that chose each class. An annotator who labelled a sample
-        several times has one vote, divided among those labels. O(J log J) for J annotations, whatever K.
+    # --------------------------------------------------------------------------------------------- weights
 
-        Args:
-            sample: (J,) ids of samples, of any hashable kind; or rows 0 … N − 1 if ``num_samples`` is given.
-            annotator: (J,) ids of annotators, of any hashable kind; None: every annotation is one vote.
-            label: (J,) names of classes, of any hashable kind; or classes 0 … K − 1 if ``num_classes`` is given.
-            num_classes: K; None: as many as ``label`` names.
-            num_samples: N; None: as many as ``sample`` names. Samples without annotation are ignored rows.
+    def pair_weight(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The weights (N, S), also if labels imply them; in ``dtype`` if given."""
+        if self.weight is not None:
+            return self.weight if dtype is None else self.weight.to(dtype)
+        if isinstance(self.smoothing, Tensor):
+            return (1 - self.smoothing.to(dtype or self.smoothing.dtype))[:, None]
+        return torch.full(
+            (len(self), 1), 1 - self.smoothing, dtype=dtype or torch.get_default_dtype(), device=self.device
+        )
 
-        Returns:
-            ``targets``; ``samples``, the id of each row; ``classes``, the name of each class. Both are sorted, or in
-            order of appearance if they do not sort.
+    def background_mass(self, dtype: torch.dtype | None = None) -> Tensor:
+        """ε of every row, (N,)."""
+        if isinstance(self.smoothing, Tensor):
+            return self.smoothing if dtype is None else self.smoothing.to(dtype)
+        dtype = dtype or (torch.get_default_dtype() if self.weight is None else self.weight.dtype)
+        return torch.full((len(self),), self.smoothing, dtype=dtype, device=self.device)
 
-        >>> votes = SoftTargets.from_annotations(["b", "a", "b"], ["ann", "ann", "bob"], ["no", "yes", "yes"])
-        >>> votes.samples, votes.classes, votes.targets.dense()
-        (['a', 'b'], ['no', 'yes'], tensor([[0.0000, 1.0000],
-                [0.5000, 0.5000]]))
-        """
-        num_samples = None if num_samples is None else as_whole(num_samples, "num_samples")
-        num_classes = None if num_classes is None else as_whole(num_classes, "num_classes")
-        name = "sample" if num_samples is None else "sample (below num_samples)"
-        rows, samples = numbered(sample, name, None, num_samples)
-        if len(rows) == 0:
-            raise ValueError("sample is empty: at least one annotation is needed")
-        chosen, classes = numbered(label, "label", len(rows), num_classes)
-        who = None if annotator is None else numbered(annotator, "annotator", len(rows))[0]
-        smoothing, dist = _background(smoothing, smoothing_dist, len(classes))
-        index, weight, mask = shares_of_annotators(rows, who, chosen, len(samples), len(classes))
-        device = label.device if isinstance(label, Tensor) else "cpu"
-        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
-        targets = cls(len(classes), index, weight * (1 - smoothing), smoothing, dist, mask, nominal_dtype=dtype)
-        return Annotated(targets.to(device), samples, classes)
+    def background(self, dtype: torch.dtype) -> Tensor | float:
+        """ξ, (K,), or the number 1/K if it is uniform."""
+        return 1 / self.num_classes if self.smoothing_dist is None else self.smoothing_dist.to(dtype)
 
+    def shares_dist(self, other: SoftTargets) -> bool:
+        """Whether both are known to spread their background alike."""
+        mine, its = self.smoothing_dist, other.smoothing_dist
+        return mine is its or _algebra.same_dist(mine, its, self.num_classes, unread=False)
 
-class Annotated(NamedTuple):
-    """Targets of annotated samples, the id of each row and the name of each class."""
+    def shares_background(self, other: SoftTargets) -> bool:
+        """Whether every row of both has one and the same background, so that it cancels between their scores."""
+        mine, its = self.smoothing, other.smoothing
+        if isinstance(mine, Tensor) or isinstance(its, Tensor) or mine != its:
+            return False
+        return mine == 0 or self.shares_dist(other)
 
-    targets: SoftTargets
-    samples: Sequence[Any]
-    classes: Sequence[Any]
+    def foreground(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The pairs as dense rows (N, K), without the background."""
+        self.check_no_rest("dense")
+        weight = self.pair_weight(dtype)
+        if self.index is None:
+            return weight
+        return weight.new_zeros(len(self), self.num_classes).scatter_add(1, self.index, weight)
+
+    def unmasked_dense(self, dtype: torch.dtype | None = None) -> Tensor:
+        """:meth:`dense` with ignored rows as they are stored, mostly as class 0: for sums that leave them out."""
+        rows = self.foreground(dtype)
+        if self.has_background:
+            rows = rows + self.background_mass(rows.dtype)[:, None] * self.background(rows.dtype)
+        return rows.to(dtype or self.dtype)
+
+    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The rows as probabilities (N, K); ignored rows are NaN. Memory O(N·K)."""
+        rows = self.unmasked_dense(dtype)
+        return rows if self.mask is None else rows.masked_fill(self.mask.logical_not()[:, None], torch.nan)
+
+    def to_dense(self) -> SoftTargets:
+        """The same targets in the form DENSE, with the same rows ignored."""
+        return SoftTargets(self.num_classes, None, self.unmasked_dense(), mask=self.mask)
+
+    def numpy(self) -> Any:
+        """The dense rows as a numpy array (N, K); ignored rows are NaN."""
+        return self.dense().detach().cpu().numpy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def class_mass(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The sum of all rows that count, (K,), added up in float64; in ``dtype`` if given. O(N·S + K)."""
+        self.check_no_rest("class_mass")
+        exact, index, weight, mask = exact_dtype(self.device), self.index, self.weight, self.mask
+        if not self.has_background and self.device.type == "cpu" and values_are_readable(index, weight):
+            if weight is None and mask is None:
+                return torch.bincount(self.labels, minlength=self.num_classes).to(dtype or exact)
+            if index is None and weight is not None and not weight.requires_grad:
+                return cpu.class_mass(weight, mask).to(dtype or exact)
+        weight = self.pair_weight(None if index is None else exact)
+        weight = weight if mask is None else weight * mask[:, None]
+        if index is None:
+            total = weight.sum(0, dtype=exact)
+        else:
+            total = weight.new_zeros(self.num_classes).index_add(0, index.flatten(), weight.flatten())
+        if self.has_background:
+            spread = self.background_mass(exact)
+            total = total + (spread if mask is None else spread * mask).sum() * self.background(exact)
+        return total.to(dtype or exact)
+
+    # -------------------------------------------------------------------------------------------------- rows
+
+    def __getitem__(self, rows: int | slice | ArrayLike) -> SoftTargets:
+        """The rows named by a number, a slice, integers (R,) or a mask (N,); a number gives SoftTargets of one row."""
+        if isinstance(rows, tuple) and len(rows) == 2 and (rows[1] is Ellipsis or rows[1] == slice(None)):
+            rows = rows[0]  # as code indexes arrays that may have further dimensions
+        if isinstance(rows, SupportsIndex) and not isinstance(rows, bool) and not getattr(rows, "ndim", 0):
+            row = operator.index(rows)
+            if not -len(self) <= row < len(self):
+                raise IndexError(f"rows must be in 0 … {len(self) - 1}, got {row}")
+            rows = slice(row, row + 1 or None)
+        elif not isinstance(rows, slice):
+            rows = self._as_rows(rows)
+        return self._map(lambda x: x[rows])
+
+    def _as_rows(self, rows: Any) -> Tensor:
+        """Several rows as a tensor of integers or of booleans, checked."""
+        found = torch.zeros((), dtype=torch.bool) if isinstance(rows, tuple) else as_tensor(rows, "rows")
+        if found.dtype == torch.uint8 or (found.numel() == 0 and not isinstance(rows, Tensor)):
+            found = found.long()  # torch takes bytes for a mask, and an empty list has no dtype of its own
+        fits = found.shape == (len(self),) if found.dtype == torch.bool else found.dim() == 1
+        if not fits or found.is_floating_point() or found.is_complex():
+            raise IndexError(f"rows must be integers (R,) or a mask ({len(self)},), got {rows!r:.80}")
+        if found.dtype != torch.bool and found.numel() and values_are_checked(found):
+            low, high = map(int, torch.aminmax(found))
+            if low < -len(self) or high >= len(self):
+                raise IndexError(f"rows must be in 0 … {len(self) - 1}, got {low} … {high}")
+        return found
+
+    def flip(self, dim: int = 0) -> SoftTargets:
+        """The rows in reverse order: timm's partner for MixUp."""
+        if dim not in (0, (0,), [0]):
+            raise ValueError(f"dim must be 0, the rows, got {dim!r}")
+        return self._map(lambda x: x.flip(0))
+
+    def to(
+        self,
+        device: torch.device | str | int | torch.dtype | None = None,
+        dtype: torch.dtype | None = None,
+        non_blocking: bool = False,
+    ) -> SoftTargets:
+        """On another device, with weights of another floating point dtype, or both; as ``Tensor.to``."""
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise TypeError(f"dtype must be a floating point dtype, got {dtype!r}")
+        if device is not None and not isinstance(device, (torch.device, str, int)):
+            raise TypeError(f"device must be a device or a dtype, got {type(device).__name__}")
+        if dtype is None and isinstance(device, (str, torch.device)) and torch.device(device).type == "mps":
+            dtype = self.dtype  # which has no float64
+
+        def move(x: Tensor) -> Tensor:
+            return x.to(device, dtype if x.is_floating_point() else None, non_blocking=non_blocking)
+
+        moved = self._map(move, shared=True)
+        moved.nominal_dtype = self.nominal_dtype if dtype is None else None
+        return moved
+
+    def cpu(self) -> SoftTargets:
+        return self.to("cpu")
+
+    def cuda(self, device: torch.device | str | int | None = None, non_blocking: bool = False) -> SoftTargets:
+        return self.to("cuda" if device is None else device, non_blocking=non_blocking)
+
+    def detach(self) -> SoftTargets:
+        return self if self.is_hard else self._map(lambda x: x.detach())
+
+    def clone(self) -> SoftTargets:
+        return self._map(lambda x: x.clone())
+
+    def pin_memory(self) -> SoftTargets:
+        return self._map(lambda x: x.pin_memory(), shared=True)
+
+    def _map(self, f: Callable[[Tensor], Tensor], shared: bool = False) -> SoftTargets:
+        """``f`` on every tensor with a row dimension, and on ξ if ``shared``."""
+        fields: dict[str, Any] = dict(vars(self))
+        for name, value in fields.items():
+            if isinstance(value, Tensor) and (shared or name != "smoothing_dist"):
+                fields[name] = f(value)
+        return SoftTargets(**fields)
 
 
 def as_soft_targets(
@@ -306,12 +389,11 @@ def as_soft_targets(
             raise ValueError(f"targets have {targets.num_classes} classes, logits have {num_classes}")
         if not allow_rest:
             targets.check_no_rest("this loss")
-        return targets.smooth(label_smoothing)
+        return targets.smooth(label_smoothing) if label_smoothing else targets
     if not isinstance(targets, Tensor):
         raise TypeError(f"targets must be a tensor or SoftTargets, got {type(targets).__name__}")
     if targets.dim() == 1:
-        label_smoothing = check_smoothing(label_smoothing, None, num_classes)
-        return SoftTargets._from_labels(targets, num_classes, label_smoothing, None, ignore_index, "targets")
+        return _of_labels(targets, num_classes, ignore_index, "targets", label_smoothing)
     if targets.dim() != 2 or targets.shape[1] != num_classes:
         raise ValueError(
             f"targets must be (N,) labels or (N, {num_classes}) probabilities, got shape {tuple(targets.shape)}"
@@ -319,49 +401,22 @@ def as_soft_targets(
     if not targets.is_floating_point():
         raise TypeError(f"targets (N, K) must be floating point probabilities, got {targets.dtype}{FOR_COUNTS}")
     recognised = targets.device.type == "cpu" and values_are_readable(targets)  # an accelerator would have to wait
-    return SoftTargets._from_dense(targets, "targets", recognised).smooth(label_smoothing)
+    soft = _constructors.of_probabilities(SoftTargets, targets, "targets", recognised)
+    return soft.smooth(label_smoothing) if label_smoothing else soft
 
 
-def _background(smoothing: float, dist: ArrayLike | None, num_classes: int) -> tuple[float, Tensor | None]:
-    """ε and ξ, checked."""
-    found = None if dist is None else as_tensor(dist, "smoothing_dist")
-    return check_smoothing(smoothing, found, num_classes), found
-
-
-def _pairs(index: ArrayLike, values: ArrayLike, name: str, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Classes (N, S) and a floating point number of each."""
-    index, values = as_tensor(index, "index"), as_tensor(values, name)
-    if index.dim() != 2 or index.shape != values.shape or index.shape[1] == 0:
-        raise ValueError(
-            f"index and {name} must have one shape (N, S) with S ≥ 1, "
-            f"got {tuple(index.shape)} and {tuple(values.shape)}"
-        )
-    if index.device != values.device:
-        raise ValueError(f"index and {name} must be on one device, got {index.device} and {values.device}")
-    if not values.is_floating_point():
-        raise TypeError(f"{name} must be floating point, got {values.dtype}")
-    check_labels(index, num_classes, "index")
-    return index.long(), values
-
-
-def _are_rows(given: object) -> bool:
-    """Whether ``given`` is a list of lists or arrays, which may differ in length."""
-    return isinstance(given, (list, tuple)) and len(given) > 0 and all(hasattr(row, "__len__") for row in given)
-
-
-def _filled_rows(index: Sequence[Any], weight: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    """Rows of pairs of different lengths as two tensors (N, S), filled up with weight 0."""
-    classes, weights = [as_tensor(row, "index") for row in index], [as_tensor(row, "weight") for row in weight]
-    if len(classes) != len(weights):
-        raise ValueError(f"index and weight must have as many rows, got {len(classes)} and {len(weights)}")
-    for i, (mine, its) in enumerate(zip(classes, weights, strict=True)):
-        if mine.dim() != 1 or mine.shape != its.shape or len(mine) == 0:
-            raise ValueError(
-                "index and weight must name one weight per class and at least one class in every row, "
-                f"got shapes {tuple(mine.shape)} and {tuple(its.shape)} in row {i}"
-            )
-    dtype = torch.promote_types(torch.get_default_dtype(), weights[0].dtype)
-    return pad_sequence(classes, batch_first=True), pad_sequence([w.to(dtype) for w in weights], batch_first=True)
+def _of_labels(labels: Tensor, num_classes: int, ignore_index: int, name: str, smoothing: float = 0.0) -> SoftTargets:
+    if labels.dim() != 1:
+        raise ValueError(f"{name} must have shape (N,), got {tuple(labels.shape)}")
+    if labels.numel() == 0 and labels.dtype == torch.get_default_dtype():
+        labels = labels.long()  # an empty list has no dtype of its own
+    ignore_index = as_whole(ignore_index, "ignore_index", None)
+    may_ignore = check_labels(labels, num_classes, name, ignore_index)
+    index, mask = labels.long(), None
+    if may_ignore:
+        mask = index != ignore_index
+        index = index * mask
+    return SoftTargets(num_classes, index[:, None], None, smoothing, mask=mask)
 
 
 # Soft targets saved with torch.save load with weights_only=True, as a file of a teacher's outputs should.

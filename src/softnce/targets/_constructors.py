@@ -1,0 +1,354 @@
+"""Constructors of :class:`~softnce.SoftTargets` from what people have: probabilities, pairs, teachers, annotators."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from softnce._checks import (
+    as_positive,
+    as_tensor,
+    as_whole,
+    check_choice,
+    check_floating,
+    check_labels,
+    check_rows_sum_to_one,
+    sum_slack,
+    values_are_checked,
+    values_are_readable,
+)
+from softnce._core import cpu
+from softnce._precision import at_least_float32, exact_dtype
+
+if TYPE_CHECKING:
+    from softnce.targets.soft_targets import SoftTargets
+
+ArrayLike = Any
+"""A tensor, an array of numpy, pandas or others, or a list of numbers."""
+Rest = Literal["group", "spread", "renormalise"]
+FOR_COUNTS = "; for counts of votes: SoftTargets.from_votes(counts, num_classes)"
+"""Advice in errors about probabilities: people most often pass counts in their place."""
+PROBED = 64
+"""Rows that bound the number of peaks; most dense rows are known not to be pairs after these."""
+
+
+# --------------------------------------------------------------------------------------------------- probabilities
+
+
+def from_dense(cls: type[SoftTargets], probs: ArrayLike) -> SoftTargets:
+    """Probabilities (N, K), such as timm's or torchvision's MixUp returns.
+
+    Rows that are a few peaks on one flat floor, as labels, MixUp and CutMix with or without smoothing are, become
+    labels or pairs, equal to rounding; others stay dense. That reads the values: on an accelerator the host waits.
+    """
+    probs = as_tensor(probs, "probs")
+    check_floating(probs, "probs", "(N, K)")
+    if probs.shape[1] == 0:
+        raise ValueError(f"probs must have at least one class, got shape {tuple(probs.shape)}")
+    return of_probabilities(cls, probs, "probs", values_are_readable(probs))
+
+
+def of_probabilities(cls: type[SoftTargets], probs: Tensor, name: str, recognised: bool) -> SoftTargets:
+    """Probabilities (N, K), checked; as labels or pairs if they may be ``recognised`` and are."""
+    is_checked = values_are_checked(probs)
+    found = _recognise(probs) if recognised else None
+    if found is not None and is_checked:  # peaks and floor are not negative: their sum is to be checked alone
+        _, weight, smoothing = found
+        is_checked = weight is not None and not bool(
+            (weight.sum(1) + (smoothing - 1)).abs().amax() <= sum_slack(probs.dtype)
+        )
+    if is_checked:
+        check_rows_sum_to_one(probs, name, FOR_COUNTS)
+    return cls(probs.shape[1], None, probs) if found is None else cls(probs.shape[1], *found)
+
+
+def _recognise(probs: Tensor) -> tuple[Tensor, Tensor | None, float] | None:
+    """Probabilities (N, K) as classes (N, S), their weights (N, S) and a uniform background ε; None if they are dense.
+
+    The floor is the smallest probability; a probability above it by more than rounding is a peak. No row may have more
+    of them than the first rows, or than two; and at most a quarter of the classes may be peaks, or two if classes are
+    few. The weights are None if every row is a label. Reads values, O(N·K).
+    """
+    n, classes = probs.shape
+    most = min(max(2, classes // 4), classes - 1)
+    if n == 0 or most == 0 or probs.requires_grad:
+        return None
+    if cpu.library is not None and probs.is_cpu and probs.dtype in (torch.float32, torch.float64):
+        found = cpu.recognise(probs[:PROBED], most)  # in one pass, which stops at the first row that is neither
+        pairs = 2 if found is None else max(2, found[0].shape[1])
+        if found is None or pairs > most:
+            return None
+        return found if n <= PROBED else cpu.recognise(probs, pairs)
+    # Mixing rounds each row's floor anew: it differs by an ulp or two between rows.
+    floor, rounding = float(probs.amin()), 4 * torch.finfo(probs.dtype).eps
+    above = floor * (1 + rounding)
+    pairs = max(2, int((probs[:PROBED] > above).sum(1).amax()))
+    if not 0 <= floor * classes <= 1 + sum_slack(probs.dtype) or pairs > most:
+        return None
+    highest, index = probs.topk(pairs + 1, 1)
+    is_peak = highest > above
+    counts = is_peak.sum(0).tolist()
+    if counts[pairs]:
+        return None
+    pairs = 1 if counts[1] == 0 else pairs
+    mass = min(1.0, floor * classes)
+    weight = ((highest.to(at_least_float32(probs.dtype)) - floor) * is_peak)[:, :pairs]
+    is_label = pairs == 1 and bool(((weight - (1 - mass)).abs() <= rounding).all())
+    return index[:, :pairs].contiguous(), None if is_label else weight, mass
+
+
+# ----------------------------------------------------------------------------------------------------------- pairs
+
+
+def from_pairs(cls: type[SoftTargets], index: ArrayLike, weight: ArrayLike, num_classes: int) -> SoftTargets:
+    """S weighted classes per row: ``index`` (N, S) and ``weight`` (N, S), each row of which sums to 1.
+
+    Both may be lists of rows of different lengths. In tensors, rows with fewer pairs are filled up with weight 0
+    (the index is then ignored, but must be in range). A class named twice counts with the sum of its weights.
+    """
+    num_classes = as_whole(num_classes, "num_classes")
+    if _are_rows(index) and _are_rows(weight):
+        lengths, others = ([len(row) for row in rows] for rows in (index, weight))
+        if lengths != others or 0 in lengths:
+            raise ValueError(
+                "index and weight must have rows of the same lengths, with at least one class in every row, "
+                f"got lengths {lengths!s:.60} and {others!s:.60}"
+            )
+        index = pad_sequence([as_tensor(row, "index") for row in index], batch_first=True)
+        weights = [as_tensor(row, "weight") for row in weight]
+        dtype = torch.promote_types(torch.get_default_dtype(), weights[0].dtype)
+        weight = pad_sequence([row.to(dtype) for row in weights], batch_first=True)
+    index, weight = _pairs(index, weight, "weight", num_classes)
+    if values_are_checked(weight):
+        check_rows_sum_to_one(weight, "weight")
+    return cls(num_classes, index, weight)
+
+
+def _pairs(index: ArrayLike, values: ArrayLike, name: str, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Classes (N, S) and a floating point number of each."""
+    index, values = as_tensor(index, "index"), as_tensor(values, name)
+    if index.dim() != 2 or index.shape != values.shape or index.shape[1] == 0:
+        raise ValueError(
+            f"index and {name} must have one shape (N, S) with S ≥ 1, "
+            f"got {tuple(index.shape)} and {tuple(values.shape)}"
+        )
+    if index.device != values.device:
+        raise ValueError(f"index and {name} must be on one device, got {index.device} and {values.device}")
+    if not values.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got {values.dtype}")
+    check_labels(index, num_classes, "index")
+    return index.long(), values
+
+
+def _are_rows(given: object) -> bool:
+    """Whether ``given`` is a list of lists or arrays, which may differ in length."""
+    return isinstance(given, (list, tuple)) and len(given) > 0 and all(hasattr(row, "__len__") for row in given)
+
+
+# -------------------------------------------------------------------------------------------------------- teachers
+
+
+def from_topk(
+    cls: type[SoftTargets], logits: ArrayLike, k: int, temperature: float = 1.0, remainder: Rest = "renormalise"
+) -> SoftTargets:
+    """The k likeliest classes of a teacher with these ``logits`` (N, K), softened by ``temperature``.
+
+    ``remainder`` is ``rest`` of :meth:`from_topk_log_probs`. For a teacher's probabilities pass their logarithm.
+    """
+    logits = as_tensor(logits, "logits")
+    check_floating(logits, "logits", "(N, K)")
+    num_classes, k = logits.shape[1], as_whole(k, "k")
+    if k > num_classes:
+        raise ValueError(f"k must be between 1 and the {num_classes} classes, got {k}")
+    temperature = as_positive(temperature, "temperature")
+    check_choice(remainder, "remainder", get_args(Rest))
+    if values_are_checked(logits) and not bool(logits.amax(1).isfinite().all()):
+        row = int(logits.amax(1).isfinite().int().argmin())  # the greatest of a row with NaN is NaN
+        raise ValueError(f"logits hold NaN, +inf or no finite logit in row {row}")
+    scaled = logits.to(at_least_float32(logits.dtype)) / temperature
+    top, index = scaled.topk(k, dim=1)
+    return of_topk(cls, index, (top - scaled.logsumexp(1, keepdim=True)).exp(), num_classes, remainder)
+
+
+def from_topk_log_probs(
+    cls: type[SoftTargets], index: ArrayLike, log_probs: ArrayLike, num_classes: int, rest: Rest = "group"
+) -> SoftTargets:
+    """A teacher known by the log-probabilities of k classes per row, as language-model servers return them.
+
+    ``index`` (N, k) names the classes, ``log_probs`` (N, k) holds their log-probabilities among all K. ``rest`` is
+    the use of the other classes' probability: ``"group"`` keeps it as one group, which is exact for what is known,
+    and for cross-entropy alone; ``"spread"`` spreads it uniformly over all classes; ``"renormalise"`` gives it to
+    the k in proportion.
+    """
+    num_classes = as_whole(num_classes, "num_classes")
+    check_choice(rest, "rest", get_args(Rest))
+    index, log_probs = _pairs(index, log_probs, "log_probs", num_classes)
+    weight = log_probs.to(at_least_float32(log_probs.dtype)).exp()
+    if values_are_checked(log_probs):
+        total = weight.sum(1)
+        fits = (total > 0) & (total <= 1 + 1e-3)  # NaN fails both
+        if not bool(fits.all()):
+            row = int(fits.int().argmin())
+            raise ValueError(
+                "log_probs must be logarithms of probabilities whose sum is in (0, 1], got a sum of "
+                f"{float(total[row]):.6g} in row {row}"
+            )
+    return of_topk(cls, index, weight, num_classes, rest)
+
+
+def of_topk(cls: type[SoftTargets], index: Tensor, weight: Tensor, num_classes: int, rest: Rest) -> SoftTargets:
+    """Pairs of probabilities (N, k) among all classes; the remaining mass as ``rest`` says."""
+    total = weight.sum(1, dtype=exact_dtype(weight.device))
+    if rest == "renormalise":
+        return cls(num_classes, index, (weight / total[:, None]).to(weight.dtype))
+    mass = (1 - total).clamp(0, 1).to(weight.dtype)
+    if rest == "spread":
+        return cls(num_classes, index, weight, mass)
+    rounding = 1e-3 if weight.shape[1] >= num_classes else 8 * torch.finfo(weight.dtype).eps
+    return cls(num_classes, index, weight, rest=torch.where(mass <= rounding, 0, mass))
+
+
+# ---------------------------------------------------------------------------------------------------------- votes
+
+
+def from_votes(
+    cls: type[SoftTargets],
+    counts: ArrayLike,
+    num_classes: int,
+    smoothing: float = 0.0,
+    smoothing_dist: ArrayLike | None = None,
+) -> SoftTargets:
+    """Annotators' votes (N, K): row i is the share of annotators of sample i that chose each class.
+
+    Stored as pairs if few of the K classes were ever chosen for one sample, else as dense rows. For one label per
+    annotator (N, A) see :meth:`from_annotations`; ``num_classes`` tells one from the other.
+    """
+    counts, num_classes = as_tensor(counts, "counts"), as_whole(num_classes, "num_classes")
+    if counts.dim() != 2 or counts.is_complex() or counts.dtype == torch.bool:
+        raise ValueError(f"counts must be numbers of shape (N, K), got {tuple(counts.shape)} of {counts.dtype}")
+    if counts.shape[1] != num_classes:
+        raise ValueError(
+            f"counts must have a column per class, {num_classes}, got {counts.shape[1]}; if a column is an "
+            "annotator and holds labels, use SoftTargets.from_annotations"
+        )
+    share = counts.to(exact_dtype(counts.device))
+    total = share.sum(1, keepdim=True)
+    if not bool((share.isfinite() & (share >= 0)).all()):
+        raise ValueError("counts must be finite and not negative")
+    if bool((total == 0).any()):
+        raise ValueError(f"counts has no vote in row {int((total == 0).int().argmax())}; leave such rows out")
+    share, dtype = share / total, at_least_float32(torch.get_default_dtype())
+    chosen = max(1, int((counts > 0).sum(1).amax())) if len(counts) else 1
+    weight, index = (share, None) if 4 * chosen > num_classes else share.topk(chosen, dim=1)
+    return cls(num_classes, index, weight, nominal_dtype=dtype).smooth(smoothing, smoothing_dist)
+
+
+class Annotated(NamedTuple):
+    """Targets of annotated samples, the id of each row and the name of each class."""
+
+    targets: SoftTargets
+    samples: Sequence[Any]
+    classes: Sequence[Any]
+
+
+def from_annotations(
+    cls: type[SoftTargets],
+    sample: ArrayLike | Sequence[Hashable],
+    annotator: ArrayLike | Sequence[Hashable] | None,
+    label: ArrayLike | Sequence[Hashable],
+    num_classes: int | None = None,
+    *,
+    num_samples: int | None = None,
+    smoothing: float = 0.0,
+    smoothing_dist: ArrayLike | None = None,
+) -> Annotated:
+    """One entry per annotation, as crowd data come: ``annotator[j]`` called ``sample[j]`` a ``label[j]``.
+
+    Row i is the share of the annotators of sample i that chose each class. An annotator who labelled a sample
+    several times has one vote, divided among those labels. O(J log J) for J annotations, whatever K.
+
+    Args:
+        sample: (J,) ids of samples, of any hashable kind; or rows 0 … N − 1 if ``num_samples`` is given.
+        annotator: (J,) ids of annotators, of any hashable kind; None: every annotation is one vote.
+        label: (J,) names of classes, of any hashable kind; or classes 0 … K − 1 if ``num_classes`` is given.
+        num_classes: K; None: as many as ``label`` names.
+        num_samples: N; None: as many as ``sample`` names. Samples without annotation are ignored rows.
+
+    Returns:
+        ``targets``; ``samples``, the id of each row; ``classes``, the name of each class. Both are sorted, or in
+        order of appearance if they do not sort.
+
+    >>> votes = SoftTargets.from_annotations(["b", "a", "b"], ["ann", "ann", "bob"], ["no", "yes", "yes"])
+    >>> votes.samples, votes.classes, votes.targets.dense()
+    (['a', 'b'], ['no', 'yes'], tensor([[0.0000, 1.0000],
+            [0.5000, 0.5000]]))
+    """
+    num_samples = None if num_samples is None else as_whole(num_samples, "num_samples")
+    num_classes = None if num_classes is None else as_whole(num_classes, "num_classes")
+    name = "sample" if num_samples is None else "sample (below num_samples)"
+    rows, samples = _numbered(sample, name, None, num_samples)
+    if len(rows) == 0:
+        raise ValueError("sample is empty: at least one annotation is needed")
+    chosen, classes = _numbered(label, "label", len(rows), num_classes)
+    who = None if annotator is None else _numbered(annotator, "annotator", len(rows))[0]
+    index, weight, mask = _shares_of_annotators(rows, who, chosen, len(samples), len(classes))
+    device = label.device if isinstance(label, Tensor) else "cpu"
+    dtype = at_least_float32(torch.get_default_dtype())
+    targets = cls(len(classes), index, weight, mask=mask, nominal_dtype=dtype).smooth(smoothing, smoothing_dist)
+    return Annotated(targets.to(device), samples, classes)
+
+
+def _shares_of_annotators(
+    sample: Tensor, who: Tensor | None, label: Tensor, size: int, num_classes: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Classes and shares (N, S) from numbered annotations (J,), and which samples were annotated. O(J log J)."""
+    vote = torch.ones(len(sample), dtype=torch.float64)
+    if who is not None:
+        _, of, times = torch.unique(torch.stack([sample, who]), dim=1, return_inverse=True, return_counts=True)
+        vote = 1 / times[of].double()
+    # The distinct (sample, class) pairs in order of samples, and their places in the rows.
+    votes = torch.sparse_coo_tensor(torch.stack([sample, label]), vote, (size, num_classes), check_invariants=True)
+    votes = votes.coalesce()
+    row, chosen = votes.indices()
+    per_row = torch.bincount(row, minlength=size)
+    place = torch.arange(len(row)) - (per_row.cumsum(0) - per_row)[row]
+    index = row.new_zeros(size, int(per_row.max()))
+    weight = vote.new_zeros(index.shape)
+    index[row, place], weight[row, place] = chosen, votes.values()
+    mask = per_row > 0
+    weight[~mask, 0] = 1  # an ignored row is a row too
+    return index, weight / weight.sum(1, keepdim=True), None if bool(mask.all()) else mask
+
+
+def _numbered(given: Any, name: str, size: int | None, count: int | None = None) -> tuple[Tensor, list[Any]]:
+    """Names (J,) as numbers (J,), and the names in that order: sorted, or as they come if they do not sort.
+
+    With a ``count`` the names are the numbers 0 … count − 1 themselves.
+    """
+    needed = f"{name} must have one entry per annotation as sample has, ({size or 'J'},)"
+    if isinstance(given, str) or not hasattr(given, "__len__") or (size is not None and len(given) != size):
+        raise ValueError(f"{needed}, got {given!r:.60}")
+    if count is not None:
+        found = as_tensor(given, name)
+        if found.dim() != 1:
+            raise ValueError(f"{needed}, got shape {tuple(found.shape)}")
+        check_labels(found, count, name)
+        return found.long().cpu(), list(range(count))
+    if hasattr(given, "__array__") and not isinstance(given, Tensor):
+        given = given.__array__()
+    names: list[Any] = given.tolist() if hasattr(given, "tolist") else list(given)
+    try:
+        order: list[Any] = list(dict.fromkeys(names))
+    except TypeError as error:
+        raise TypeError(f"{name} must hold names (J,) that can be told apart: {error}") from None
+    if any(value != value for value in order):
+        raise ValueError(f"{name} holds NaN; every annotation needs a name")
+    with suppress(TypeError):  # names of different kinds stay as they come
+        order.sort()
+    number = {value: i for i, value in enumerate(order)}
+    return torch.tensor([number[value] for value in names], dtype=torch.long), order
