@@ -1,17 +1,15 @@
 """Calibration: errors of predicted probabilities, proper scores, temperature; for labels and soft targets.
 
 Scores are (N, K), or (N, K, d₁, …) as in segmentation; targets are labels (N,) or (N, d₁, …), probabilities of the
-scores' shape, or ``SoftTargets``. Samples labelled ``ignore_index`` are left out. With soft targets every quantity is
-its expectation over a label drawn from the target. Contrastive models give unnormalised scores: pass them as logits.
+scores' shape, or ``SoftTargets``, with which every quantity is its expectation over a label drawn from the target.
 
 References: Guo et al. 2017 (expected calibration error, temperature); Nixon et al. 2019 (equal mass); Brier 1950.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from softnce._checks import (
@@ -24,6 +22,7 @@ from softnce._checks import (
     check_unit_interval,
     values_are_checked,
 )
+from softnce._core.ranks import gather_objects
 from softnce.targets import SoftTargets
 from softnce.targets.soft_targets import ArrayLike, as_soft_targets
 
@@ -42,7 +41,7 @@ class ReliabilityCurve:
 
     @property
     def gap(self) -> Tensor:
-        """|accuracy − confidence| of each bin, 0 where the bin is empty."""
+        """|accuracy − confidence| of each bin, 0 if it is empty."""
         return (self.accuracy - self.confidence).abs().nan_to_num(0.0)
 
     @property
@@ -68,10 +67,8 @@ def reliability_curve(
     confidence, outcome = as_tensor(confidence, "confidence"), as_tensor(outcome, "outcome")
     check_floating(confidence, "confidence", "(N,)")
     if outcome.shape != confidence.shape or outcome.is_complex() or len(outcome) == 0:
-        raise ValueError(
-            f"confidence and outcome must be vectors of one length, at least 1, got {tuple(confidence.shape)} and "
-            f"{tuple(outcome.shape)} of {outcome.dtype}"
-        )
+        shapes = f"{tuple(confidence.shape)} and {tuple(outcome.shape)} of {outcome.dtype}"
+        raise ValueError(f"confidence and outcome must be vectors of one length, at least 1, got {shapes}")
     check_unit_interval(confidence, "confidence")
     check_unit_interval(outcome, "outcome")
     edges = _edges(confidence, bins, binning)
@@ -82,9 +79,7 @@ def reliability_curve(
 def expected_calibration_error(
     probs: ArrayLike, targets: Targets, *, bins: int = 15, binning: Binning = "width", ignore_index: int = -100
 ) -> Tensor:
-    """Mean |accuracy − confidence| over bins of the predicted class's probability, weighted by their counts.
-
-    ``bins`` and ``binning`` are those of :func:`reliability_curve`.
+    """Mean |accuracy − confidence| over the bins of :func:`reliability_curve`, weighted by their counts.
 
     >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
     >>> round(expected_calibration_error(probs, torch.tensor([0, 1]), bins=10).item(), 4)
@@ -98,8 +93,7 @@ def brier_score(probs: ArrayLike, targets: Targets, *, ignore_index: int = -100)
     """Mean of Σ_k (p_k − 1[label = k])², in [0, 2]; its expectation Σ_k (p_k − y_k)² + 1 − Σ_k y_k² for soft y."""
     probs, frequency = _rows_and_frequency(probs, targets, ignore_index, "probs")
     p = probs.double()
-    score: Tensor = 1 + (p.square() - 2 * p * frequency).sum(1).mean()
-    return score
+    return torch.add(1, (p.square() - 2 * p * frequency).sum(1).mean())
 
 
 def negative_log_likelihood(logits: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> Tensor:
@@ -114,9 +108,8 @@ def fit_temperature(
 ) -> float:
     """The temperature T that minimises the negative log-likelihood of softmax(logits / T), on held-out data.
 
-    The likelihood is convex in β = 1/T: Newton steps find the zero of its slope E[Σ_k (softmax(βz)_k − y_k) z_k], and
-    bisection replaces a step that leaves the bracket. If the slope keeps its sign within ``limits``, the nearer limit
-    is returned; if every temperature is equally good, 1 or the limit nearest to it. O(N·K) per step, about ten steps.
+    The likelihood is convex in 1/T: about ten Newton steps of O(N·K), kept inside a bracket by bisection. If it falls all
+    the way to one of the ``limits``, returns that limit; if every temperature is equally good, 1 or the limit nearest.
     """
     if not isinstance(limits, (tuple, list)) or len(limits) != 2:
         raise ValueError(f"limits must be the lowest and the highest temperature, got {limits!r}")
@@ -136,10 +129,9 @@ def fit_temperature(
 
     low, high = 1 / highest, 1 / lowest
     falls, rises = slope_and_curvature(high)[0] <= 0, slope_and_curvature(low)[0] >= 0  # from one limit to the other
-    if falls and rises:
-        return min(max(1.0, lowest), highest)
     if falls or rises:
-        return lowest if falls else highest
+        nearest = min(max(1.0, lowest), highest)
+        return nearest if falls and rises else lowest if falls else highest
     beta = min(max(1.0, low), high)
     for _ in range(200):
         slope, curvature = slope_and_curvature(beta)
@@ -172,7 +164,7 @@ class CalibrationMeter:
         self.confidence: list[Tensor] = []
         self.outcome: list[Tensor] = []
         self.brier = self.nll = 0.0
-        self.class_totals: Tensor | None = None  # (K, B, 3)
+        self.class_totals: Tensor | float = 0.0  # (K, B, 3)
 
     def update(self, logits: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> None:
         """Add a batch: logits (N, K) or (N, K, d₁, …), targets as everywhere here."""
@@ -180,29 +172,27 @@ class CalibrationMeter:
         logits = logits.detach().float()
         if len(logits) == 0:
             return
-        probs = logits.softmax(1)
+        probs, n = logits.softmax(1), len(logits)
         confidence, outcome = top_label(probs, frequency)
-        brier, nll = brier_score(probs, frequency), negative_log_likelihood(logits, frequency)
-        totals, n = _bin_totals(probs, frequency, _edges(probs, self.bins)).cpu(), len(probs)
-        self._add([confidence.cpu()], [outcome.float().cpu()], n * brier.item(), n * nll.item(), totals)
+        brier, nll = brier_score(probs, frequency).item(), negative_log_likelihood(logits, frequency).item()
+        totals = _bin_totals(probs, frequency, _edges(probs, self.bins)).cpu()
+        self._add([confidence.cpu()], [outcome.float().cpu()], n * brier, n * nll, totals)
 
-    def gather(self) -> None:
-        """Collect what every process accumulated, so that each holds the whole. Every rank must call it."""
-        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-            return
-        meters: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(meters, self)
-        self.reset()
-        for meter in meters:
-            if meter.class_totals is not None:
-                self._add(meter.confidence, meter.outcome, meter.brier, meter.nll, meter.class_totals)
-
-    def _add(self, confidence: list[Tensor], outcome: list[Tensor], brier: float, nll: float, totals: Tensor) -> None:
+    def _add(
+        self, confidence: list[Tensor], outcome: list[Tensor], brier: float, nll: float, totals: Tensor | float
+    ) -> None:
         self.confidence += confidence
         self.outcome += outcome
         self.brier += brier
         self.nll += nll
-        self.class_totals = totals if self.class_totals is None else self.class_totals + totals
+        self.class_totals = self.class_totals + totals
+
+    def gather(self) -> None:
+        """Collect what every process accumulated, so that each holds the whole. Every rank must call it."""
+        states = gather_objects((self.confidence, self.outcome, self.brier, self.nll, self.class_totals))
+        self.reset()
+        for state in states:
+            self._add(*state)
 
     def curve(self, binning: Binning = "width") -> ReliabilityCurve:
         """The reliability curve of the predicted class's probability."""
@@ -214,7 +204,7 @@ class CalibrationMeter:
     def compute(self) -> dict[str, float]:
         """ece and mce (equal width), ece_mass (equal mass), classwise_ece, brier, nll."""
         curve, n = self.curve(), sum(map(len, self.confidence))
-        assert self.class_totals is not None
+        assert isinstance(self.class_totals, Tensor)
         # n_b |outcome_b / n_b − probability_b / n_b| needs no division, so empty bins need no care
         count, probability, outcome = self.class_totals.unbind(-1)
         return {
@@ -270,12 +260,12 @@ def _rows_and_frequency(
         targets = as_tensor(targets, "targets")
         if targets.shape == scores.shape:
             targets = targets.movedim(1, -1).reshape(rows.shape)
-        elif targets.shape == spread.shape[:-1] and not targets.is_floating_point():
+        elif targets.shape == spread.shape[:-1]:
             targets = targets.flatten()
     if targets.shape not in (rows.shape, rows.shape[:1]):
         raise ValueError(
-            f"targets must be labels of shape {tuple(spread.shape[:-1])} or probabilities of shape "
-            f"{tuple(scores.shape)} for these {name}, got shape {tuple(targets.shape)} of {targets.dtype}"
+            f"targets must be labels {tuple(spread.shape[:-1])} or probabilities {tuple(scores.shape)} for these {name}, "
+            f"got shape {tuple(targets.shape)} of {targets.dtype}"
         )
     soft = as_soft_targets(targets.to(rows.device), rows.shape[1], ignore_index=ignore_index)
     frequency = soft.unmasked_dense(torch.float64)

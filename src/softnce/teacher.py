@@ -6,17 +6,14 @@
     targets = TeacherOutputs.load("teacher.pt", labels, num_classes=1000).targets("group")    # SoftTargets
     loss(student(x), targets[rows])
 
-A sample needs at most 6·k bytes up to 32,768 classes. The file is one line of text, the SHA-256 of everything after it,
-and a dictionary as ``torch.save`` writes it. A file with a flipped bit is refused, and so is one of other data; none
-can run code. The dictionary holds the number of ``classes``, the ``temperature``, the classes ``index`` (N, k) in the
-smallest integer type, their ``probability`` (N, k) in float32, and the SHA-256 of the N ``labels`` as int64, or "".
+The file is a line of text, the SHA-256 of everything after it, and a dictionary written by ``torch.save``: at most 6·k
+bytes per sample up to 32,768 classes. A damaged file or one of other data is refused; none can run code.
 """
 
 import hashlib
 import io
 import os
-import sys
-from array import array
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,16 +28,12 @@ from softnce.targets._constructors import Rest, of_topk
 
 HEADER = b"softnce teacher outputs 2\n"
 FIELDS = {"classes": int, "temperature": float, "index": Tensor, "probability": Tensor, "labels": str}
+"""``labels`` is the SHA-256 of the samples' labels as int64, or ""."""
 
 
 @dataclass(frozen=True)
 class TeacherOutputs:
-    """The k likeliest classes of N samples and their probabilities, likeliest first.
-
-    Attributes:
-        index: (N, k) classes.
-        probability: (N, k) their probabilities among all ``num_classes``, softened by ``temperature``.
-    """
+    """Classes ``index`` (N, k) and their ``probability`` (N, k) among all classes, softened, likeliest first."""
 
     index: Tensor
     probability: Tensor
@@ -61,7 +54,7 @@ class TeacherOutputs:
         shapes = {(part.index.shape[1], part.num_classes, part.temperature) for part in parts}
         if len(shapes) != 1:
             raise ValueError(f"parts must have one k, number of classes and temperature, got {shapes or 'no parts'}")
-        index, probability = (torch.cat([getattr(part, name) for part in parts]) for name in ("index", "probability"))
+        index, probability = torch.cat([p.index for p in parts]), torch.cat([p.probability for p in parts])
         return TeacherOutputs(index, probability, parts[0].num_classes, parts[0].temperature)
 
     def __len__(self) -> int:
@@ -86,7 +79,7 @@ class TeacherOutputs:
         path = Path(path)
         if labels is not None and len(labels) != len(self):
             raise ValueError(f"labels has {len(labels)} entries, but there are outputs of {len(self)} samples")
-        content, types = io.BytesIO(), (torch.uint8, torch.int16, torch.int32)
+        types = (torch.uint8, torch.int16, torch.int32)
         smallest = next(dtype for dtype in types if self.num_classes - 1 <= torch.iinfo(dtype).max)
         fields = {
             "classes": self.num_classes,
@@ -95,6 +88,7 @@ class TeacherOutputs:
             "probability": self.probability.to("cpu", torch.float32).contiguous(),
             "labels": fingerprint(labels),
         }
+        content = io.BytesIO()
         torch.save(fields, content)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
@@ -111,22 +105,17 @@ class TeacherOutputs:
         found = cls(content["index"].long(), content["probability"], content["classes"], content["temperature"])
         if found.num_classes != num_classes:
             raise ValueError(f"{path}: the teacher has {found.num_classes} classes, but the data has {num_classes}")
-        if labels is not None:
-            if len(labels) != len(found):
-                raise ValueError(f"{path}: holds outputs of {len(found)} samples, but the data has {len(labels)}")
-            if content["labels"] and content["labels"] != fingerprint(labels):
-                raise ValueError(f"{path}: belongs to other samples, or to these in another order: the labels differ")
+        if labels is not None and len(labels) != len(found):
+            raise ValueError(f"{path}: holds outputs of {len(found)} samples, but the data has {len(labels)}")
+        if labels is not None and content["labels"] not in ("", fingerprint(labels)):
+            raise ValueError(f"{path}: belongs to other samples, or to these in another order: the labels differ")
         return found
 
 
 def fingerprint(labels: Tensor | None) -> str:
     """SHA-256 of labels, "" for none."""
-    if labels is None:
-        return ""
-    values = array("q", labels.tolist())  # int64; torch gives its bytes by numpy only, which may not be installed
-    if sys.byteorder == "big":
-        values.byteswap()
-    return hashlib.sha256(values.tobytes()).hexdigest()
+    # torch gives the bytes of a tensor by numpy only, which may not be installed
+    return "" if labels is None else hashlib.sha256(struct.pack(f"<{len(labels)}q", *labels.tolist())).hexdigest()
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -142,17 +131,19 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: damaged: the content has another SHA-256 than was written")
     try:
         fields: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        is_whole = all(isinstance(fields[name], kind) for name, kind in FIELDS.items()) and _is_topk(fields)
     except Exception:  # torch raises many kinds of error for bytes it did not write
-        raise ValueError(f"{path}: not a file of teacher outputs, or damaged") from None
-    for name, kind in FIELDS.items():
-        if not isinstance(fields, dict) or not isinstance(fields.get(name), kind):
-            raise ValueError(f"{path}: {name} must be {kind.__name__}")
-    index, probability = fields["index"], fields["probability"]
-    if index.dim() != 2 or index.shape != probability.shape or index.shape[1] == 0:
-        raise ValueError(
-            f"{path}: shapes of index and probability, {index.shape} and {probability.shape}, are not (N, k)"
-        )
-    total, is_inside = probability.double().sum(1), ((index >= 0) & (index.long() < fields["classes"])).all()
-    if not bool(is_inside & ((probability >= 0).all(1) & (total > 0) & (total <= 1 + 1e-4)).all()):
-        raise ValueError(f"{path}: classes or probabilities are out of range")
+        is_whole = False
+    if not is_whole:
+        raise ValueError(f"{path}: not a file of teacher outputs, or damaged")
     return fields
+
+
+def _is_topk(fields: dict[str, Any]) -> bool:
+    """Whether classes and probabilities are (N, k) and in range."""
+    index, probability = fields["index"].long(), fields["probability"].double()
+    if index.dim() != 2 or index.shape != probability.shape or index.shape[1] == 0:
+        return False
+    total = probability.sum(1)
+    inside = (index >= 0) & (index < fields["classes"]) & (probability >= 0)
+    return bool(inside.all() & ((total > 0) & (total <= 1 + 1e-4)).all())

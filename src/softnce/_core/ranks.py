@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 from zlib import crc32
 
 import torch
@@ -32,6 +32,7 @@ def all_gather_single(received: Tensor, sent: Tensor, group: ProcessGroup | None
 
 
 Scaling = Literal["mean", "sum"]
+T = TypeVar("T")
 
 
 class Exchange(NamedTuple):
@@ -105,6 +106,15 @@ class Exchange(NamedTuple):
 def is_active(group: ProcessGroup | None = None) -> bool:
     """Whether there are other ranks to talk to."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
+
+
+def gather_objects(mine: T, group: ProcessGroup | None = None) -> list[T]:
+    """The objects of all ranks, in their order. Every rank must call it."""
+    everyone = [mine]
+    if is_active(group):
+        everyone *= dist.get_world_size(group)
+        dist.all_gather_object(everyone, mine, group=group)
+    return everyone
 
 
 class _SharedGradient(torch.autograd.Function):
