@@ -6,7 +6,7 @@ from torch.distributions import Binomial, constraints, register_kl
 from torch.types import _size
 
 from softnce._checks import as_whole, check_generator
-from softnce.distributions.class_weights import ONE, ClassWeights, checked_parameter, checked_shape, log_weights
+from softnce.distributions.class_weights import ClassWeights, checked_parameter, finite_difference, log_weights
 
 __all__ = ["AveragedCategorical"]
 
@@ -27,23 +27,16 @@ class _Lattice(constraints.Constraint):
         whole = ((counts - counts.round()).abs() <= tolerance).all(-1)
         return whole & (value >= 0).all(-1) & (counts.double().round().sum(-1) == self.total_count)
 
-    def __repr__(self) -> str:
-        return f"multiples of 1/{self.total_count} that sum to 1"
-
 
 class AveragedCategorical(ClassWeights):
-    r"""The mean of n one-hot labels drawn from a categorical distribution: Multinomial(n, λ) / n.
+    """The mean of n one-hot labels drawn from a categorical distribution: Multinomial(n, λ) / n.
 
-    n = 1 is the label itself, n → ∞ the soft target λ. The likelihood ratio of two such distributions at x is
-    Π_k (λ_k/η_k)^{n x_k}. So in noise contrastive estimation it can replace the continuous categorical distribution,
-    with n as the concentration and without a normaliser.
+    The likelihood ratio of two of them is Π_k (λ_k/η_k)^{n x_k}: n acts as the concentration of a continuous
+    categorical distribution, without a normaliser. Draws cost O(n log K) each, after O(K) per row of parameters.
 
     Args:
         total_count: n, the number of labels averaged.
         probs, logits: λ, normalised to sum to 1, or log λ up to a constant, (..., K); one of the two. λ may be zero.
-
-    Each row of parameters costs O(K) once, and each draw O(n log K) besides writing the result. ``sample_labels``
-    returns the n labels.
 
     >>> AveragedCategorical(2, probs=torch.tensor([0.0, 1.0, 0.0])).sample()
     tensor([0., 1., 0.])
@@ -85,46 +78,42 @@ class AveragedCategorical(ClassWeights):
         p = self.probs
         return (torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)) / self.total_count
 
-    def sample_labels(self, sample_shape: _size = ONE, generator: torch.Generator | None = None) -> Tensor:
+    def sample_labels(self, sample_shape: _size = (), generator: torch.Generator | None = None) -> Tensor:
         """The labels before averaging, int64, shape (*sample_shape, *batch_shape, n)."""
         check_generator(generator)
-        sample_shape = checked_shape(sample_shape)
-        with torch.no_grad():
-            # fp64: the running sums torch searches would otherwise distort the small probabilities of large K.
-            rows = self.probs.double().reshape(-1, self.event_shape[0])
-            labels = rows.new_empty(len(rows), 0, dtype=torch.long)
-            if rows.numel() and sample_shape.numel():
-                draws = sample_shape.numel() * self.total_count
-                labels = torch.multinomial(rows, draws, replacement=True, generator=generator)
+        sample_shape = torch.Size(sample_shape)
+        # fp64: the running sums torch searches would otherwise distort the small probabilities of large K.
+        rows = self.probs.detach().double().reshape(-1, self.event_shape[0])
+        labels = rows.new_empty(len(rows), 0, dtype=torch.long)
+        if rows.numel() and sample_shape.numel():
+            draws = sample_shape.numel() * self.total_count
+            labels = torch.multinomial(rows, draws, replacement=True, generator=generator)
         labels = labels.view(len(rows), sample_shape.numel(), self.total_count).transpose(0, 1)
         return labels.reshape(*sample_shape, *self.batch_shape, self.total_count)
 
-    def sample(self, sample_shape: _size = ONE, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, sample_shape: _size = (), generator: torch.Generator | None = None) -> Tensor:
         labels = self.sample_labels(sample_shape, generator)
-        with torch.no_grad():
-            counts = self.probs.new_zeros(self._extended_shape(checked_shape(sample_shape)))
-            return counts.scatter_add_(-1, labels, counts.new_ones(()).expand_as(labels)).div_(self.total_count)
+        counts = self.probs.new_zeros(self._extended_shape(sample_shape))
+        return counts.scatter_add_(-1, labels, counts.new_ones(()).expand_as(labels)).div_(self.total_count)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log of the multinomial probability of the counts n · value, computed in fp64."""
         if self._validate_args:
             self._validate_sample(value)
-        counts = (self.total_count * value.double()).round()
-        logits = self.logits.double()
+        counts, logits = (self.total_count * value.double()).round(), self.logits.double()
         drawn = (counts > 0) & (logits == -torch.inf)
         terms = counts * torch.where(logits > -torch.inf, logits, 0.0) - torch.lgamma(counts + 1)
         log_arrangements = torch.lgamma(counts.new_tensor(self.total_count + 1.0))
-        total = torch.where(drawn.any(-1), -torch.inf, terms.sum(-1) + log_arrangements)
-        return total.to(self.probs.dtype)
+        return torch.where(drawn.any(-1), -torch.inf, terms.sum(-1) + log_arrangements).to(self.probs.dtype)
 
     def entropy(self) -> Tensor:
         """In nats. O(n·K) time and memory per row: it sums over the binomial distribution of every class's count."""
-        counts = torch.arange(2, self.total_count + 1, dtype=torch.float64, device=self.probs.device)
-        counts = counts.view(-1, *([1] * self.probs.dim()))
         probs = self.probs.double()
-        arrangements = torch.lgamma(counts.new_tensor(self.total_count + 1.0))
+        counts = torch.arange(2, self.total_count + 1, dtype=probs.dtype, device=probs.device)
+        counts = counts.view(-1, *([1] * probs.dim()))
         binomial: Tensor = Binomial(self.total_count, probs=probs, validate_args=False).log_prob(counts).exp()
         repeated = (binomial * torch.lgamma(counts + 1)).sum((0, -1))
+        arrangements = torch.lgamma(counts.new_tensor(self.total_count + 1.0))
         of_labels = -torch.xlogy(probs, probs).sum(-1)
         return (self.total_count * of_labels - arrangements + repeated).to(self.probs.dtype)
 
@@ -135,12 +124,8 @@ def _kl(p: AveragedCategorical, q: AveragedCategorical) -> Tensor:
         raise NotImplementedError(
             f"kl_divergence between means of {p.total_count} and of {q.total_count} draws: their supports differ"
         )
-    probs, log_p, log_q = torch.broadcast_tensors(p.probs, p.logits, q.logits)
-    possible = probs > 0
-    never = possible & (log_q == -torch.inf)
-    both = possible & ~never
-    difference = torch.where(both, log_p, 0.0) - torch.where(both, log_q, 0.0)
-    return torch.where(never.any(-1), torch.inf, p.total_count * (probs * difference).sum(-1))
+    never = ((p.probs > 0) & (q.logits == -torch.inf)).any(-1)
+    return torch.where(never, torch.inf, p.total_count * (p.probs * finite_difference(p.logits, q.logits)).sum(-1))
 
 
 register_kl(AveragedCategorical, AveragedCategorical)(_kl)

@@ -7,10 +7,7 @@ from torch.distributions.utils import lazy_property
 
 from softnce._checks import check_floating
 
-__all__ = ["ONE", "ClassWeights", "checked_parameter", "checked_shape", "finite_positive", "log_weights"]
-
-ONE = torch.Size()
-"""The ``sample_shape`` of a single draw."""
+__all__ = ["ClassWeights", "checked_parameter", "finite_difference", "log_weights"]
 
 
 class _LogWeights(constraints.Constraint):
@@ -23,16 +20,7 @@ class _LogWeights(constraints.Constraint):
         return "no +inf, no NaN, at least one class above -inf"
 
 
-class _FinitePositive(constraints.Constraint):
-    def check(self, value: Tensor) -> Tensor:
-        return (value > 0) & (value < torch.inf)
-
-    def __repr__(self) -> str:
-        return "positive and finite"
-
-
 log_weights = _LogWeights()
-finite_positive = _FinitePositive()
 
 
 class ClassWeights(Distribution):
@@ -41,8 +29,7 @@ class ClassWeights(Distribution):
     def _set_weights(
         self, probs: Tensor | None, logits: Tensor | None, batch_shape: torch.Size, validate_args: bool | None
     ) -> None:
-        given = probs if logits is None else logits
-        assert given is not None
+        given = checked_parameter(probs, logits)
         given = given.expand(batch_shape + given.shape[-1:])
         if probs is None:
             self.logits = given
@@ -53,9 +40,8 @@ class ClassWeights(Distribution):
             self.logits = given - given.logsumexp(-1, keepdim=True)
 
     def _expand_weights(self, new: "ClassWeights", batch_shape: torch.Size) -> None:
-        for name in ("probs", "logits"):
-            if name in self.__dict__:
-                setattr(new, name, getattr(self, name).expand(batch_shape + self.event_shape))
+        for name in {"probs", "logits"} & vars(self).keys():
+            setattr(new, name, getattr(self, name).expand(batch_shape + self.event_shape))
         super(ClassWeights, new).__init__(batch_shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
 
@@ -70,17 +56,6 @@ class ClassWeights(Distribution):
         return torch.where(positive, torch.where(positive, self.probs, 1.0).log(), -torch.inf)
 
 
-def checked_shape(sample_shape: object) -> torch.Size:
-    """The argument of a ``sample`` method as a shape."""
-    try:
-        shape = torch.Size(sample_shape)  # type: ignore[arg-type]
-    except TypeError:
-        shape = None
-    if shape is None or any(size < 0 for size in shape):
-        raise ValueError(f"sample_shape must hold sizes of at least 0, such as (5,), got {sample_shape!r}")
-    return shape
-
-
 def checked_parameter(probs: Tensor | None, logits: Tensor | None) -> Tensor:
     """The one of the two that was given, a floating-point tensor of shape (..., K)."""
     if (probs is None) == (logits is None):
@@ -89,3 +64,9 @@ def checked_parameter(probs: Tensor | None, logits: Tensor | None) -> Tensor:
     check_floating(given, name, "(..., K)")
     assert given is not None
     return given
+
+
+def finite_difference(a: Tensor, b: Tensor) -> Tensor:
+    """a − b, and 0 with gradient 0 where one of them is −inf."""
+    both = (a > -torch.inf) & (b > -torch.inf)
+    return torch.where(both, a, 0.0) - torch.where(both, b, 0.0)

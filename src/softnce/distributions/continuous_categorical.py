@@ -8,15 +8,8 @@ from torch.distributions.utils import lazy_property
 from torch.nn.functional import one_hot
 from torch.types import _size
 
-from softnce._checks import as_number, check_generator
-from softnce.distributions.class_weights import (
-    ONE,
-    ClassWeights,
-    checked_parameter,
-    checked_shape,
-    finite_positive,
-    log_weights,
-)
+from softnce._checks import as_positive, check_generator
+from softnce.distributions.class_weights import ClassWeights, checked_parameter, finite_difference, log_weights
 from softnce.distributions.simplex_integral import SimplexIntegral
 from softnce.distributions.simplex_sampler import Proposal, best_proposal, draw
 
@@ -24,26 +17,19 @@ __all__ = ["ContinuousCategorical"]
 
 
 class ContinuousCategorical(ClassWeights, ExponentialFamily):
-    r"""The density ∝ Π_k λ_k^{κ x_k} on the probability simplex, λ = ``probs`` and κ = ``concentration``.
+    """The density ∝ Π_k λ_k^{κ x_k} on the probability simplex, λ = ``probs`` and κ = ``concentration``.
 
-    With ω = κ log λ the density is exp(ω·x − log Z(ω)) with respect to Lebesgue measure on all coordinates but one: an
-    exponential family whose mean is ∂ log Z/∂ω and whose covariance is ∂² log Z/∂ω². For K = 2 it is the continuous
-    Bernoulli distribution.
-
-    A class of probability zero has its component fixed at 0: the distribution lives on the face that remains, and its
-    density is with respect to that face's measure. A one-hot ``probs`` is the point mass at the vertex.
-
-    At large K a draw is nearly uniform on the simplex: for a label smoothed by 0.1 among 1000 classes, the true class
-    has mean 0.00101, the others 0.00100. ``concentration`` restores the contrast.
+    With ω = κ log λ the density is exp(ω·x − log Z(ω)) with respect to Lebesgue measure on all coordinates but one. A
+    class of probability zero has its component fixed at 0, and the density is with respect to the measure of the face
+    that remains; a one-hot ``probs`` is the point mass at the vertex. At large K a draw is nearly uniform: for a label
+    smoothed by 0.1 among 1000 classes, the true class has mean 0.00101. ``concentration`` restores the contrast.
 
     Args:
         probs, logits: λ, normalised to sum to 1, or log λ up to a constant, (..., K); one of the two. λ may be zero.
         concentration: κ > 0, a number, or a tensor that broadcasts against the batch shape.
 
-    Cost per row: ``log_prob``, ``mean``, ``variance`` and ``entropy`` take O(33·K) time and O(K) memory,
-    ``covariance_matrix`` O(33·K²) and O(K²). ``sample`` takes O(K log K) once and O(K) per proposal;
-    ``expected_proposals`` is the mean number of proposals per draw (rarely above 2). Everything except the proposals is
-    computed in fp64 and returned in the dtype of the parameters. There is no ``rsample``.
+    All but the draws is computed in fp64 and returned in the dtype of the parameters, in O(33·K) time and O(K) memory
+    per row (``covariance_matrix``: K²). ``sample`` takes O(K log K) once and O(K) per proposal. No ``rsample``.
 
     >>> d = ContinuousCategorical(torch.tensor([0.2, 0.3, 0.5]), concentration=10.0)
     >>> d.log_prob(d.sample((4,))).shape
@@ -56,7 +42,7 @@ class ContinuousCategorical(ClassWeights, ExponentialFamily):
     arg_constraints = {  # noqa: RUF012
         "probs": constraints.simplex,
         "logits": log_weights,
-        "concentration": finite_positive,
+        "concentration": constraints.positive,
     }
     support = constraints.simplex
     has_rsample = False
@@ -71,15 +57,12 @@ class ContinuousCategorical(ClassWeights, ExponentialFamily):
     ):
         given = checked_parameter(probs, logits)
         if not isinstance(concentration, Tensor):
-            concentration = as_number(concentration, "concentration", "a positive number or a tensor")
+            concentration = as_positive(concentration, "concentration")
         concentration = torch.as_tensor(concentration, dtype=given.dtype, device=given.device)
         try:
             batch_shape = torch.broadcast_shapes(given.shape[:-1], concentration.shape)
-        except RuntimeError:
-            raise ValueError(
-                f"concentration of shape {tuple(concentration.shape)} does not broadcast against the batch shape "
-                f"{tuple(given.shape[:-1])}"
-            ) from None
+        except RuntimeError as error:
+            raise ValueError(f"concentration does not broadcast against the batch shape: {error}") from None
         self.concentration = concentration.expand(batch_shape)
         self._set_weights(probs, logits, batch_shape, validate_args)
 
@@ -146,9 +129,9 @@ class ContinuousCategorical(ClassWeights, ExponentialFamily):
         log_acceptance = self._proposal.log_acceptance(self._integral.log_value.detach().reshape(-1))
         return self._result(log_acceptance.neg().exp().view(self.batch_shape))
 
-    def sample(self, sample_shape: _size = ONE, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, sample_shape: _size = (), generator: torch.Generator | None = None) -> Tensor:
         check_generator(generator)
-        sample_shape, dtype = checked_shape(sample_shape), self.concentration.dtype
+        sample_shape, dtype = torch.Size(sample_shape), self.concentration.dtype
         with torch.no_grad():
             proposed = torch.promote_types(dtype, torch.float32)
             draws = draw(self._proposal, sample_shape.numel(), proposed, generator)
@@ -173,11 +156,11 @@ class ContinuousCategorical(ClassWeights, ExponentialFamily):
 
 def _kl(p: ContinuousCategorical, q: ContinuousCategorical) -> Tensor:
     """KL(p ‖ q); inf unless both live on the same face."""
-    finite_p, finite_q = p.natural_parameters > -torch.inf, q.natural_parameters > -torch.inf
-    both = finite_p & finite_q
-    difference = torch.where(both, p.natural_parameters, 0.0) - torch.where(both, q.natural_parameters, 0.0)
-    divergence = (difference * p._integral.moment(1)).sum(-1) - p._integral.log_value + q._integral.log_value
-    return p._result(torch.where((finite_p == finite_q).all(-1), divergence, torch.inf))
+    omega_p, omega_q = p.natural_parameters, q.natural_parameters
+    same_face = ((omega_p > -torch.inf) == (omega_q > -torch.inf)).all(-1)
+    inside = (finite_difference(omega_p, omega_q) * p._integral.moment(1)).sum(-1)
+    divergence = inside - p._integral.log_value + q._integral.log_value
+    return p._result(torch.where(same_face, divergence, torch.inf))
 
 
 register_kl(ContinuousCategorical, ContinuousCategorical)(_kl)

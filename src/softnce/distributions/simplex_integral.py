@@ -10,6 +10,7 @@ hyperbola that follows the steepest descent, so that the trapezoid rule with 33 
 half is its conjugate) is exact to rounding.
 """
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -29,12 +30,9 @@ BLOCK = 2**18  # elements of a (nodes × classes) block: bounds the memory, and 
 def saddle_point(gaps: Tensor, excluded: Tensor | None = None, floor: float = 1.0) -> Tensor:
     """The c ≥ floor with Σ_k 1/(c + gaps_k) = 1, or floor where the sum is already below 1 there. Shape (..., 1).
 
-    Args:
-        gaps: max ω − ω_k ≥ 0, shape (..., K); +inf for a class that takes no part.
-        excluded: (..., 1) index of one class to leave out of the sum.
-
-    Newton on the harmonic form 1/Σ − 1, which is concave in c, climbs to the root from the left without overshooting.
-    Ten steps reach a relative 1e-6, and nothing here needs more: the integral is the same for every c > 0.
+    ``gaps`` are max ω − ω_k (..., K), +inf for a class that takes no part; ``excluded`` (..., 1) leaves one class out.
+    Newton on 1/Σ − 1, concave in c, climbs to the root from the left. Ten steps reach a relative 1e-6, and nothing here
+    needs more: the integral is the same for every c > 0.
     """
     c = gaps.new_full((*gaps.shape[:-1], 1), floor)
     for _ in range(NEWTON_STEPS):
@@ -84,11 +82,7 @@ def _one_plus(t: Tensor, w: Tensor) -> Tensor:
 
 def _resolvent_power(t: Tensor, w: Tensor, p: int) -> Tensor:
     """(1/t_k + w_n)^{−p} for a block of nodes, (..., nodes, K), complex; 0 where t = 0."""
-    g = t.unsqueeze(-2) / _one_plus(t, w)
-    power = g
-    for _ in range(p - 1):
-        power = power * g
-    return power
+    return reduce(torch.mul, [t.unsqueeze(-2) / _one_plus(t, w)] * p)
 
 
 # The integral is built of three maps between classes and nodes. The derivative of each is made of the same three, so
@@ -96,10 +90,17 @@ def _resolvent_power(t: Tensor, w: Tensor, p: int) -> Tensor:
 # integral depends on neither.
 
 
-class _LogProduct(torch.autograd.Function):
-    """−Σ_k log(C + w_n − ω_k), for every node: (..., K) → (..., NODES), complex, phase modulo 2π."""
-
+class _Map(torch.autograd.Function):
     generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.p = inputs[-1] if isinstance(inputs[-1], int) else 0
+        ctx.save_for_backward(*(each for each in inputs if isinstance(each, Tensor)))
+
+
+class _LogProduct(_Map):
+    """−Σ_k log(C + w_n − ω_k), for every node: (..., K) → (..., NODES), complex, phase modulo 2π."""
 
     @staticmethod
     def forward(omega: Tensor, position: Tensor, w: Tensor) -> Tensor:
@@ -112,19 +113,13 @@ class _LogProduct(torch.autograd.Function):
         return -logs - torch.where(t > 0, rates, 1.0).log().sum(-1, keepdim=True)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         omega, position, w = ctx.saved_tensors
         return _ToClasses.apply(omega, grad.conj(), position, w, 1), None, None
 
 
-class _ToClasses(torch.autograd.Function):
+class _ToClasses(_Map):
     """Re Σ_n v_n (C + w_n − ω_k)^{−p}, for every class: (..., K), (..., NODES) → (..., K)."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(omega: Tensor, v: Tensor, position: Tensor, w: Tensor, p: int) -> Tensor:
@@ -134,31 +129,19 @@ class _ToClasses(torch.autograd.Function):
         return total
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, ctx.p = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         omega, v, position, w = ctx.saved_tensors
         to_omega = ctx.p * grad * _ToClasses.apply(omega, v, position, w, ctx.p + 1)
         return to_omega, _ToNodes.apply(omega, grad, position, w, ctx.p).conj(), None, None, None
 
 
-class _ToNodes(torch.autograd.Function):
+class _ToNodes(_Map):
     """Σ_k a_k (C + w_n − ω_k)^{−p}, for every node: the transpose of _ToClasses."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(omega: Tensor, a: Tensor, position: Tensor, w: Tensor, p: int) -> Tensor:
         t, a = 1 / (position - omega), a.to(w.dtype).unsqueeze(-1)
         return torch.cat([(_resolvent_power(t, w[..., b], p) @ a).squeeze(-1) for b in _blocks(omega)], dim=-1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, ctx.p = inputs
-        ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
@@ -168,14 +151,10 @@ class _ToNodes(torch.autograd.Function):
 
 
 class SimplexIntegral:
-    """log ∫ exp(ω·x) dx over the simplex, and the moments of the density ∝ exp(ω·x).
+    """log ∫ exp(ω·x) dx over the simplex, and the moments of the density ∝ exp(ω·x), in fp64.
 
-    Args:
-        natural: ω, shape (..., K); −inf fixes a component at 0 (at least one must be finite). dx is Lebesgue measure on
-            all but one of the others; if only one is left, a point mass.
-
-    Computed and returned in fp64, in time O(33·K) and memory O(K) per row (``covariance``: K² of both). Differentiable
-    to any order.
+    ``natural`` is ω (..., K); −inf fixes a component at 0 (at least one must be finite), and dx is Lebesgue measure on
+    all but one of the others. O(33·K) time and O(K) memory per row; differentiable to any order.
     """
 
     def __init__(self, natural: Tensor):
@@ -198,7 +177,7 @@ class SimplexIntegral:
         return value
 
     def covariance(self) -> Tensor:
-        """Cov[x_j, x_k], shape (..., K, K), in time O(33·K²) per row."""
+        """Cov[x_j, x_k], shape (..., K, K)."""
         g = _resolvent_power(1 / (self._position - self._omega), self._w, 1)
         cross: Tensor = ((g * self._node_weights.unsqueeze(-1)).mT @ g).real
         mean = self.moment(1)
