@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from typing import Any, Self
 
@@ -47,6 +48,7 @@ IGNORED = -100
 READ: dict[str, Any] = {"dtype": [np.float64, np.float32], "accept_sparse": "csr"}
 
 
+@dataclass(eq=False, repr=False)
 class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A linear classifier, or one with hidden layers, for labels and for soft labels.
 
@@ -56,63 +58,41 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         loss: one of ``"nll"``, ``"soft-ce"``, ``"info-nce"``, ``"soft-dist-info-nce"``, ``"soft-target-info-nce"``,
-            ``"expected-info-nce"``. ``"nll"`` and ``"info-nce"`` take labels only. The noise of the contrastive ones
-            is the marginal of the training targets. With few classes cross-entropy is hard to beat.
+            ``"expected-info-nce"``; ``"nll"`` and ``"info-nce"`` take labels only, and no ``label_smoothing``. The noise of
+            the contrastive ones is the marginal of the training targets.
         classes: names of the columns of soft labels; None: their numbers, or the columns of a data frame.
         hidden_layer_sizes: widths of the hidden layers (ReLU); none: a linear classifier.
-        temperature, label_smoothing: τ and ε of the loss; no ε with ``"nll"`` and ``"info-nce"``.
-        learning_rate, weight_decay, batch_size, max_epochs: of AdamW, and its steps.
         early_stopping: hold out ``validation_fraction`` of the rows, stop once their cross-entropy has not improved for
-            ``patience`` epochs, and keep the best epoch's weights. A contrastive loss leaves the scale of its logits
-            open, so its cross-entropy is taken at the temperature that fits the held-out rows best.
-        verbose: print one line per epoch.
-        random_state: of initial weights, order and draws.
+            ``patience`` epochs, and keep the best epoch's weights. The cross-entropy of a contrastive loss is taken at
+            the temperature that fits those rows best.
 
     Attributes:
         classes_: the labels (K,); of soft labels the names of their columns.
         network_: the trained ``torch.nn.Module``, features to logits.
         temperature_: divisor of the logits in ``predict_proba``: τ, or the temperature fitted by ``early_stopping``.
-        n_iter_: epochs made.
-        loss_curve_: mean training loss of each epoch.
-        validation_curve_: cross-entropy of the rows held out, after each epoch; None without ``early_stopping``.
+        n_iter_, loss_curve_, validation_curve_: number of epochs, and after each the mean training loss and the
+            cross-entropy of the rows held out (None without ``early_stopping``).
 
     >>> X, P = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([[1, 0], [0.8, 0.2], [0.2, 0.8], [0, 1]])
     >>> SoftLabelClassifier(random_state=0, classes=["no", "yes"]).fit(X - 1.5, P).predict([[-2.0], [2.0]]).tolist()
     ['no', 'yes']
     """
 
-    def __init__(
-        self,
-        loss: str = "soft-ce",
-        *,
-        classes: Sequence[Any] | None = None,
-        hidden_layer_sizes: Sequence[int] = (),
-        temperature: float = 1.0,
-        label_smoothing: float = 0.0,
-        learning_rate: float = 0.01,
-        weight_decay: float = 0.01,
-        batch_size: int = 256,
-        max_epochs: int = 100,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 10,
-        verbose: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.loss = loss
-        self.classes = classes
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.temperature = temperature
-        self.label_smoothing = label_smoothing
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.verbose = verbose
-        self.random_state = random_state
+    loss: str = "soft-ce"
+    _: KW_ONLY
+    classes: Sequence[Any] | None = None
+    hidden_layer_sizes: Sequence[int] = ()
+    temperature: float = 1.0
+    label_smoothing: float = 0.0
+    learning_rate: float = 0.01
+    weight_decay: float = 0.01
+    batch_size: int = 256
+    max_epochs: int = 100
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    patience: int = 10
+    verbose: bool = False
+    random_state: Any = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -126,8 +106,7 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._check_options()
         X = validate_data(self, X, ensure_min_samples=2, **READ)
-        targets = self._targets(y, X.shape[0])
-        weight = None
+        targets, weight = self._targets(y, X.shape[0]), None
         if sample_weight is not None:
             weight = torch.tensor(_check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True))
         train, held = _counted(targets), None
@@ -136,8 +115,38 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.early_stopping:
             train, held = self._split(train, targets, seeds)
         self.network_ = self._network(int(seeds.randint(2**31)), X.dtype)
-        self.temperature_ = self.temperature
-        self._train(X, targets, weight, train, held, generator)
+        criterion = self._criterion(targets[train])
+        optimiser = torch.optim.AdamW(self.network_.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        self.loss_curve_: list[float] = []
+        scores: list[float] = []
+        best, since = (copy.deepcopy(self.network_.state_dict()), self.temperature), 0
+        for epoch in range(self.max_epochs):
+            total = 0.0
+            for rows in train[torch.randperm(len(train), generator=generator)].split(self.batch_size):
+                optimiser.zero_grad()
+                logits, share = self.network_(_features(X, rows)), None if weight is None else weight[rows]
+                value = criterion(logits, targets[rows], sample_weight=share, generator=generator)
+                value.backward()
+                optimiser.step()
+                total += value.item() * len(rows)
+            self.loss_curve_.append(total / len(train))
+            line = f"epoch {epoch + 1}/{self.max_epochs}  loss {self.loss_curve_[-1]:.4f}"
+            if held is not None:
+                score, temperature = self._validated(X, targets[held], None if weight is None else weight[held], held)
+                scores.append(score)
+                line += f"  held out {score:.4f}"
+                since += 1
+                if score == min(scores):
+                    best, since = (copy.deepcopy(self.network_.state_dict()), temperature), 0
+            if self.verbose:
+                print(line)
+            if since >= self.patience:
+                break
+        if held is not None:
+            self.network_.load_state_dict(best[0])
+        self.temperature_ = best[1]
+        self.validation_curve_ = None if held is None else scores
+        self.n_iter_ = len(self.loss_curve_)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -153,7 +162,7 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class of each row, (N,)."""
-        best = self.predict_proba(X).argmax(1)
+        best = self.predict_proba(X).argmax(1)  # first: it says that nothing was fitted
         return np.asarray(self.classes_[best])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -168,49 +177,12 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weight = None if sample_weight is None else np.asarray(sample_weight)[rows]
         return float(accuracy_score(truth[rows], predicted[rows], sample_weight=weight))
 
-    def _train(
-        self, X: Any, targets: SoftTargets, weight: Tensor | None, train: Tensor, held: Tensor | None, generator: Any
-    ) -> None:
-        criterion = self._criterion(targets[train])
-        self.loss_curve_: list[float] = []
-        self.validation_curve_: list[float] | None = None if held is None else []
-        best, since = (copy.deepcopy(self.network_.state_dict()), self.temperature_), 0
-        optimiser = torch.optim.AdamW(self.network_.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
-        for epoch in range(self.max_epochs):
-            total = 0.0
-            for rows in train[torch.randperm(len(train), generator=generator)].split(self.batch_size):
-                optimiser.zero_grad()
-                logits, share = self.network_(_features(X, rows)), None if weight is None else weight[rows]
-                value = criterion(logits, targets[rows], sample_weight=share, generator=generator)
-                value.backward()
-                optimiser.step()
-                total += value.item() * len(rows)
-            self.loss_curve_.append(total / len(train))
-            line = f"epoch {epoch + 1}/{self.max_epochs}  loss {self.loss_curve_[-1]:.4f}"
-            if held is not None and self.validation_curve_ is not None:
-                score, temperature = self._validated(X, targets[held], weight, held)
-                self.validation_curve_.append(score)
-                line += f"  held out {score:.4f}"
-                since += 1
-                if score == min(self.validation_curve_):
-                    best, since = (copy.deepcopy(self.network_.state_dict()), temperature), 0
-            if self.verbose:
-                print(line)
-            if since >= self.patience:
-                break
-        if held is not None:
-            self.network_.load_state_dict(best[0])
-            self.temperature_ = best[1]
-        self.n_iter_ = len(self.loss_curve_)
-
     def _validated(self, X: Any, targets: SoftTargets, weight: Tensor | None, held: Tensor) -> tuple[float, float]:
         """Cross-entropy of the rows held out, and the temperature at which it is taken."""
         logits, temperature = self._logits(X, held).double(), self.temperature
         if issubclass(LOSSES[self.loss], losses.ContrastiveLoss):
             temperature = calibration.fit_temperature(logits, targets)
-        each = -(targets.dense(torch.float64) * (logits / temperature).log_softmax(1)).sum(1)
-        share = torch.ones_like(each) if weight is None else weight[held].double()
-        return float((each * share).sum() / share.sum()), temperature
+        return -_log_likelihood((logits / temperature).log_softmax(1), targets, weight), temperature
 
     def _logits(self, X: Any, rows: Tensor) -> Tensor:
         dtype = next(self.network_.parameters()).dtype
@@ -227,20 +199,19 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return kind(**options)
 
     def _network(self, seed: int, dtype: Any) -> nn.Module:
-        widths = [self.n_features_in_, *self.hidden_layer_sizes]
+        widths = [self.n_features_in_, *self.hidden_layer_sizes, len(self.classes_)]
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            hidden = [(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(widths)]
-            layers = [layer for pair in hidden for layer in pair]
-            network = nn.Sequential(*layers, nn.Linear(widths[-1], len(self.classes_)))
+            layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+        network = nn.Sequential(*layers[:-1])
         return network.to(torch.float64 if dtype == np.float64 else torch.float32)
 
     def _split(self, rows: Tensor, targets: SoftTargets, seeds: np.random.RandomState) -> tuple[Tensor, Tensor]:
         """Rows to train on and rows to hold out, with the classes in equal shares if there are enough of each."""
         classes = targets.argmax(0)[rows].numpy()
         count = max(1, round(self.validation_fraction * len(rows)))
-        sizes = np.bincount(classes)
-        possible = sizes[sizes > 0].min() >= 2 and min(count, len(rows) - count) >= (sizes > 0).sum()
+        sizes = np.unique(classes, return_counts=True)[1]
+        possible = sizes.min() >= 2 and min(count, len(rows) - count) >= len(sizes)
         stratify = classes if possible else None
         train, held = train_test_split(rows.numpy(), test_size=count, random_state=seeds, stratify=stratify)
         return torch.from_numpy(np.sort(train)), torch.from_numpy(np.sort(held))
@@ -262,9 +233,7 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if _is_soft(y):
             targets = _soft_targets(y)
             if self.loss in LABELS_ONLY:
-                raise ValueError(
-                    f"loss={self.loss!r} takes labels (N,) only, got soft labels {tuple(targets.shape)} as y"
-                )
+                raise ValueError(f"loss={self.loss!r} takes labels only, got soft labels {tuple(targets.shape)} as y")
             names = getattr(y, "columns", range(targets.num_classes)) if self.classes is None else self.classes
             self.classes_ = np.asarray(list(names))
             if len(self.classes_) != targets.num_classes:
@@ -303,18 +272,21 @@ def neg_soft_log_loss(estimator: Any, X: Any, y: Any, sample_weight: Any = None)
             raise ValueError(f"y holds {unknown.pop()!r}, which is none of the estimator's classes")
         targets = SoftTargets.from_labels([known.get(label, IGNORED) for label in y.tolist()], len(known))
     rows = _counted(targets)
-    share = torch.ones(len(rows)) if sample_weight is None else torch.as_tensor(np.asarray(sample_weight))[rows]
-    alpha = targets[rows].dense(torch.float64)
-    each = torch.where(alpha > 0, alpha * log_probs[rows], 0.0).sum(1)
+    weight = None if sample_weight is None else torch.as_tensor(np.asarray(sample_weight))[rows]
+    return _log_likelihood(log_probs[rows], targets[rows], weight)
+
+
+def _log_likelihood(log_probs: Tensor, targets: SoftTargets, weight: Tensor | None) -> float:
+    """Weighted mean of Σ_k α_k log p_k."""
+    alpha = targets.dense(torch.float64)
+    each = torch.where(alpha > 0, alpha * log_probs, 0.0).sum(1)
+    share = torch.ones_like(each) if weight is None else weight.double()
     return float((each * share).sum() / share.sum())
 
 
 def _is_soft(y: Any) -> bool:
     """Whether ``y`` is soft labels: SoftTargets, or two columns at least."""
-    if isinstance(y, SoftTargets):
-        return True
-    shape = np.asarray(y).shape
-    return len(shape) == 2 and shape[1] > 1
+    return isinstance(y, SoftTargets) or (np.ndim(y) == 2 and np.shape(y)[1] > 1)
 
 
 def _soft_targets(y: Any) -> SoftTargets:

@@ -7,9 +7,8 @@ For one sample with class scores s, its target α and candidates c (the target a
 everything follows from ∂ℓ/∂s = Σ_c w_c c − α: a class attracts the sample where the candidates hold less of it than the
 target, and repels it where they hold more.
 
-Shapes: N samples, M candidates, K classes, embeddings of size d. ``scores`` (N, K), ``candidates`` (M, K) shared by all
-samples, ``own`` (N,) the place of each sample's target among them. Everything is dense, for analysis and figures:
-O(N·M·K) time, O(N·M + N·K + M·K) memory.
+Shapes: ``scores`` (N, K), ``candidates`` (M, K) shared by all samples, ``own`` (N,) the place of each sample's target
+among them, embeddings z (N, d) and y (K, d). Everything is dense: O(N·M·K) time, O(N·M + N·K + M·K) memory.
 """
 
 import torch
@@ -26,6 +25,8 @@ from softnce._checks import (
 from softnce._core.options import positive
 from softnce.targets import SoftTargets
 
+Candidates = Tensor | SoftTargets
+
 __all__ = [
     "attraction_and_repulsion",
     "candidate_weights",
@@ -37,13 +38,13 @@ __all__ = [
 ]
 
 
-def candidate_weights(scores: Tensor, candidates: Tensor | SoftTargets) -> Tensor:
+def candidate_weights(scores: Tensor, candidates: Candidates) -> Tensor:
     """w_nc = exp σ_n(c) / Σ_c' exp σ_n(c'), the share of candidate c in the repulsion of sample n. Shape (N, M)."""
     rows = _checked(scores, candidates)
     return (scores @ rows.mT).softmax(-1)
 
 
-def score_gradient(scores: Tensor, candidates: Tensor | SoftTargets, own: Tensor) -> Tensor:
+def score_gradient(scores: Tensor, candidates: Candidates, own: Tensor) -> Tensor:
     """∂ℓ_n/∂s_n = Σ_c w_nc c − α_n, shape (N, K). Negative attracts, positive repels; each row sums to 0.
 
     Its absolute value is ``eq:gradient_magnitude``, α_k |−1 + Σ_c w_c c_k / α_k|, and is defined where α_k = 0 too.
@@ -55,16 +56,16 @@ def score_gradient(scores: Tensor, candidates: Tensor | SoftTargets, own: Tensor
 def dot_gradients(
     z: Tensor,
     y: Tensor,
-    candidates: Tensor | SoftTargets,
+    candidates: Candidates,
     own: Tensor,
     temperature: float = 1.0,
     noise_probs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of Σ_n ℓ_n for scores s_nk = z_n·y_k/τ − log η_k, with respect to z (N, d) and y (K, d).
-
-    ``noise_probs`` η (K,) is uniform if None, which has no effect on gradients.
-    """
-    _check_embeddings(z, y)
+    """Gradients of Σ_n ℓ_n for scores s_nk = z_n·y_k/τ − log η_k, with respect to z and y; η is uniform if None."""
+    check_floating(z, "z", "(N, d)")
+    check_floating(y, "y", "(K, d)")
+    if z.shape[-1] != y.shape[-1]:
+        raise ValueError(f"z and y must have shapes (N, d) and (K, d), got {tuple(z.shape)} and {tuple(y.shape)}")
     positive(temperature, "temperature")
     scores = z @ y.mT / temperature
     if noise_probs is not None:
@@ -79,7 +80,7 @@ def dot_gradients(
 def cosine_gradients(
     z: Tensor,
     y: Tensor,
-    candidates: Tensor | SoftTargets,
+    candidates: Candidates,
     own: Tensor,
     temperature: float = 1.0,
     noise_probs: Tensor | None = None,
@@ -88,21 +89,19 @@ def cosine_gradients(
 
     ∂ℓ/∂z = (I − ẑẑᵀ)/‖z‖ · ∂ℓ/∂ẑ: only the part across the embedding survives, and a long embedding moves less.
     """
-    _check_embeddings(z, y)
-    z_norm, y_norm = z.norm(dim=-1, keepdim=True), y.norm(dim=-1, keepdim=True)
-    for name, norm in (("z", z_norm), ("y", y_norm)):
-        if not bool((norm > 0).all()):
+    for name, rows in (("z", z), ("y", y)):
+        check_floating(rows, name, "(N, d)")
+        if not bool((rows.norm(dim=-1) > 0).all()):
             raise ValueError(f"{name} must have no zero rows: a cosine needs a direction")
+    z_norm, y_norm = z.norm(dim=-1, keepdim=True), y.norm(dim=-1, keepdim=True)
     unit_z, unit_y = z / z_norm, y / y_norm
     along_z, along_y = dot_gradients(unit_z, unit_y, candidates, own, temperature, noise_probs)
-
-    def across(gradient: Tensor, unit: Tensor) -> Tensor:
-        return gradient - (gradient * unit).sum(-1, keepdim=True) * unit
-
-    return across(along_z, unit_z) / z_norm, across(along_y, unit_y) / y_norm
+    across_z = along_z - (along_z * unit_z).sum(-1, keepdim=True) * unit_z
+    across_y = along_y - (along_y * unit_y).sum(-1, keepdim=True) * unit_y
+    return across_z / z_norm, across_y / y_norm
 
 
-def attraction_and_repulsion(scores: Tensor, candidates: Tensor | SoftTargets, own: Tensor) -> tuple[Tensor, Tensor]:
+def attraction_and_repulsion(scores: Tensor, candidates: Candidates, own: Tensor) -> tuple[Tensor, Tensor]:
     """The loss split into two sums over classes, each (N, K).
 
     With α the sample's target, c the candidates, and α̃_cj = c_j − α_j,
@@ -111,37 +110,32 @@ def attraction_and_repulsion(scores: Tensor, candidates: Tensor | SoftTargets, o
         repulsion_j  = α_j (1 − α_j) s_j                                            (``eq:rep_energyXent``)
         ℓ            = Σ_i attraction_i + Σ_j repulsion_j.
 
-    The second sum is Σ_i α_i Σ_{j≠i} α_j s_j. In print, α̃ has α_ki for α_kj, the target's own term of the denominator
-    has y_k for y_i, and the second sum has other indices; as printed the two do not add up to the loss. The penalty
-    goes with α_j (1 − α_j): smoothing over K > 2 classes makes it larger for the true class, not smaller.
+    The paper prints other indices, with which the two do not add up to the loss (see docs/theory.md).
     """
     rows = _checked(scores, candidates, own=own)
     alpha = rows[own]
     total = (scores @ rows.mT).logsumexp(-1, keepdim=True)
     # Dividing each candidate's term by exp Σ_{j≠i} α_j s_j gives the denominator of class i: no N·M·K tensor is needed.
-    target_score = (alpha * scores).sum(-1, keepdim=True)
-    others = target_score - alpha * scores
+    others = (alpha * scores).sum(-1, keepdim=True) - alpha * scores
     return -alpha * (scores - (total - others)), alpha * (1 - alpha) * scores
 
 
-def exponent_coefficients(target: Tensor, candidates: Tensor | SoftTargets) -> Tensor:
-    """What multiplies s_j in the exponent of candidate c, in the attraction's denominator for class i: (K, M, K).
+def exponent_coefficients(target: Tensor, candidates: Candidates) -> Tensor:
+    """The factor of s_j in the exponent of candidate c, in the attraction's denominator for class i: (K, M, K).
 
-    Entry [i, c, j] is c_j for j = i and α̃_cj = c_j − α_j for j ≠ i; positive repels the sample from label j, negative
-    attracts it. For one target (K,); the supplement's four cases of label smoothing are entries of this tensor.
+    For one target (K,), entry [i, c, j] is c_j for j = i and c_j − α_j for j ≠ i; positive repels the sample from label
+    j, negative attracts it.
     """
     check_floating(target, "target", "(K,)")
     rows = _checked(target, candidates, "target")
-    classes = len(target)
-    itself = torch.eye(classes, dtype=target.dtype, device=target.device).unsqueeze(1)
+    itself = torch.eye(len(target), dtype=target.dtype, device=target.device).unsqueeze(1)
     return rows - target * (1 - itself)
 
 
-def cosine_response(cosines: Tensor, candidates: Tensor | SoftTargets, own: Tensor, temperature: float = 1.0) -> Tensor:
+def cosine_response(cosines: Tensor, candidates: Candidates, own: Tensor, temperature: float = 1.0) -> Tensor:
     """How strongly each label moves a unit embedding, |∂ℓ_n/∂s_nk| √(1 − cos²)/τ, from cosines ẑ_n·ŷ_k. Shape (N, K).
 
-    The root is ‖∂cos/∂z‖. It suppresses weak targets (cosine near 1 for the true class, near −1 for another) and keeps
-    strong ones (cosine near 0). It also suppresses a true class at cosine −1, the hardest possible positive.
+    The root is ‖∂cos/∂z‖: it suppresses targets whose cosine is near ±1, also a true class at cosine −1.
     """
     check_floating(cosines, "cosines", "(N, K)")
     if not bool((cosines.abs() <= 1).all()):
@@ -151,29 +145,17 @@ def cosine_response(cosines: Tensor, candidates: Tensor | SoftTargets, own: Tens
     return score_gradient(cosines / temperature, candidates, own).abs() * across
 
 
-def _checked(
-    scores: Tensor, candidates: Tensor | SoftTargets, name: str = "scores", own: Tensor | None = None
-) -> Tensor:
+def _checked(scores: Tensor, candidates: Candidates, name: str = "scores", own: Tensor | None = None) -> Tensor:
     """The candidates as rows (M, K), checked against scores (..., K) and the places of targets among them."""
     check_floating(scores, name, "(..., K)")
     if isinstance(candidates, SoftTargets):
-        rows = candidates.dense(scores.dtype)
-    else:
-        rows = as_tensor(candidates, "candidates")
+        candidates = candidates.dense(scores.dtype)
+    rows = as_tensor(candidates, "candidates").to(scores.device)
     check_floating(rows, "candidates", "(M, K)")
     if rows.shape[-1] != scores.shape[-1]:
-        raise ValueError(
-            f"candidates must have the {scores.shape[-1]} classes of {name}, got shape {tuple(rows.shape)}"
-        )
+        raise ValueError(f"candidates must have the {scores.shape[-1]} classes of {name}, got {tuple(rows.shape)}")
     if values_are_checked(rows):
         check_rows_sum_to_one(rows, "candidates")
     if own is not None:
         check_places(own, scores.shape[:-1], len(rows), "own")
-    return rows if isinstance(candidates, Tensor) else rows.to(scores.device, scores.dtype)
-
-
-def _check_embeddings(z: Tensor, y: Tensor) -> None:
-    check_floating(z, "z", "(N, d)")
-    check_floating(y, "y", "(K, d)")
-    if z.shape[-1] != y.shape[-1]:
-        raise ValueError(f"z and y must have shapes (N, d) and (K, d), got {tuple(z.shape)} and {tuple(y.shape)}")
+    return rows

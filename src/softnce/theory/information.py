@@ -9,19 +9,16 @@ and what a contrastive loss bounds is the information of that channel, I_ε(Z;Y)
     conditional_entropy(smoothed_joint(p, ε))     is H_ε(Y|Z),
     mutual_information(smoothed_joint(p, ε))      is I_ε(Z;Y).
 
-A critic that has to find the true label among itself and N drawn from p_Y, at a mean loss of ℓ, shows that
-I_ε ≥ log(N + 1) − ℓ. The same holds for soft targets, with A, the soft target, for Y: negatives drawn from p_A make it
-a bound on I(Z;A).
+A critic that finds the true label among itself and N drawn from p_Y at a mean loss of ℓ shows I_ε ≥ log(N + 1) − ℓ. Soft
+targets A in the place of Y, with negatives drawn from p_A, bound I(Z;A).
 
 References: van den Oord et al. 2018 and Poole et al. 2019 (the contrastive bound); Barber and Agakov 2003 (the
 classifier's bound).
 """
 
 import math
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from softnce._checks import (
@@ -33,6 +30,7 @@ from softnce._checks import (
     check_tensor,
     values_are_checked,
 )
+from softnce._core.ranks import gather_objects
 
 __all__ = [
     "InformationMeter",
@@ -69,8 +67,7 @@ def mutual_information(joint: Tensor) -> Tensor:
 def smoothed_joint(joint: Tensor, epsilon: float, noise_probs: Tensor | None = None) -> Tensor:
     """p_ε(z, y) = (1 − ε) p(z, y) + ε p(z) ξ(y): the joint distribution after label smoothing.
 
-    ``noise_probs`` ξ (Y,) is the table's own p(y) if None, as I_ε requires. With another ξ the marginal of the labels
-    changes, and the paper's H(Y) − H_ε(Y|Z) is no longer an information: it can be negative.
+    ``noise_probs`` ξ (Y,) is the table's own p(y) if None, as I_ε requires.
     """
     _check_joint(joint)
     epsilon = as_share(epsilon, "epsilon")
@@ -81,10 +78,10 @@ def smoothed_joint(joint: Tensor, epsilon: float, noise_probs: Tensor | None = N
 
 
 def information_bound(loss: Tensor, num_negatives: int) -> Tensor:
-    """log(N + 1) − ℓ, whose expectation never exceeds the information; itself at most log(N + 1).
+    """log(N + 1) − ℓ, whose expectation never exceeds the information.
 
     ``loss`` holds contrastive losses of any shape, ``num_negatives`` is N per positive: M − 1 for a batch of M that
-    contrasts itself. The mean of the losses gives the bound, each one a sample of it.
+    contrasts itself.
     """
     _check_loss(loss)
     return math.log(as_whole(num_negatives, "num_negatives") + 1) - loss
@@ -99,8 +96,8 @@ def paper_information_bound(loss: Tensor, num_negatives: int) -> Tensor:
 def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> Tensor:
     """One sample of the contrastive bound per row, shape (N,): log M + s_{i,positive} − log Σ_j exp s_{i,j}.
 
-    ``scores`` (N, M) are a critic's; ``positive`` (N,) tells which candidate is the true one, None is the diagonal.
-    The candidates that are not positive must be drawn from the marginal, independently of the sample.
+    ``scores`` (N, M) are a critic's; ``positive`` (N,) is the place of the true candidate, by default the diagonal. The
+    others must be drawn from the marginal, independently of the sample.
     """
     check_floating(scores, "scores", "(N, M)")
     rows, candidates = scores.shape
@@ -119,11 +116,8 @@ def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> T
 def classifier_information(logits: Tensor, targets: Tensor, class_probs: Tensor) -> Tensor:
     """One sample of the classifier's bound per row, shape (N,): Σ_k α_ik log q_ik / p_k, q_i = softmax(logits_i).
 
-    Its expectation is I(Z;Y) − KL(truth ‖ q): at most the information, and equal to it for a perfect classifier. It
-    needs no candidates and does not saturate at log M.
-
-    ``targets`` are labels (N,), or the distribution of each row's label (N, K), over which the sample is averaged;
-    ``class_probs`` p (K,) is the marginal of those labels, after smoothing the smoothed one.
+    Its expectation is I(Z;Y) − KL(truth ‖ q), and does not saturate at log M. ``targets`` are labels (N,), or the
+    distribution of each row's label (N, K); ``class_probs`` p (K,) is their marginal, after smoothing the smoothed one.
     """
     check_floating(logits, "logits", "(N, K)")
     check_tensor(targets, "targets")
@@ -139,12 +133,6 @@ def classifier_information(logits: Tensor, targets: Tensor, class_probs: Tensor)
 class InformationMeter:
     """Running mean of samples of a bound, with its standard error; constant memory, no host synchronisation.
 
-    >>> meter = InformationMeter()
-    >>> for _ in range(3):
-    ...     meter.update(contrastive_information(torch.randn(8, 8)))
-    >>> sorted(meter.compute())
-    ['information', 'standard_error']
-
     The standard error assumes independent samples; rows of one batch that share negatives are only nearly so.
     """
 
@@ -152,13 +140,12 @@ class InformationMeter:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all samples."""
         self.count = 0
         self.mean: Tensor | float = 0.0
         self.squares: Tensor | float = 0.0  # Σ (x − mean)²
 
     def update(self, samples: Tensor) -> None:
-        """Add samples of a bound, of any shape: what the functions above return."""
+        """Add samples of a bound, of any shape."""
         check_tensor(samples, "samples")
         samples = samples.detach().double()
         if samples.numel():
@@ -167,22 +154,18 @@ class InformationMeter:
 
     def _merge(self, count: int, mean: Tensor | float, squares: Tensor | float) -> None:
         # Chan's update: the difference of large sums would lose the variance.
-        total = self.count + count
+        total = max(self.count + count, 1)  # a rank may have seen nothing
         change = mean - self.mean
         self.mean = self.mean + change * (count / total)
         self.squares = self.squares + squares + change**2 * (self.count * count / total)
-        self.count = total
+        self.count += count
 
     def gather(self) -> None:
         """Collect what every process accumulated, so that each holds the whole. Every rank must call it."""
-        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-            return
-        states: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(states, (self.count, float(self.mean), float(self.squares)))
+        states = gather_objects((self.count, float(self.mean), float(self.squares)))
         self.reset()
-        for count, mean, squares in states:
-            if count:
-                self._merge(count, mean, squares)
+        for state in states:
+            self._merge(*state)
 
     def compute(self) -> dict[str, float]:
         """``information``, and its ``standard_error`` (NaN for a single sample)."""
