@@ -108,8 +108,8 @@ def fit_temperature(
 ) -> float:
     """The temperature T that minimises the negative log-likelihood of softmax(logits / T), on held-out data.
 
-    The likelihood is convex in 1/T: about ten Newton steps of O(N·K), kept inside a bracket by bisection. If it falls all
-    the way to one of the ``limits``, returns that limit; if every temperature is equally good, 1 or the limit nearest.
+    The likelihood is convex in 1/T: about ten Newton steps of O(N·K), kept in a bracket by bisection. If it falls all
+    the way to one of the ``limits``, returns that limit; if all temperatures are equal, 1 or the limit nearest.
     """
     if not isinstance(limits, (tuple, list)) or len(limits) != 2:
         raise ValueError(f"limits must be the lowest and the highest temperature, got {limits!r}")
@@ -264,8 +264,8 @@ def _rows_and_frequency(
             targets = targets.flatten()
     if targets.shape not in (rows.shape, rows.shape[:1]):
         raise ValueError(
-            f"targets must be labels {tuple(spread.shape[:-1])} or probabilities {tuple(scores.shape)} for these {name}, "
-            f"got shape {tuple(targets.shape)} of {targets.dtype}"
+            f"targets must be labels {tuple(spread.shape[:-1])} or probabilities {tuple(scores.shape)} of these "
+            f"{name}, got shape {tuple(targets.shape)} of {targets.dtype}"
         )
     soft = as_soft_targets(targets.to(rows.device), rows.shape[1], ignore_index=ignore_index)
     frequency = soft.unmasked_dense(torch.float64)

@@ -58,8 +58,8 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         loss: one of ``"nll"``, ``"soft-ce"``, ``"info-nce"``, ``"soft-dist-info-nce"``, ``"soft-target-info-nce"``,
-            ``"expected-info-nce"``; ``"nll"`` and ``"info-nce"`` take labels only, and no ``label_smoothing``. The noise of
-            the contrastive ones is the marginal of the training targets.
+            ``"expected-info-nce"``; ``"nll"`` and ``"info-nce"`` take labels only, and no ``label_smoothing``. The
+            noise of the contrastive ones is the marginal of the training targets.
         classes: names of the columns of soft labels; None: their numbers, or the columns of a data frame.
         hidden_layer_sizes: widths of the hidden layers (ReLU); none: a linear classifier.
         early_stopping: hold out ``validation_fraction`` of the rows, stop once their cross-entropy has not improved for
@@ -233,7 +233,7 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if _is_soft(y):
             targets = _soft_targets(y)
             if self.loss in LABELS_ONLY:
-                raise ValueError(f"loss={self.loss!r} takes labels only, got soft labels {tuple(targets.shape)} as y")
+                raise ValueError(f"loss={self.loss!r} takes labels (N,) only, got soft labels {tuple(targets.shape)}")
             names = getattr(y, "columns", range(targets.num_classes)) if self.classes is None else self.classes
             self.classes_ = np.asarray(list(names))
             if len(self.classes_) != targets.num_classes:
@@ -286,7 +286,8 @@ def _log_likelihood(log_probs: Tensor, targets: SoftTargets, weight: Tensor | No
 
 def _is_soft(y: Any) -> bool:
     """Whether ``y`` is soft labels: SoftTargets, or two columns at least."""
-    return isinstance(y, SoftTargets) or (np.ndim(y) == 2 and np.shape(y)[1] > 1)
+    shape = () if isinstance(y, SoftTargets) else np.asarray(y).shape
+    return isinstance(y, SoftTargets) or (len(shape) == 2 and shape[1] > 1)
 
 
 def _soft_targets(y: Any) -> SoftTargets:

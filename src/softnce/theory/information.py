@@ -9,8 +9,8 @@ and what a contrastive loss bounds is the information of that channel, I_ε(Z;Y)
     conditional_entropy(smoothed_joint(p, ε))     is H_ε(Y|Z),
     mutual_information(smoothed_joint(p, ε))      is I_ε(Z;Y).
 
-A critic that finds the true label among itself and N drawn from p_Y at a mean loss of ℓ shows I_ε ≥ log(N + 1) − ℓ. Soft
-targets A in the place of Y, with negatives drawn from p_A, bound I(Z;A).
+A critic that finds the true label among itself and N drawn from p_Y at a mean loss of ℓ shows I_ε ≥ log(N + 1) − ℓ.
+Soft targets A in the place of Y, with negatives drawn from p_A, bound I(Z;A).
 
 References: van den Oord et al. 2018 and Poole et al. 2019 (the contrastive bound); Barber and Agakov 2003 (the
 classifier's bound).
