@@ -2,20 +2,20 @@
 
 >>> logits = torch.tensor([[3.0, 1.0, 2.0, 0.0]])
 >>> found = ranks(logits, torch.tensor([2]))
->>> found.rank, float(found.mrr()), float(found.hits(1))
+>>> found.rank, float(found.mrr()), float(found.hits(1).nanmean())
 (tensor([[2.]], dtype=torch.float64), 0.5, 0.0)
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
 from softnce._checks import as_whole, check_flag, check_floating, check_places
+from softnce._core.ranks import gather_objects
 from softnce._precision import at_least_float32, full_precision
 from softnce.targets import SoftTargets
 from softnce.targets.soft_targets import as_soft_targets
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Exclude = Tensor | Sequence[Tensor] | tuple[Tensor, Tensor]
 """Classes left out per row: (N, E) padded by −1; a list of N tensors; or a tuple of offsets (N + 1,) and classes."""
 ROWS = 256
-FEW = 4
-"""Right answers per row that are compared one by one; more are sorted."""
+FEW = 16
+"""Right answers per row that are compared one by one; for more the scores are sorted."""
 
 
 @dataclass(frozen=True)
@@ -122,34 +122,8 @@ def linear_ranks(
     return _ranks(scores, features, len(table), targets, exclude, ignore_index, chunk_size)
 
 
-def recall_at_k(logits: Tensor, targets: Tensor | SoftTargets, k: int, *, exclude: Exclude | None = None) -> Tensor:
-    """The mean of :meth:`Ranks.recall` over the rows that have an answer."""
-    return ranks(logits, targets, exclude=exclude).recall(k).nanmean()
-
-
-def ndcg_at_k(logits: Tensor, targets: Tensor | SoftTargets, k: int, *, exclude: Exclude | None = None) -> Tensor:
-    """The mean of :meth:`Ranks.ndcg` over the rows that have an answer."""
-    return ranks(logits, targets, exclude=exclude).ndcg(k).nanmean()
-
-
-def hits_at_k(logits: Tensor, targets: Tensor | SoftTargets, k: int, *, exclude: Exclude | None = None) -> Tensor:
-    """The mean of :meth:`Ranks.hits` over the rows that have an answer."""
-    return ranks(logits, targets, exclude=exclude).hits(k).nanmean()
-
-
-def mrr(logits: Tensor, targets: Tensor | SoftTargets, *, exclude: Exclude | None = None) -> Tensor:
-    """The mean of :meth:`Ranks.mrr` over the rows that have an answer."""
-    return ranks(logits, targets, exclude=exclude).mrr().nanmean()
-
-
 class RankingMeter:
-    """Means of recall@k, nDCG@k and hits@k of the ``ks`` and of MRR, over batches and ranks of ``torch.distributed``.
-
-    >>> meter = RankingMeter(ks=(1,))
-    >>> meter.update(ranks(torch.eye(3), torch.tensor([0, 1, 0])))
-    >>> round(meter.compute()["recall@1"], 4)
-    0.6667
-    """
+    """Means of recall@k, nDCG@k, hits@k and MRR over batches and over the ranks of ``torch.distributed``."""
 
     def __init__(self, ks: Sequence[int] = (1, 10), process_group: "ProcessGroup | None" = None) -> None:
         self.ks, self.process_group = [as_whole(k, "ks") for k in ks], process_group
@@ -160,18 +134,14 @@ class RankingMeter:
         self.sums = torch.zeros(1 + len(self.names), dtype=torch.float64)
 
     def update(self, found: Ranks) -> None:
-        """Takes in the ranks of a batch."""
+        """Add the ranks of a batch."""
         each = [found.mrr(), *(metric(k) for k in self.ks for metric in (found.recall, found.ndcg, found.hits))]
         rows = (found.weight > 0).any(1).sum(dtype=torch.float64)
         self.sums = self.sums.to(found.rank.device) + torch.stack([rows, *(values.nansum() for values in each)])
 
     def compute(self) -> dict[str, float]:
         """The means over all rows so far, of all ranks; NaN without rows."""
-        sums = self.sums.clone()
-        if dist.is_available() and dist.is_initialized():
-            sums = sums.to("cuda" if dist.get_backend(self.process_group) == "nccl" else "cpu")
-            dist.all_reduce(sums, group=self.process_group)
-        count, *totals = sums.tolist()
+        count, *totals = torch.stack(gather_objects(self.sums.cpu(), self.process_group)).sum(0).tolist()
         return {name: total / count if count else float("nan") for name, total in zip(self.names, totals, strict=True)}
 
 
@@ -192,27 +162,25 @@ def _ranks(
     row, excluded = excluded_classes(exclude, len(like), num_classes, like.device)
     offsets = torch.searchsorted(row, torch.arange(0, len(like) + ROWS, ROWS, device=row.device)).tolist()
     parts = [slice(k, min(k + chunk_size, num_classes)) for k in range(0, num_classes, chunk_size)]
-    found = weight.new_full(answers.shape, torch.nan)
+    found = torch.empty_like(weight)
+
+    def block(rows: slice, part: slice) -> Tensor:
+        return scores(rows, part).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
     with full_precision(like.device):
-        for start in range(0, len(like), ROWS):
-            rows = slice(start, min(start + ROWS, len(like)))
+        for start, *those in zip(range(0, len(like), ROWS), offsets, offsets[1:], strict=False):
+            rows, away = slice(start, min(start + ROWS, len(like))), slice(*those)
             mine, is_answer = answers[rows], weight[rows] > 0
-
-            def blocks(rows: slice = rows) -> Iterator[tuple[slice, Tensor]]:
-                for part in parts:
-                    yield part, scores(rows, part).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-
-            right = weight.new_zeros(())
-            for part, s in blocks():
+            right, higher, level = weight.new_zeros(()), torch.zeros_like(weight[rows]), torch.zeros_like(weight[rows])
+            for part in parts:
                 inside = (mine >= part.start) & (mine < part.stop)
-                right = torch.where(inside, s.gather(1, (mine - part.start).where(inside, 0)), right)
-            those = slice(*offsets[start // ROWS : start // ROWS + 2])
-            higher, level = torch.zeros_like(weight[rows]), torch.zeros_like(weight[rows])
-            for part, s in blocks():
-                away = _excluded(s, part, row[those] - start, excluded[those], mine, is_answer)
-                above, equal = _compared(s.masked_fill_(away, -torch.inf), right)
+                right = torch.where(inside, block(rows, part).gather(1, (mine - part.start).where(inside, 0)), right)
+            for part in parts:
+                s = block(rows, part)
+                out = _excluded(s, part, row[away] - start, excluded[away], mine, is_answer)
+                above, equal = _compared(s.masked_fill_(out, -torch.inf), right)
                 higher += above
-                level += equal - away.sum(1, keepdim=True) * (right == -torch.inf)
+                level += equal - out.sum(1, keepdim=True) * (right == -torch.inf)
             found[rows] = torch.where(is_answer, 1 + higher + (level - 1) / 2, torch.nan)
     return Ranks(found, weight)
 
@@ -272,19 +240,11 @@ def _excluded(s: Tensor, part: slice, row: Tensor, excluded: Tensor, answers: Te
 
 def _compared(s: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """How many scores (n, C) are above each of ``right`` (n, S), and how many equal it, (n, S) each."""
-    width = right.shape[1]
-    if width <= FEW:
+    if right.shape[1] <= FEW:
         above, equal = (
             torch.cat([f(s, c).sum(1, keepdim=True) for c in right.split(1, dim=1)], 1) for f in (torch.gt, torch.eq)
         )
         return above, equal
-    ascending, order = right.sort(1)
-    counted = []
-    for from_right in (False, True):  # the scores above an answer, and those not below it
-        place = torch.searchsorted(ascending, s.contiguous(), right=from_right)
-        counts = torch.zeros(len(s), width + 1, dtype=torch.long, device=s.device)
-        counts.scatter_add_(1, place, torch.ones_like(place))
-        passed = counts.flip(1).cumsum(1).flip(1)[:, 1:]
-        counted.append(torch.empty_like(passed).scatter_(1, order, passed))
-    above, not_below = counted
-    return above, not_below - above
+    ascending, right = s.sort(1).values, right.contiguous()
+    below, not_above = (torch.searchsorted(ascending, right, right=after) for after in (False, True))
+    return s.shape[1] - not_above, not_above - below
