@@ -1,8 +1,5 @@
 """MixUp and CutMix of a batch: inputs and targets in, mixed inputs and :class:`~softnce.SoftTargets` out.
 
-    inputs, targets = mixing.mixup(images, labels, num_classes=1000, alpha=0.8)
-    loss(model(inputs), targets)
-
 A row mixed of two labels is two (class, weight) pairs, never a row of K probabilities. Each row is mixed with a row of
 the batch chosen at random; mixed with an ignored one it is ignored. Random numbers are drawn on the device of
 ``generator``, by default on the CPU, so that the host need not wait for a GPU.
@@ -62,8 +59,7 @@ def mixup(
             [0., 1.]])
     """
     soft = _checked(inputs, targets, num_classes, ignore_index, generator)
-    lam = draw_lam(alpha, lam, per_row, len(inputs), generator)
-    partner = _partners(inputs, generator)
+    lam, partner = draw_lam(alpha, lam, per_row, len(inputs), generator), _partners(inputs, generator)
     column = lam.to(inputs.device, inputs.dtype).view(-1, *[1] * (inputs.dim() - 1))
     return torch.lerp(inputs[partner], inputs, column), _mixed(soft, partner, lam, inputs.dtype)
 
@@ -89,8 +85,8 @@ def cutmix(
     soft = _checked(inputs, targets, num_classes, ignore_index, generator)
     if inputs.dim() < 3:
         raise ValueError(f"inputs must be images (N, ..., H, W), got shape {tuple(inputs.shape)}")
-    lam = draw_lam(alpha, lam, per_row, len(inputs), generator)
-    partner, device = _partners(inputs, generator), lam.device
+    lam, partner = draw_lam(alpha, lam, per_row, len(inputs), generator), _partners(inputs, generator)
+    device = lam.device
     inside, pasted = torch.ones((), dtype=torch.bool, device=device), torch.ones_like(lam)
     boxes = len(inputs) if lam.dim() else 1
     for size, place in ((inputs.shape[-2], (-1, 1)), (inputs.shape[-1], (1, -1))):
@@ -128,14 +124,11 @@ def _checked(
     check_floating(inputs, "inputs", "(N, d, ...)")
     check_generator(generator)
     num_classes = None if num_classes is None else as_whole(num_classes, "num_classes")
-    if isinstance(targets, SoftTargets):
-        found = targets.num_classes
-    else:
-        targets = as_tensor(targets, "targets")
-        if targets.dim() == 1 and num_classes is None:
-            raise ValueError("num_classes is needed where targets are labels, got None")
-        found = targets.shape[-1] if targets.dim() == 2 else num_classes or 0
-    if num_classes is not None and found != num_classes:
+    targets = targets if isinstance(targets, SoftTargets) else as_tensor(targets, "targets")
+    found = targets.shape[1] if targets.dim() == 2 else num_classes
+    if found is None:
+        raise ValueError("num_classes is needed where targets are labels, got None")
+    if num_classes not in (None, found):
         raise ValueError(f"num_classes is {num_classes}, but targets have {found} classes")
     soft = as_soft_targets(targets, found, ignore_index=as_whole(ignore_index, "ignore_index", None))
     if len(soft) != len(inputs):

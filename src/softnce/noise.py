@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softnce._checks import as_number, as_tensor, as_whole, check_distribution, check_labels, values_are_checked
-from softnce._precision import KeepsPrecision
-from softnce.targets import SoftTargets
+from softnce._checks import as_number, as_tensor, as_whole, check_distribution, values_are_checked
+from softnce._precision import KeepsPrecision, at_least_float32
 from softnce.targets._sampling import class_edges, drawn_by, invert_edges
+from softnce.targets.soft_targets import SoftTargets, as_soft_targets
 
 
 def uniform(num_classes: int) -> Tensor:
@@ -34,7 +34,7 @@ def from_counts(counts: Tensor, floor: float | None = None, exponent: float = 1.
     if counts.dim() != 1 or len(counts) == 0 or counts.dtype == torch.bool or counts.is_complex():
         raise ValueError(f"counts must be numbers of shape (K,), got {counts.dtype} of shape {tuple(counts.shape)}")
     counts = counts.double()
-    if not bool(counts.isfinite().all()) or bool((counts < 0).any()):
+    if not bool((counts.isfinite() & (counts >= 0)).all()):
         raise ValueError("counts must be finite and not negative")
     if floor is not None:
         floor = as_number(floor, "floor", "a positive number or None")
@@ -57,10 +57,8 @@ def from_counts(counts: Tensor, floor: float | None = None, exponent: float = 1.
 
 def from_labels(labels: Tensor, num_classes: int, floor: float | None = None, ignore_index: int = -100) -> Tensor:
     """η from the training labels, of any shape. See :func:`from_counts` for ``floor``."""
-    labels, num_classes = as_tensor(labels, "labels").flatten(), as_whole(num_classes, "num_classes")
-    ignore_index = as_whole(ignore_index, "ignore_index", None)
-    check_labels(labels, num_classes, "labels", ignore_index)
-    return from_counts(torch.bincount(labels[labels != ignore_index].long(), minlength=num_classes), floor)
+    labels = as_tensor(labels, "labels").flatten()
+    return from_counts(SoftTargets.from_labels(labels, num_classes, ignore_index=ignore_index).class_mass(), floor)
 
 
 def from_loader(
@@ -70,53 +68,42 @@ def from_loader(
 
     If you have the labels, :func:`from_labels` is faster.
     """
-    num_classes, ignore_index = as_whole(num_classes, "num_classes"), as_whole(ignore_index, "ignore_index", None)
+    counts = torch.zeros(as_whole(num_classes, "num_classes"), dtype=torch.float64)
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
         raise TypeError(f"loader must give batches, got {type(loader).__name__}")
-    counts, seen = torch.zeros(num_classes, dtype=torch.float64), False
     for batch in loader:
-        seen = True
         targets = batch[-1] if isinstance(batch, (tuple, list)) else batch
+        if isinstance(targets, Tensor) and not targets.is_floating_point():
+            targets = targets.flatten()
         try:
-            if isinstance(targets, Tensor) and targets.is_floating_point():
-                targets = SoftTargets.from_dense(targets)
-            elif isinstance(targets, Tensor):
-                targets = SoftTargets.from_labels(targets.flatten(), num_classes, ignore_index=ignore_index)
+            counts += as_soft_targets(targets, num_classes, ignore_index=ignore_index).class_mass().double().cpu()
         except (ValueError, TypeError) as error:
-            raise type(error)(f"a batch of loader must end in targets of {num_classes} classes: {error}") from None
-        if not isinstance(targets, SoftTargets) or targets.num_classes != num_classes:
-            raise ValueError(f"a batch of loader must end in targets of {num_classes} classes, got {targets!r}")
-        counts += targets.class_mass().double().cpu()
-    if not seen:
-        raise ValueError("loader gave no batch")
+            raise ValueError(f"a batch of loader must end in targets of {num_classes} classes: {error}") from None
+    if not bool(counts.any()):
+        raise ValueError("loader gave no targets")
     return from_counts(counts, floor)
 
 
-class Noise(KeepsPrecision):
-    """η as a loss uses it. ``smoothing`` ε moves it towards uniform: (1 − ε)·η + ε/K."""
-
-    def log_probs(self, classes: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
-        """log η of ``classes``, of their shape; of all classes, (K,), if None."""
-        raise NotImplementedError
-
-    def sample(self, n: int, generator: torch.Generator | None = None, smoothing: float = 0.0) -> Tensor:
-        """n labels drawn from η."""
-        raise NotImplementedError
-
-
-class FixedNoise(Noise):
-    """Given class probabilities.
-
-    Args:
-        probs: η, (K,), none of them zero.
-    """
+class FixedNoise(KeepsPrecision):
+    """Given class probabilities (K,), none of them zero."""
 
     log_eta: Tensor
     edges: Tensor | None
 
     def __init__(self, probs: Tensor) -> None:
         super().__init__()
-        self.register_buffer("log_eta", log_noise(probs))
+        if not isinstance(probs, Tensor):
+            raise TypeError(f"noise_probs must be a tensor (K,) or None, got {type(probs).__name__}")
+        try:
+            check_distribution(probs, "noise_probs")
+        except ValueError as error:
+            raise ValueError(f"{error}; if these are class weights, write class_weight=...") from None
+        if values_are_checked(probs) and bool((probs == 0).any()):
+            raise ValueError(
+                f"noise_probs is zero for class {int((probs == 0).nonzero()[0])}, so −log η is infinite; floor it, for "
+                "example with noise.from_counts(counts, floor=1)"
+            )
+        self.register_buffer("log_eta", probs.detach().to(at_least_float32(probs.dtype)).log())
         self.register_buffer("edges", None, persistent=False)
 
     @property
@@ -127,30 +114,33 @@ class FixedNoise(Noise):
         return f"{self.num_classes} classes"
 
     def log_probs(self, classes: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
-        """log η of ``classes``; of all classes, (K,), if None."""
+        """log η of ``classes``; of all classes, (K,), if None; ``smoothing`` ε: of (1 − ε)·η + ε/K."""
         logs = self.log_eta if classes is None else self.log_eta[classes]
         if smoothing == 0:
             return logs
         return ((1 - smoothing) * logs.exp() + smoothing / self.num_classes).log()
 
     def sample(self, n: int, generator: torch.Generator | None = None, smoothing: float = 0.0) -> Tensor:
-        """n labels drawn from η. O(n·log K); the first call takes O(K) for the cumulative sums that are kept."""
+        """n labels drawn from η, each replaced by a uniform one with probability ``smoothing``.
+
+        O(n·log K); the first call takes O(K) for the cumulative sums that are kept.
+        """
         if self.edges is None:
             self.edges = class_edges(self.log_eta.exp())
         labels = invert_edges(self.edges, n, generator)
-        return uniform_with_probability(smoothing, labels, self.num_classes, generator)
+        if smoothing == 0:
+            return labels
+        replaced = torch.rand(labels.shape, device=labels.device, **drawn_by(generator)) < smoothing
+        return torch.where(replaced, _anywhere(self.num_classes, labels, generator), labels)
 
 
-class RunningNoise(Noise):
+class RunningNoise(KeepsPrecision):
     """η estimated from the targets that a loss is trained on.
 
     ``noise_probs="running"``, the default of the contrastive losses, makes one for each loss. Pass one object to
-    several losses to share the estimate, or one with ``decay`` below 1 for a stream whose class frequencies drift. The
-    loss passes on its targets as they are contrasted, smoothed by ``label_smoothing`` and drawn. The estimate of a step
-    uses the batches before it, so that it is constant in the step; before the first batch it is uniform.
-
-    An update costs O(N·S) for N targets of S pairs, whatever K; a draw O(log K). Counts are float64, so that they do
-    not saturate.
+    several losses to share the estimate, or one with ``decay`` below 1 for a stream whose class frequencies drift.
+    Targets are counted as they are contrasted, smoothed and drawn. The estimate of a step uses the batches before it;
+    before the first batch it is uniform. An update costs O(N·S) for N targets of S pairs, whatever K; a draw O(log K).
 
     Args:
         num_classes: K; None: that of the first batch.
@@ -218,29 +208,24 @@ class RunningNoise(Noise):
     @torch.no_grad()
     def update(self, targets: SoftTargets) -> None:
         """Take in a batch of targets. O(N·S); O(K) more for dense rows or a background that is not uniform."""
-        if not isinstance(targets, SoftTargets) or self.num_classes not in (None, targets.num_classes):
-            got = f"{targets.num_classes} classes" if isinstance(targets, SoftTargets) else type(targets).__name__
-            raise ValueError(f"targets must be SoftTargets of {self.num_classes} classes, got {got}")
+        if not isinstance(targets, SoftTargets):
+            raise TypeError(f"targets must be SoftTargets, got {type(targets).__name__}")
         self.fit(targets.num_classes, targets.device)
         if targets.index is None or targets.smoothing_dist is not None:
             self.add_counts(targets.class_mass(torch.float64))
             return
         self._age()
         assert self.counts is not None
-        if targets.is_hard and targets.mask is None:
-            classes, weight = targets.labels, self.counts.new_full((len(targets),), self.unit)
-            self.total += len(targets) * self.unit
-        else:
-            pairs = targets.pair_weight(torch.float64)
-            pairs = pairs if targets.mask is None else pairs * targets.mask[:, None]
-            classes, weight = targets.index.flatten(), pairs.flatten() * self.unit
-            self.total += weight.sum()
+        weight = targets.pair_weight(torch.float64) * self.unit
+        weight = (weight if targets.mask is None else weight * targets.mask[:, None]).flatten()
+        classes = targets.index.flatten()
         self.counts.index_add_(0, classes, weight)
+        self.total += weight.sum()
         if targets.has_background:
-            mass = targets.background_mass(torch.float64)
-            mass = (mass if targets.mask is None else mass * targets.mask).sum() * self.unit
-            self.spread += mass
-            self.total += mass
+            spread = targets.background_mass(torch.float64)
+            spread = (spread if targets.mask is None else spread * targets.mask).sum() * self.unit
+            self.spread += spread
+            self.total += spread
         if self.tree is not None:
             self._add_to_tree(classes, weight)
 
@@ -284,25 +269,21 @@ class RunningNoise(Noise):
 
     def sample(self, n: int, generator: torch.Generator | None = None, smoothing: float = 0.0) -> Tensor:
         """n labels drawn from the estimate. O(n·log K) by a tree of sums, which the first call builds."""
-        if self.counts is None:
-            raise ValueError("the running noise has seen no targets and was made without num_classes")
-        size, device = len(self.counts), self.counts.device
+        counts, _, total = self._estimate(None)
         if self.tree is None:
             with _normal_tensors():
-                self.tree = _sums_over_halves(self.counts)
+                self.tree = _sums_over_halves(counts)
         leaves = len(self.tree) // 2
-        even = self.spread + self.prior * self.unit * size
-        u = torch.rand(n, dtype=torch.float64, device=device, **drawn_by(generator)) * (self.total + even - self.spread)
-        node = torch.ones(n, dtype=torch.long, device=device)
+        u = torch.rand(n, dtype=torch.float64, device=counts.device, **drawn_by(generator)) * total
+        node = torch.ones(n, dtype=torch.long, device=counts.device)
         is_uniform = u >= self.tree[1]
         for _ in range(leaves.bit_length() - 1):
             node = 2 * node
-            left = self.tree[node]
-            right = u >= left
-            u = torch.where(right, u - left, u)
+            right = u >= self.tree[node]
+            u = torch.where(right, u - self.tree[node], u)
             node = node + right
-        labels = (node - leaves).clamp_(max=size - 1)
-        return torch.where(is_uniform, torch.randint(size, (n,), device=device, **drawn_by(generator)), labels)
+        labels = (node - leaves).clamp_(max=len(counts) - 1)
+        return torch.where(is_uniform, _anywhere(len(counts), labels, generator), labels)
 
     def _add_to_tree(self, classes: Tensor, weight: Tensor) -> None:
         assert self.tree is not None
@@ -347,15 +328,13 @@ def _sums_over_halves(counts: Tensor) -> Tensor:
     return tree
 
 
-def uniform_with_probability(
-    probability: float, labels: Tensor, num_classes: int, generator: torch.Generator | None
-) -> Tensor:
-    """``labels``, each replaced by a uniform class with the given probability."""
-    if probability == 0:
-        return labels
-    replaced = torch.rand(labels.shape, device=labels.device, **drawn_by(generator)) < probability
-    anywhere = torch.randint(num_classes, labels.shape, device=labels.device, **drawn_by(generator))
-    return torch.where(replaced, anywhere, labels)
+def _anywhere(num_classes: int, labels: Tensor, generator: torch.Generator | None) -> Tensor:
+    """As many uniform classes as ``labels``."""
+    return torch.randint(num_classes, labels.shape, device=labels.device, **drawn_by(generator))
+
+
+Noise = FixedNoise | RunningNoise
+"""η as a loss uses it: its logarithm at some classes, and labels drawn from it."""
 
 
 def as_noise(noise_probs: Any) -> Noise | None:
@@ -367,22 +346,3 @@ def as_noise(noise_probs: Any) -> Noise | None:
             raise ValueError(f'noise_probs must be "running", "uniform" or a tensor (K,), got {noise_probs!r}')
         return RunningNoise() if noise_probs == "running" else None
     return None if noise_probs is None else FixedNoise(noise_probs)
-
-
-def log_noise(noise_probs: Tensor | None, num_classes: int | None = None) -> Tensor | None:
-    """log η of checked probabilities, None for uniform."""
-    if noise_probs is None:
-        return None
-    if not isinstance(noise_probs, Tensor):
-        raise TypeError(f"noise_probs must be a tensor (K,) or None, got {type(noise_probs).__name__}")
-    try:
-        check_distribution(noise_probs, "noise_probs", num_classes)
-    except ValueError as error:
-        raise ValueError(f"{error}; if these are class weights, write class_weight=...") from None
-    if values_are_checked(noise_probs) and bool((noise_probs == 0).any()):
-        first = int((noise_probs == 0).nonzero()[0])
-        raise ValueError(
-            f"noise_probs is zero for class {first}, so −log η is infinite; floor it, for example with "
-            "noise.from_counts(counts, floor=1)"
-        )
-    return noise_probs.detach().to(torch.promote_types(noise_probs.dtype, torch.float32)).log()
