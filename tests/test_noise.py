@@ -33,10 +33,10 @@ def test_from_a_loader_of_labels_probabilities_or_soft_targets() -> None:
         (lambda: noise.from_labels(LABELS, 2), "label 2"),
         (lambda: noise.from_counts(torch.tensor([-1.0, 2.0])), "not negative"),
         (lambda: noise.from_counts(torch.ones(2, 2)), r"shape \(K,\)"),
-        (lambda: noise.from_counts(torch.ones(2), floor=0.0), "floor must be positive"),
+        (lambda: noise.from_counts(torch.ones(2), floor=0.0), "floor must be a positive number"),
         (lambda: noise.uniform(0), "num_classes must be a whole number of at least 1"),
-        (lambda: noise.RunningNoise(3, decay=0.0), "decay must be in"),
-        (lambda: noise.RunningNoise(3, prior=0.0), "prior must be positive"),
+        (lambda: noise.RunningNoise(3, decay=0.0), "decay must be a positive number"),
+        (lambda: noise.RunningNoise(3, prior=0.0), "prior must be a positive number"),
         (lambda: noise.from_loader([(torch.zeros(2), "cat")], 3), "must end in targets of 3 classes"),
     ],
 )

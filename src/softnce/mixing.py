@@ -43,13 +43,9 @@ def mixup(
 
     Args:
         inputs: (N, ...), floating point.
-        targets: labels (N,), probabilities (N, K) or SoftTargets.
-        num_classes: K; needed for labels.
-        alpha: λ ~ Beta(alpha, alpha).
+        targets: labels (N,), for which ``num_classes`` is needed; probabilities (N, K); or SoftTargets.
+        alpha: λ ~ Beta(alpha, alpha), one for the batch, or one per row if ``per_row``.
         lam: λ itself, a number or (N,), instead of drawing it.
-        per_row: draw one λ per row instead of one for the batch.
-        ignore_index: label of rows to ignore.
-        generator: source of randomness.
 
     Returns the mixed inputs, of the shape and dtype of ``inputs``, and the mixed targets.
 

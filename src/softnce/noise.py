@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softnce._checks import as_number, as_tensor, as_whole, check_distribution, values_are_checked
+from softnce._checks import as_number, as_positive, as_tensor, as_whole, check_distribution, values_are_checked
 from softnce._precision import KeepsPrecision, at_least_float32
 from softnce.targets._sampling import class_edges, drawn_by, invert_edges
 from softnce.targets.soft_targets import SoftTargets, as_soft_targets
@@ -37,10 +37,7 @@ def from_counts(counts: Tensor, floor: float | None = None, exponent: float = 1.
     if not bool((counts.isfinite() & (counts >= 0)).all()):
         raise ValueError("counts must be finite and not negative")
     if floor is not None:
-        floor = as_number(floor, "floor", "a positive number or None")
-        if not 0 < floor < torch.inf:
-            raise ValueError(f"floor must be positive and finite, got {floor}")
-        counts = counts.clamp(min=floor)
+        counts = counts.clamp(min=as_positive(floor, "floor"))
     exponent = as_number(exponent, "exponent", "a number of at least 0")
     if not 0 <= exponent < torch.inf:
         raise ValueError(f"exponent must be finite and at least 0, got {exponent}")
@@ -160,12 +157,9 @@ class RunningNoise(KeepsPrecision):
 
     def __init__(self, num_classes: int | None = None, decay: float = 1.0, prior: float = 0.1) -> None:
         super().__init__()
-        decay, prior = as_number(decay, "decay", "a number in (0, 1]"), as_number(prior, "prior", "a positive number")
-        if not 0 < decay <= 1:
+        self.decay, self.prior = as_positive(decay, "decay"), as_positive(prior, "prior")
+        if self.decay > 1:
             raise ValueError(f"decay must be in (0, 1], got {decay}")
-        if not 0 < prior < torch.inf:
-            raise ValueError(f"prior must be positive and finite, got {prior}")
-        self.decay, self.prior = decay, prior
         self.given = None if num_classes is None else as_whole(num_classes, "num_classes")
         # No buffers: averages of models, DDP and meta devices would mix, send or lose them before the first batch.
         self._start(self.given, torch.device("cpu"))

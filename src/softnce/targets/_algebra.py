@@ -127,12 +127,17 @@ def cat(cls: type[SoftTargets], parts: Sequence[SoftTargets]) -> SoftTargets:
         weight = torch.cat([part.foreground(dtype if part.weight is None else None) for part in parts])
     else:
         width = max(part.classes.shape[1] for part in parts)
-        place = torch.arange(width, device=first.device)  # a filling repeats a class of the row: it may name no new one
-        index = torch.cat([p.classes[:, place.clamp(max=p.classes.shape[1] - 1)] for p in parts])
+        index = torch.cat([_filled(part.classes, width) for part in parts])
         if any(part.weight is not None for part in parts):
             weights = [part.pair_weight(exact) if part.weight is None else part.weight for part in parts]
-            weight = torch.cat([pad(w, (0, width - w.shape[1])) for w in weights])
+            weight = torch.cat([w if w.shape[1] == width else pad(w, (0, width - w.shape[1])) for w in weights])
     return cls(first.num_classes, index, weight, mass, dist, mask, rest, dtype)
+
+
+def _filled(index: Tensor, width: int) -> Tensor:
+    """Classes filled up to ``width`` by the row's own first class: a filling may name no new one."""
+    missing = width - index.shape[1]
+    return torch.cat([index, index[:, :1].expand(-1, missing)], 1) if missing else index
 
 
 def _fine(weight: Tensor) -> Tensor:

@@ -37,6 +37,12 @@ PROBED = 64
 """Rows that bound the number of peaks; most dense rows are known not to be pairs after these."""
 
 
+def _check_rows(fit: Tensor, wrong: str) -> None:
+    """Every row must ``fit``, (N,); ``wrong`` says what those are that do not."""
+    if not bool(fit.all()):
+        raise ValueError(f"{wrong} in row {int(fit.int().argmin())}")
+
+
 # --------------------------------------------------------------------------------------------------- probabilities
 
 
@@ -167,9 +173,8 @@ def from_topk(
         raise ValueError(f"k must be between 1 and the {num_classes} classes, got {k}")
     temperature = as_positive(temperature, "temperature")
     check_choice(remainder, "remainder", get_args(Rest))
-    if values_are_checked(logits) and not bool(logits.amax(1).isfinite().all()):
-        row = int(logits.amax(1).isfinite().int().argmin())  # the greatest of a row with NaN is NaN
-        raise ValueError(f"logits hold NaN, +inf or no finite logit in row {row}")
+    if values_are_checked(logits):  # the greatest of a row with NaN is NaN
+        _check_rows(logits.amax(1).isfinite(), "logits hold NaN, +inf or no finite logit")
     scaled = logits.to(at_least_float32(logits.dtype)) / temperature
     top, index = scaled.topk(k, dim=1)
     return of_topk(cls, index, (top - scaled.logsumexp(1, keepdim=True)).exp(), num_classes, remainder)
@@ -191,13 +196,9 @@ def from_topk_log_probs(
     weight = log_probs.to(at_least_float32(log_probs.dtype)).exp()
     if values_are_checked(log_probs):
         total = weight.sum(1)
-        fits = (total > 0) & (total <= 1 + 1e-3)  # NaN fails both
-        if not bool(fits.all()):
-            row = int(fits.int().argmin())
-            raise ValueError(
-                "log_probs must be logarithms of probabilities whose sum is in (0, 1], got a sum of "
-                f"{float(total[row]):.6g} in row {row}"
-            )
+        _check_rows(
+            (total > 0) & (total <= 1 + 1e-3), "log_probs are not logarithms of probabilities of a sum in (0, 1]"
+        )
     return of_topk(cls, index, weight, num_classes, rest)
 
 
@@ -238,10 +239,8 @@ def from_votes(
         )
     share = counts.to(exact_dtype(counts.device))
     total = share.sum(1, keepdim=True)
-    if not bool((share.isfinite() & (share >= 0)).all()):
-        raise ValueError("counts must be finite and not negative")
-    if bool((total == 0).any()):
-        raise ValueError(f"counts has no vote in row {int((total == 0).int().argmax())}; leave such rows out")
+    _check_rows((share.isfinite() & (share >= 0)).all(1), "counts are not finite or negative")
+    _check_rows(total[:, 0] > 0, "counts has no vote, so leave it out,")
     share, dtype = share / total, at_least_float32(torch.get_default_dtype())
     chosen = max(1, int((counts > 0).sum(1).amax())) if len(counts) else 1
     weight, index = (share, None) if 4 * chosen > num_classes else share.topk(chosen, dim=1)
@@ -272,12 +271,9 @@ def from_annotations(
     Row i is the share of the annotators of sample i that chose each class. An annotator who labelled a sample
     several times has one vote, divided among those labels. O(J log J) for J annotations, whatever K.
 
-    Args:
-        sample: (J,) ids of samples, of any hashable kind; or rows 0 … N − 1 if ``num_samples`` is given.
-        annotator: (J,) ids of annotators, of any hashable kind; None: every annotation is one vote.
-        label: (J,) names of classes, of any hashable kind; or classes 0 … K − 1 if ``num_classes`` is given.
-        num_classes: K; None: as many as ``label`` names.
-        num_samples: N; None: as many as ``sample`` names. Samples without annotation are ignored rows.
+    ``sample``, ``annotator`` and ``label`` (J,) are ids of any hashable kind; with ``num_samples`` samples are rows
+    0 … N − 1, of which some may have no annotation and are ignored; with ``num_classes`` labels are classes 0 … K − 1.
+    Without ``annotator`` every annotation is one vote.
 
     Returns:
         ``targets``; ``samples``, the id of each row; ``classes``, the name of each class. Both are sorted, or in
@@ -290,12 +286,12 @@ def from_annotations(
     """
     num_samples = None if num_samples is None else as_whole(num_samples, "num_samples")
     num_classes = None if num_classes is None else as_whole(num_classes, "num_classes")
-    name = "sample" if num_samples is None else "sample (below num_samples)"
-    rows, samples = _numbered(sample, name, None, num_samples)
-    if len(rows) == 0:
-        raise ValueError("sample is empty: at least one annotation is needed")
-    chosen, classes = _numbered(label, "label", len(rows), num_classes)
-    who = None if annotator is None else _numbered(annotator, "annotator", len(rows))[0]
+    rows, samples = _numbered(sample, "sample" if num_samples is None else "sample (below num_samples)", num_samples)
+    chosen, classes = _numbered(label, "label", num_classes)
+    who = None if annotator is None else _numbered(annotator, "annotator", None)[0]
+    lengths = [len(each) for each in (rows, chosen, who) if each is not None]
+    if lengths[0] == 0 or len(set(lengths)) > 1:
+        raise ValueError(f"sample, label and annotator must have one entry per annotation, got {lengths}")
     index, weight, mask = _shares_of_annotators(rows, who, chosen, len(samples), len(classes))
     device = label.device if isinstance(label, Tensor) else "cpu"
     dtype = at_least_float32(torch.get_default_dtype())
@@ -325,24 +321,21 @@ def _shares_of_annotators(
     return index, weight / weight.sum(1, keepdim=True), None if bool(mask.all()) else mask
 
 
-def _numbered(given: Any, name: str, size: int | None, count: int | None = None) -> tuple[Tensor, list[Any]]:
+def _numbered(given: Any, name: str, count: int | None) -> tuple[Tensor, list[Any]]:
     """Names (J,) as numbers (J,), and the names in that order: sorted, or as they come if they do not sort.
 
     With a ``count`` the names are the numbers 0 … count − 1 themselves.
     """
-    needed = f"{name} must have one entry per annotation as sample has, ({size or 'J'},)"
-    if isinstance(given, str) or not hasattr(given, "__len__") or (size is not None and len(given) != size):
-        raise ValueError(f"{needed}, got {given!r:.60}")
     if count is not None:
         found = as_tensor(given, name)
-        if found.dim() != 1:
-            raise ValueError(f"{needed}, got shape {tuple(found.shape)}")
         check_labels(found, count, name)
-        return found.long().cpu(), list(range(count))
+        return found.flatten().long().cpu(), list(range(count))
+    if isinstance(given, str):
+        raise TypeError(f"{name} must have one entry per annotation, got {given!r:.60}")
     if hasattr(given, "__array__") and not isinstance(given, Tensor):
         given = given.__array__()
-    names: list[Any] = given.tolist() if hasattr(given, "tolist") else list(given)
     try:
+        names: list[Any] = given.tolist() if hasattr(given, "tolist") else list(given)
         order: list[Any] = list(dict.fromkeys(names))
     except TypeError as error:
         raise TypeError(f"{name} must hold names (J,) that can be told apart: {error}") from None

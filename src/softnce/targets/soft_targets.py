@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from softnce._checks import as_tensor, as_whole, check_labels, values_are_checked, values_are_readable
+from softnce._checks import as_tensor, as_whole, check_labels, values_are_readable
 from softnce._core import cpu
 from softnce._precision import exact_dtype
 from softnce.targets import _algebra, _constructors
@@ -19,19 +19,13 @@ from softnce.targets._constructors import FOR_COUNTS, ArrayLike, Rest
 
 __all__ = ["DENSE", "LABELS", "PAIRS", "ArrayLike", "Form", "Rest", "SoftTargets", "as_soft_targets"]
 
-WRITTEN_ROWS, WRITTEN_CLASSES = 8, 10
-"""The largest targets whose rows ``repr`` writes out."""
-
 
 class Form(enum.IntEnum):
     """How the rows of a :class:`SoftTargets` are stored."""
 
-    LABELS = 0
-    """One class per row: ``index`` (N, 1), its weight 1 − ε is implied."""
-    PAIRS = 1
-    """S weighted classes per row: ``index`` and ``weight`` (N, S)."""
-    DENSE = 2
-    """A weight for every class: ``weight`` (N, K)."""
+    LABELS = 0  # one class per row: index (N, 1), its weight 1 − ε is implied
+    PAIRS = 1  # S weighted classes per row: index and weight (N, S)
+    DENSE = 2  # a weight for every class: weight (N, K)
 
 
 LABELS, PAIRS, DENSE = Form
@@ -204,7 +198,7 @@ class SoftTargets:
         if self.mask is not None:
             ignored = f", {int((~self.mask).sum())} ignored" if values_are_readable(self.mask) else ", with mask"
         head = f"{len(self)} rows, {self.num_classes} classes, {form}{group}, smoothing {mass}{ignored}, {self.device}"
-        is_small = len(self) <= WRITTEN_ROWS and self.num_classes <= WRITTEN_CLASSES and self.rest is None
+        is_small = len(self) <= 8 and self.num_classes <= 10 and self.rest is None
         rows = f":\n{self.dense()}" if is_small and values_are_readable(self.index, self.weight, self.mask) else ""
         return f"SoftTargets({head}{rows})"
 
@@ -306,22 +300,15 @@ class SoftTargets:
                 raise IndexError(f"rows must be in 0 … {len(self) - 1}, got {row}")
             rows = slice(row, row + 1 or None)
         elif not isinstance(rows, slice):
-            rows = self._as_rows(rows)
-        return self._map(lambda x: x[rows])
-
-    def _as_rows(self, rows: Any) -> Tensor:
-        """Several rows as a tensor of integers or of booleans, checked."""
-        found = torch.zeros((), dtype=torch.bool) if isinstance(rows, tuple) else as_tensor(rows, "rows")
-        if found.dtype == torch.uint8 or (found.numel() == 0 and not isinstance(rows, Tensor)):
-            found = found.long()  # torch takes bytes for a mask, and an empty list has no dtype of its own
-        fits = found.shape == (len(self),) if found.dtype == torch.bool else found.dim() == 1
-        if not fits or found.is_floating_point() or found.is_complex():
-            raise IndexError(f"rows must be integers (R,) or a mask ({len(self)},), got {rows!r:.80}")
-        if found.dtype != torch.bool and found.numel() and values_are_checked(found):
-            low, high = map(int, torch.aminmax(found))
-            if low < -len(self) or high >= len(self):
-                raise IndexError(f"rows must be in 0 … {len(self) - 1}, got {low} … {high}")
-        return found
+            given, rows = rows, torch.zeros(0, 0) if isinstance(rows, tuple) else as_tensor(rows, "rows")
+            if rows.dim() != 1:
+                raise IndexError(f"rows must be integers (R,) or a mask ({len(self)},), got {given!r:.80}")
+            if rows.dtype == torch.uint8 or (len(rows) == 0 and not isinstance(given, Tensor)):
+                rows = rows.long()  # torch takes bytes for a mask, and an empty list has no dtype of its own
+        try:
+            return self._map(lambda x: x[rows])
+        except IndexError as error:
+            raise IndexError(f"rows must be in 0 … {len(self) - 1}, or a mask ({len(self)},): {error}") from None
 
     def flip(self, dim: int = 0) -> SoftTargets:
         """The rows in reverse order: timm's partner for MixUp."""
@@ -338,10 +325,9 @@ class SoftTargets:
         """On another device, with weights of another floating point dtype, or both; as ``Tensor.to``."""
         if isinstance(device, torch.dtype):
             device, dtype = None, device
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise TypeError(f"dtype must be a floating point dtype, got {dtype!r}")
-        if device is not None and not isinstance(device, (torch.device, str, int)):
-            raise TypeError(f"device must be a device or a dtype, got {type(device).__name__}")
+        is_weight = dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
+        if not is_weight or not isinstance(device, (torch.device, str, int, type(None))):
+            raise TypeError(f"to takes a device and a floating point dtype, got {device=} and {dtype=}")
         if dtype is None and isinstance(device, (str, torch.device)) and torch.device(device).type == "mps":
             dtype = self.dtype  # which has no float64
 
