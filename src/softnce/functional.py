@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from softnce._checks import as_whole, check_flag
 from softnce._core import autograd, options
 from softnce._core.call import Call, Logits
-from softnce._core.exact import exact_cross_entropy
-from softnce._core.group_cross_entropy import group_cross_entropy
+from softnce._core.exact import exact_cross_entropy, group_cross_entropy
 from softnce._core.negatives import drawn_negatives, mean_negatives, refuse_empty, refuse_exclusion, refuse_expectation
 from softnce._core.options import positive, resolve, takes
 from softnce._core.table import Columns, Table, check_table, columns_that_score, without_background

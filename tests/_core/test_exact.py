@@ -99,8 +99,7 @@ KINDS = ["labels", "pairs", "smoothed", "epsilon per row", "ignored", "dense"]
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "CLASSES", 10)
-    monkeypatch.setattr(exact, "SCORES", 40)
+    monkeypatch.setattr(exact, "FEWEST", 1)
     monkeypatch.setattr(exact, "KEPT", 0.4)
 
 

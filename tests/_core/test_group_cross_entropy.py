@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softnce import SoftTargetCrossEntropy, SoftTargetInfoNCE, SoftTargets
-from softnce._core.group_cross_entropy import group_cross_entropy
+from softnce._core.exact import group_cross_entropy
 
 
 def slow(scores: list[float], top: dict[int, float], rest: float) -> float:

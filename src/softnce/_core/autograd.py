@@ -1,82 +1,77 @@
 """The three sums as losses: one entry each, whose gradient is computed block by block together with the value."""
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from softnce._core import cpu
-from softnce._core.contrast import (
-    Alpha,
-    Counted,
-    Expected,
-    SoftTarget,
-    Sum,
-    Targets,
-    row_blocks,
-    signatures,
-    weighted_losses,
-)
+from softnce._core.contrast import Alpha, Counted, Expected, SoftTarget, Sum, Targets, row_blocks, weighted_losses
+from softnce._precision import at_least_float32, full_precision
 
 __all__ = ["counted", "expected", "soft_target"]
+
+Gradients = tuple[Tensor | None, Tensor | None]
+"""Of logits (N, K) and temperature ()."""
+
+
+class How(TypedDict, total=False):
+    """Options of every sum."""
+
+    temperature: float | Tensor
+    row_weight: Tensor | None  # (N,)
+    divisor: float | Tensor | None
+    reduced: bool  # Σ_i row_weight_i ℓ_i / divisor, () instead of row_weight_i ℓ_i, (N,)
+    chunk_size: int | None
+    overwrites: bool  # compiled rows write the gradient of contiguous logits over these
 
 
 def counted(
     logits: Tensor,
     targets: Targets,
     *,
-    temperature: float | Tensor = 1.0,
     log_noise: Tensor | None = None,
     counts: Tensor | None = None,
     adds_own: bool = False,
     class_weight: Tensor | None = None,
-    row_weight: Tensor | None = None,
-    divisor: float | Tensor | None = None,
-    reduced: bool = False,
-    chunk_size: int | None = None,
+    **how: Unpack[How],
 ) -> Tensor:
-    """ℓ = −Σ_k a_k s_k + A·log Σ_k n_k e^{s_k} of every row, (N,), or their weighted sum over ``divisor``.
+    """ℓ = −Σ_k a_k s_k + A·log Σ_k n_k e^{s_k} of every row.
 
     Args:
         logits: (N, K); s = logits/temperature − log_noise. −∞ masks a class.
         targets: α, N rows; a_k = α_k·class_weight_k and A = Σ_k a_k.
         counts: n, (K,) float64; None: ones. A class with the count 0 is absent.
         adds_own: adds each row's α to n for that row.
-        reduced: returns Σ_i row_weight_i ℓ_i / divisor instead of row_weight_i ℓ_i.
     """
-    problem = Counted(Alpha.of(targets), log_noise, counts, adds_own, class_weight)
-    return _evaluate(problem, logits, temperature, targets.mask, row_weight, divisor, reduced, chunk_size)
+    problem = Counted(Alpha.of(targets), log_noise, counts, adds_own=adds_own, class_weight=class_weight)
+    return _evaluate(problem, logits, targets.mask, **how)
 
 
 def expected(
     logits: Tensor,
     targets: Targets,
     *,
-    temperature: float | Tensor = 1.0,
     log_noise: Tensor | None = None,
     counts: Tensor,
     own: Targets | None = None,
     drop_own_classes: bool = False,
     exclude: Tensor | None = None,
-    row_weight: Tensor | None = None,
-    divisor: float | Tensor | None = None,
-    reduced: bool = False,
-    chunk_size: int | None = None,
+    **how: Unpack[How],
 ) -> Tensor:
     """ℓ = Σ_k α_k log(1 + R/e^{s_k}) of every row, R = Σ_k (n_k − own_k) e^{s_k}; see :func:`counted` for the rest.
 
     Args:
-        counts: n, (K,) float64.
         own: N rows that each row takes out of n; None: nothing.
         drop_own_classes: leaves every class with α_k > 0 out of R; ``own`` is then not used.
         exclude: (N, E) classes per row that are left out of R too; −1 is padding.
     """
     alpha = Alpha.of(targets)
-    mine = alpha if own is targets else None if own is None else Alpha.of(own)
-    problem = Expected(alpha, log_noise, counts, mine, drop_own_classes, exclude)
-    return _evaluate(problem, logits, temperature, targets.mask, row_weight, divisor, reduced, chunk_size)
+    mine = None if own is None or drop_own_classes else alpha if own is targets else Alpha.of(own)
+    problem = Expected(alpha, log_noise, counts, own=mine, drop_own_classes=drop_own_classes, exclude=exclude)
+    return _evaluate(problem, logits, targets.mask, **how)
 
 
 def soft_target(
@@ -84,14 +79,10 @@ def soft_target(
     targets: Targets,
     candidates: Targets,
     *,
-    temperature: float | Tensor = 1.0,
     log_noise: Tensor | None = None,
     own: Tensor | None = None,
     remove_hits: bool = False,
-    row_weight: Tensor | None = None,
-    divisor: float | Tensor | None = None,
-    reduced: bool = False,
-    chunk_size: int | None = None,
+    **how: Unpack[How],
 ) -> Tensor:
     """ℓ = −σ(α) + log Σ_c v_c e^{σ(c)} of every row, σ(c) = Σ_k c_k s_k; see :func:`counted` for the rest.
 
@@ -102,98 +93,67 @@ def soft_target(
     """
     alpha = Alpha.of(targets)
     others = alpha if candidates is targets else Alpha.of(candidates)
-    problem = SoftTarget(alpha, log_noise, others, candidates.mask, own, remove_hits, _shares_background(alpha, others))
+    problem = SoftTarget(
+        alpha, log_noise, candidates=others, candidate_mask=candidates.mask, place=own,
+        shares_background=alpha.shares_background(others),
+    )  # fmt: skip
     if remove_hits:
-        problem.signatures = signatures(alpha, logits.shape[1])
-        problem.candidate_signatures = signatures(others, logits.shape[1])
-    return _evaluate(problem, logits, temperature, targets.mask, row_weight, divisor, reduced, chunk_size)
-
-
-def _shares_background(a: Alpha, b: Alpha) -> bool:
-    """Whether every row of both has one and the same background, so that it cancels."""
-    if isinstance(a.mass, Tensor) or isinstance(b.mass, Tensor) or a.mass != b.mass:
-        return False
-    if a.mass == 0 or a.dist is b.dist:
-        return True
-    if a.dist is None or b.dist is None or a.dist.device.type != "cpu" or torch.compiler.is_compiling():
-        return False  # only costs time; an accelerator is not waited for
-    return torch.equal(a.dist, b.dist)
+        problem.signatures, problem.candidate_signatures = (
+            rows.signatures(logits.shape[1]) for rows in (alpha, others)
+        )
+    return _evaluate(problem, logits, targets.mask, **how)
 
 
 def _evaluate(
     problem: Sum,
     logits: Tensor,
-    temperature: float | Tensor,
     mask: Tensor | None,
-    row_weight: Tensor | None,
-    divisor: float | Tensor | None,
-    reduced: bool,
-    chunk_size: int | None,
+    temperature: float | Tensor = 1.0,
+    row_weight: Tensor | None = None,
+    divisor: float | Tensor | None = None,
+    reduced: bool = False,
+    chunk_size: int | None = None,
+    overwrites: bool = False,
 ) -> Tensor:
     """The losses (N,), or their sum over ``divisor``, by whichever path can take this call."""
-    if isinstance(temperature, Tensor) and temperature.dim():
-        temperature = temperature.reshape(())
-    with _full_precision(logits.device):
-        no_candidates = isinstance(problem, SoftTarget) and len(problem.candidates) == 0
-        if len(logits) == 0 or no_candidates:
-            dtype = torch.promote_types(logits.dtype, torch.float32)
-            zeros = logits[:, :0].to(dtype).sum(1)  # connected to the graph
+    learned = None
+    if isinstance(temperature, Tensor):
+        learned = temperature = temperature.reshape(())
+    with full_precision(logits.device):
+        if len(logits) == 0 or (problem.candidates is not None and len(problem.candidates) == 0):
+            zeros = logits[:, :0].to(at_least_float32(logits.dtype)).sum(1)  # connected to the graph
             return zeros.sum() if reduced else zeros
-        weight = problem.targets.weight
-        needs_graph = weight is not None and weight.requires_grad and torch.is_grad_enabled()
-        if needs_graph or not _is_eager():
-            losses, _ = weighted_losses(problem, logits, temperature, mask, row_weight)
-            if not reduced:
-                return losses
-            return losses.sum() if divisor is None else losses.sum() / divisor
-        if isinstance(divisor, Tensor) and divisor.device.type == "cpu" and type(divisor) is Tensor:
+        tensors = [t for t in (*problem.tensors(), mask, row_weight) if isinstance(t, Tensor)]
+        plain = not is_eager() or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+        if isinstance(divisor, Tensor) and not plain and divisor.is_cpu and type(divisor) is Tensor:
             divisor = float(divisor)
         scale = 1.0 if divisor is None else divisor.reciprocal() if isinstance(divisor, Tensor) else 1 / divisor
-        learned = temperature if isinstance(temperature, Tensor) else None
-        call = _Call(problem, temperature, mask, row_weight, scale, reduced, chunk_size)
-        call.saved = call.tensors()
-        call.is_compiled = cpu.can_run(problem, logits, call.saved) and isinstance(scale, float)
+        call = _Call(problem, temperature, mask, row_weight, scale, reduced, chunk_size, overwrites, tensors)
+        if plain:
+            return call.plain(logits, temperature)
+        call.is_compiled = isinstance(scale, float) and cpu.can_run(problem, logits, tensors)
         if not call.is_compiled:
             _check_labels(problem, logits)
         value: Tensor = _Rows.apply(logits, learned, call)
         return value
 
 
+@dataclass(slots=True)
 class _Call:
-    """One evaluation of a sum in eager mode."""
+    """One evaluation of a sum."""
 
-    __slots__ = (
-        "chunk_size",
-        "is_compiled",
-        "mask",
-        "problem",
-        "reduced",
-        "row_weight",
-        "saved",
-        "scale",
-        "temperature",
-    )
+    problem: Sum
+    temperature: float | Tensor
+    mask: Tensor | None
+    row_weight: Tensor | None
+    scale: float | Tensor
+    reduced: bool
+    chunk_size: int | None
+    overwrites: bool
+    tensors: list[Tensor]
+    is_compiled: bool = False
 
-    def __init__(
-        self,
-        problem: Sum,
-        temperature: float | Tensor,
-        mask: Tensor | None,
-        row_weight: Tensor | None,
-        scale: float | Tensor,
-        reduced: bool,
-        chunk_size: int | None,
-    ) -> None:
-        self.problem, self.temperature, self.mask, self.row_weight = problem, temperature, mask, row_weight
-        self.scale, self.reduced, self.chunk_size = scale, reduced, chunk_size
-        self.is_compiled = False
-        self.saved: list[Tensor] = []
-
-    def tensors(self) -> list[Tensor]:
-        parts = (*self.problem.parts(), self.mask, self.row_weight)
-        return [t for t in parts if isinstance(t, Tensor)]
-
-    def plain(self, logits: Tensor, temperature: Tensor | None) -> Tensor:
+    def plain(self, logits: Tensor, temperature: float | Tensor | None) -> Tensor:
         """The result by operations that autograd knows, all rows at once."""
         given = self.temperature if temperature is None else temperature
         losses, _ = weighted_losses(self.problem, logits, given, self.mask, self.row_weight)
@@ -201,38 +161,37 @@ class _Call:
 
     def run(
         self, logits: Tensor, upstream: Tensor | float, wants: tuple[bool, bool] = (False, False)
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    ) -> tuple[Tensor, Gradients]:
         """The losses (N,), or the reduced loss for an upstream gradient that is a float, and the gradients wanted."""
         if not self.is_compiled:
-            losses, gradient, of_temperature = self.blocks(logits, upstream, wants)
-            return losses.sum() * self.scale if self.reduced else losses, gradient, of_temperature
+            losses, gradients = self.blocks(logits, upstream, wants)
+            return losses.sum() * self.scale if self.reduced else losses, gradients
         weight, scale = self.row_weight, upstream
         if isinstance(upstream, Tensor):
-            scale = 1.0
+            scale = float(upstream) if upstream.dim() == 0 else 1.0
             if upstream.dim():
                 weight = upstream if weight is None else upstream * weight
-            else:
-                scale = float(upstream)
-        problem, temperature = self.problem, self.temperature
-        return cpu.run(problem, logits, temperature, self.mask, weight, float(scale), wants, self.reduced)
+        return cpu.run(
+            self.problem, logits, self.temperature, self.mask, weight, float(scale), wants, self.reduced,
+            self.overwrites,
+        )  # fmt: skip
 
-    def blocks(
-        self, logits: Tensor, upstream: Tensor | float, wants: tuple[bool, bool]
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The losses (N,), and the gradients of ``upstream`` · losses that are wanted: (N, K) and ()."""
+    def blocks(self, logits: Tensor, upstream: Tensor | float, wants: tuple[bool, bool]) -> tuple[Tensor, Gradients]:
+        """The losses (N,), and the gradients of ``upstream`` · losses that are wanted."""
         values: list[Tensor] = []
-        for_temperature: list[Tensor] = []
+        of_temperature: list[Tensor] = []
         parts = row_blocks(len(logits), self.problem.width(logits.shape[1]), logits.device, self.chunk_size)
-        gradient = None
+        gradient, temperature = None, self.temperature
         for rows in parts:
-            x, temperature = logits[rows].detach(), self.temperature
-            losses, pull = weighted_losses(self.problem, x, temperature, self.mask, self.row_weight, rows)
+            losses, pull = weighted_losses(
+                self.problem, logits[rows].detach(), temperature, self.mask, self.row_weight, rows
+            )
             values.append(losses)
             if not any(wants):
                 continue
             found, bounded = pull(upstream[rows] if isinstance(upstream, Tensor) and upstream.dim() else upstream)
             if isinstance(temperature, Tensor) and wants[1]:
-                for_temperature.append((found * bounded).sum().neg() / temperature)
+                of_temperature.append((found * bounded).sum().neg() / temperature)
             if len(parts) == 1:
                 gradient = found.to(logits.dtype)
             else:
@@ -240,10 +199,8 @@ class _Call:
                 gradient[rows] = found
             del pull, found, bounded  # which hold matrices while the next block makes its own
         losses = values[0] if len(values) == 1 else torch.cat(values)
-        of_temperature = None
-        if for_temperature and isinstance(self.temperature, Tensor):
-            of_temperature = torch.stack(for_temperature).sum(0).to(self.temperature.dtype)
-        return losses, gradient if wants[0] else None, of_temperature
+        summed = torch.stack(of_temperature).sum(0).to(temperature.dtype) if of_temperature else None  # type: ignore[union-attr]
+        return losses, (gradient if wants[0] else None, summed)
 
 
 class _Rows(torch.autograd.Function):
@@ -252,11 +209,11 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, temperature: Tensor | None, call: _Call) -> Tensor:
         wants = ctx.needs_input_grad[:2] if call.reduced else (False, False)
-        value, *ctx.kept = call.run(logits, call.scale, wants)
-        ctx.call, ctx.is_kept, ctx.dtype = call, call.reduced, value.dtype
+        value, ctx.kept = call.run(logits, call.scale, wants)
+        ctx.call, ctx.is_kept = call, call.reduced
         # The targets are saved for autograd to notice when they are overwritten before backward reads them.
-        ctx.save_for_backward(logits, temperature, *call.saved)
-        call.saved = []
+        ctx.save_for_backward(logits, temperature, *call.tensors)
+        call.tensors = []
         return value
 
     @staticmethod
@@ -267,22 +224,21 @@ class _Rows(torch.autograd.Function):
         if ctx.is_kept and not wants_graph:
             gradient, of_temperature = ctx.kept
             ctx.kept, ctx.is_kept = (None, None), False
-            if not _is_one(upstream):
+            if not is_one(upstream):
                 gradient = gradient if gradient is None else gradient.mul_(upstream)
                 of_temperature = of_temperature if of_temperature is None else of_temperature * upstream
             return gradient, of_temperature, None
         logits, temperature, *_ = ctx.saved_tensors
         call, wants = ctx.call, ctx.needs_input_grad[:2]
-        with _full_precision(logits.device):
+        with full_precision(logits.device):
             if wants_graph:
                 inputs = [t for t, wanted in zip((logits, temperature), wants, strict=True) if wanted]
                 value = call.plain(logits, temperature)
                 found = list(torch.autograd.grad(value, inputs, upstream, create_graph=True))
                 return found.pop(0) if wants[0] else None, found.pop(0) if wants[1] else None, None
             # The losses of the rows, or a second backward through the same graph.
-            upstream = upstream * call.scale if call.reduced else upstream
-            _, gradient, of_temperature = call.run(logits, upstream, wants)
-            return gradient, of_temperature, None
+            _, gradients = call.run(logits, upstream * call.scale if call.reduced else upstream, wants)
+            return *gradients, None
 
     @staticmethod
     def _batched(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -293,19 +249,19 @@ class _Rows(torch.autograd.Function):
             raise RuntimeError("is_grads_batched with a learned temperature needs a loss that is reduced to one number")
         gradient, of_temperature = ctx.kept
         if not ctx.is_kept:
-            ones = call.scale if call.reduced else logits.new_ones(len(logits), dtype=ctx.dtype)
-            _, gradient, of_temperature = call.run(logits, ones, wants)
+            ones = call.scale if call.reduced else logits.new_ones(len(logits), dtype=at_least_float32(logits.dtype))
+            _, (gradient, of_temperature) = call.run(logits, ones, wants)
         if gradient is not None:
             gradient = gradient * (upstream if call.reduced else upstream[:, None]).to(gradient.dtype)
         return gradient, of_temperature if of_temperature is None else of_temperature * upstream, None
 
 
-def _is_one(number: Tensor) -> bool:
+def is_one(number: Tensor) -> bool:
     """Whether a number on the host is 1, as after ``loss.backward()``; an accelerator is not asked."""
-    return number.device.type == "cpu" and type(number) is Tensor and number.item() == 1
+    return number.is_cpu and type(number) is Tensor and number.item() == 1
 
 
-def _is_eager() -> bool:
+def is_eager() -> bool:
     """Whether ordinary reverse mode is all there is: no compiler, no functorch transform, no forward mode."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
@@ -315,15 +271,9 @@ def _is_eager() -> bool:
 def _check_labels(problem: Sum, logits: Tensor) -> None:
     """Raises for a class number outside [0, K) on a CPU; an accelerator would have to wait."""
     index, classes = problem.targets.index, logits.shape[1]
-    if index is None or index.device.type != "cpu" or type(index) is not Tensor:
+    if index is None or not index.is_cpu or type(index) is not Tensor:
         return
-    low, high = (int(bound) for bound in index.aminmax())
+    low, high = index.aminmax()
     if low < 0 or high >= classes:
         row = int(((index < 0) | (index >= classes)).any(1).nonzero()[0])
         raise ValueError(f"targets must be classes in [0, {classes}), got {index[row].tolist()} in row {row}")
-
-
-def _full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Autocast switched off where it is on: scores are sums of products and may not be rounded to half precision."""
-    is_on = device.type != "meta" and torch.is_autocast_enabled(device.type)
-    return torch.autocast(device.type, enabled=False) if is_on else nullcontext()

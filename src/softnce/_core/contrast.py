@@ -11,12 +11,14 @@ With scores :math:`s_{ik}` of row i and class k, and the row's soft target α,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, Self
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from softnce._precision import at_least_float32
 
 CACHED = 1 << 18
 """Scores in a block of rows on a CPU: a megabyte of float32, about the second-level cache."""
@@ -79,9 +81,11 @@ class Alpha:
         return cls(index, targets.weight, targets.smoothing, targets.smoothing_dist)
 
     def __len__(self) -> int:
-        stored = self.weight if self.index is None else self.index
-        assert stored is not None
-        return len(stored)
+        return len(self._stored)
+
+    @property
+    def _stored(self) -> Tensor:
+        return self.weight if self.index is None else self.index  # type: ignore[return-value]
 
     def parts(self) -> tuple[Tensor | float | None, ...]:
         return self.index, self.weight, self.mass, self.dist
@@ -90,16 +94,21 @@ class Alpha:
     def has_background(self) -> bool:
         return isinstance(self.mass, Tensor) or self.mass != 0
 
+    def shares_background(self, other: "Alpha") -> bool:
+        """Whether every row of both has one and the same background, so that it cancels."""
+        if isinstance(self.mass, Tensor) or isinstance(other.mass, Tensor) or self.mass != other.mass:
+            return False
+        if self.mass == 0 or self.dist is other.dist:
+            return True
+        if self.dist is None or other.dist is None or not self.dist.is_cpu or torch.compiler.is_compiling():
+            return False  # only costs time; an accelerator is not waited for
+        return torch.equal(self.dist, other.dist)
+
     def rows(self, rows: slice) -> "Alpha":
         if rows == slice(None):
             return self
         index, weight, mass = (t[rows] if isinstance(t, Tensor) else t for t in (self.index, self.weight, self.mass))
         return Alpha(index, weight, mass, self.dist)  # type: ignore[arg-type]
-
-    def above(self, floor: Tensor) -> "Alpha":
-        """Dense rows with ``floor`` (K,) taken out of them."""
-        assert self.weight is not None
-        return Alpha(None, self.weight - floor, self.mass, self.dist)
 
     def pair_weight(self, dtype: torch.dtype) -> Tensor | float:
         """The weights (N, S) or (N, K); of labels (N, 1) or one number, which broadcasts."""
@@ -109,40 +118,33 @@ class Alpha:
 
     def pair_weights(self, dtype: torch.dtype) -> Tensor:
         """The weights, (N, S) or (N, K), of labels too."""
-        weight, index = self.pair_weight(dtype), self.index
+        weight = self.pair_weight(dtype)
         if isinstance(weight, Tensor):
             return weight
-        assert index is not None
-        return torch.full(index.shape, weight, dtype=dtype, device=index.device)
+        return torch.full(self._stored.shape, weight, dtype=dtype, device=self._stored.device)
+
+    def uniform_or(self, dtype: torch.dtype, classes: int) -> Tensor | float:
+        """ξ (K,), or 1/K."""
+        return 1 / classes if self.dist is None else self.dist.to(dtype)
 
     def spread(self, values: Tensor) -> Tensor:
         """Σ_k ξ_k v_k of ``values`` (…, K)."""
         return values.mean(-1) if self.dist is None else values @ self.dist.to(values.dtype)
 
-    def mean(
-        self,
-        values: Tensor,
-        f: Callable[[Tensor], Tensor] | None = None,
-        cw: Tensor | None = None,
-        background: bool = True,
-    ) -> Tensor:
-        """Σ_k α_k f(v_k)·cw_k of every row, (N,), for ``values`` (N, K); of pairs, only their classes are read."""
-        everywhere = background and self.has_background
-        values = f(values) if f is not None and (everywhere or self.index is None) else values
+    def mean(self, values: Tensor, cw: Tensor | None = None, background: bool = True) -> Tensor:
+        """Σ_k α_k v_k·cw_k of every row, (N,), for ``values`` (N, K); of pairs, only their classes are read."""
         at, picked_cw = values, cw
         if self.index is not None:
-            at = values.gather(1, self.index)
-            at = f(at) if f is not None and not everywhere else at
-            picked_cw = None if cw is None else cw[self.index]
+            at, picked_cw = values.gather(1, self.index), None if cw is None else cw[self.index]
         at = at if picked_cw is None else at * picked_cw
         total = (self.pair_weight(values.dtype) * at).sum(1)
-        if everywhere:
+        if background and self.has_background:
             spread, mass = self.spread(values if cw is None else values * cw), self.mass
             total = total + mass * spread if isinstance(mass, Tensor) else total.add(spread, alpha=mass)
         return total
 
     def take_from(self, gradient: Tensor, times: Tensor, cw: Tensor | None = None, background: bool = True) -> Tensor:
-        """``gradient`` (N, K) less α_ik·cw_k·times_i, in place: the pull of :meth:`mean` without f."""
+        """``gradient`` (N, K) less α_ik·cw_k·times_i, in place: the pull of :meth:`mean`."""
         weight = self.pair_weight(gradient.dtype) * times[:, None]
         if self.index is None:
             gradient.sub_(weight if cw is None else weight * cw)
@@ -155,20 +157,31 @@ class Alpha:
 
     def backdrop(self, times: Tensor, classes: int, cw: Tensor | None = None) -> Tensor:
         """The background ε_i ξ_k·times_i·cw_k, (N, K), or (N, 1) of a uniform one without ``cw``."""
-        dist = None if self.dist is None else self.dist.to(times.dtype)
-        if cw is not None:
-            dist = cw / classes if dist is None else cw * dist
-        mass = self.mass / classes if dist is None else self.mass
-        each = (times * mass)[:, None]
-        return each if dist is None else each * dist
+        dist = self.uniform_or(times.dtype, classes) if cw is None else cw * self.uniform_or(times.dtype, classes)
+        if isinstance(dist, Tensor):
+            return (times * self.mass)[:, None] * dist
+        return (times * (self.mass * dist))[:, None]
+
+    def scores(self, s: Tensor, background: bool) -> Tensor:
+        """σ(c) = Σ_k c_k s_k of these candidates for all rows of ``s``, (n, M)."""
+        index, weight, classes = self.index, self.pair_weights(s.dtype), s.shape[1]
+        if index is None:
+            total = s @ weight.T
+        elif classes < PAIR * index.shape[1]:
+            total = s @ self.dense(s.dtype, classes, background=False).T
+        else:
+            total = s[:, index[:, 0]] * weight[:, 0]
+            for j in range(1, index.shape[1]):
+                total = torch.addcmul(total, s[:, index[:, j]], weight[:, j])
+        return total + self.spread(s)[:, None] * self.mass if background and self.has_background else total
 
     def total(self, shares: Tensor, classes: int, background: bool) -> Tensor:
-        """Σ_c p_ic α_ck of ``shares`` p (n, N) of these rows: (n, K)."""
+        """Σ_c p_ic α_ck of ``shares`` p (n, M) of these candidates, (n, K): the pull of :meth:`scores`."""
         index, weight = self.index, self.pair_weights(shares.dtype)
         if index is None:
             found = shares @ weight
         elif classes < PAIR * index.shape[1]:
-            found = shares @ self.foreground(shares.dtype, classes)
+            found = shares @ self.dense(shares.dtype, classes, background=False)
         else:
             found = shares.new_zeros(len(shares), classes)
             for j in range(index.shape[1]):
@@ -176,23 +189,30 @@ class Alpha:
         if background and self.has_background:
             mass = self.mass
             each = shares @ mass.to(shares.dtype) if isinstance(mass, Tensor) else shares.sum(1) * mass
-            found += each[:, None] * (1 / classes if self.dist is None else self.dist.to(shares.dtype))
+            found += each[:, None] * self.uniform_or(shares.dtype, classes)
         return found
 
-    def foreground(self, dtype: torch.dtype, classes: int) -> Tensor:
-        """The pairs as dense rows (N, K), without the background."""
-        weight = self.pair_weights(dtype)
-        if self.index is None:
-            return weight
-        zeros = torch.zeros(len(self.index), classes, dtype=dtype, device=self.index.device)
-        return zeros.scatter_add(1, self.index, weight)
-
-    def dense(self, dtype: torch.dtype, classes: int) -> Tensor:
-        rows = self.foreground(dtype, classes)
-        if not self.has_background:
+    def dense(self, dtype: torch.dtype, classes: int, background: bool = True) -> Tensor:
+        """The rows (N, K)."""
+        rows = self.pair_weights(dtype)
+        if self.index is not None:
+            zeros = torch.zeros(len(rows), classes, dtype=dtype, device=rows.device)
+            rows = zeros.scatter_add(1, self.index, rows)
+        if not background or not self.has_background:
             return rows
         mass = self.mass[:, None].to(dtype) if isinstance(self.mass, Tensor) else self.mass
-        return rows + mass * (1 / classes if self.dist is None else self.dist.to(dtype))
+        return rows + mass * self.uniform_or(dtype, classes)
+
+    def signatures(self, classes: int) -> Tensor:
+        """Four sums Σ_k α_k v_k of fixed irregular numbers v, (N, 4): equal targets have equal ones in every form."""
+        exact, device = torch.float64, self._stored.device
+        place = torch.arange(1, classes + 1, dtype=exact, device=device)[:, None]
+        angle = torch.tensor([12.9898, 78.233, 37.719, 4.1414], dtype=exact, device=device)
+        values, weight = (place * angle).sin().mul(43758.5453).frac(), self.pair_weights(exact)
+        total = weight @ values if self.index is None else (weight[:, :, None] * values[self.index]).sum(1)
+        if not self.has_background:
+            return total
+        return total + (self.mass[:, None] if isinstance(self.mass, Tensor) else self.mass) * self.spread(values.T)
 
 
 def masked_log(counts: Tensor, dtype: torch.dtype) -> Tensor:
@@ -213,46 +233,62 @@ def left_of(counts: Tensor, taken: Tensor | float) -> Tensor:
 
 
 Pull = Callable[[Tensor], Tensor]
-"""From the gradient of losses (n,) to that of their scores (n, K): what autograd would do, in fewer operations."""
+"""From the gradient of losses (n,) to that of their scores (n, K): what autograd would do, in fewer operations.
 
-
-class Sum(Protocol):
-    """One of the three sums with everything but the logits."""
-
-    targets: Alpha
-    log_noise: Tensor | None
-
-    def losses(self, s: Tensor, rows: slice) -> tuple[Tensor, Pull]:
-        """The losses (n,) of the scores ``s`` (n, K) of these rows."""
-
-    def width(self, classes: int) -> int:
-        """Scores of a row that are in memory at once."""
-
-    def parts(self) -> tuple[Tensor | float | None, ...]:
-        """Every tensor, among others."""
+It is called once at most, and may work in the memory of the losses.
+"""
 
 
 @dataclass(slots=True)
-class Counted:
-    """ℓ = −Σ_k a_k s_k + A·log Σ_k n_k e^{s_k}, a_k = α_k·class_weight_k, A = Σ a_k."""
+class Sum:
+    """One of the three sums with everything but the logits; each reads a few of these."""
+
+    kind: ClassVar[int]  # in cpu.c
 
     targets: Alpha
     log_noise: Tensor | None
-    counts: Tensor | None  # (K,) float64
-    adds_own: bool
-    class_weight: Tensor | None
+    counts: Tensor | None = None  # n, (K,) float64
+    adds_own: bool = False
+    class_weight: Tensor | None = None
+    own: Alpha | None = None
+    drop_own_classes: bool = False
+    exclude: Tensor | None = None  # (N, E), −1: none
+    candidates: Alpha | None = None
+    candidate_mask: Tensor | None = None  # (M,)
+    place: Tensor | None = None  # (N,), −1: not among them
+    shares_background: bool = False
+    signatures: Tensor | None = None  # (N, 4)
+    candidate_signatures: Tensor | None = None  # (M, 4)
+
+    def losses(self, s: Tensor, rows: slice) -> tuple[Tensor, Pull]:
+        """The losses (n,) of the scores ``s`` (n, K) of these rows."""
+        raise NotImplementedError
 
     def width(self, classes: int) -> int:
+        """Scores of a row that are in memory at once."""
         return 2 * classes
 
-    def parts(self) -> tuple[Tensor | float | None, ...]:
-        return *self.targets.parts(), self.log_noise, self.counts, self.class_weight
+    def tensors(self) -> list[Tensor | float | None]:
+        """Every tensor, among others."""
+        found = [self.log_noise, self.counts, self.class_weight, self.exclude, self.candidate_mask, self.place]
+        found += self.targets.parts()  # type: ignore[arg-type]
+        for more in (self.own, self.candidates):
+            if more is not None and more is not self.targets:
+                found += more.parts()  # type: ignore[arg-type]
+        return found  # type: ignore[return-value]
+
+
+class Counted(Sum):
+    """ℓ = −Σ_k a_k s_k + A·log Σ_k n_k e^{s_k}, a_k = α_k·class_weight_k, A = Σ a_k."""
+
+    __slots__ = ()
+    kind = 0
 
     def losses(self, s: Tensor, rows: slice) -> tuple[Tensor, Pull]:
         alpha = self.targets.rows(rows)
         s = s - s.amax(1, keepdim=True).detach()  # keeps the two parts small, which cancel
         cw = None if self.class_weight is None else self.class_weight.to(s.dtype)
-        mass = alpha.mean(torch.ones_like(s), cw=cw)
+        mass = alpha.mean(torch.ones_like(s), cw)
         counts, exponents = self.counts, s
         if self.adds_own:
             counts = (1.0 if counts is None else counts) + alpha.dense(torch.float64, s.shape[1])
@@ -266,115 +302,94 @@ class Counted:
             gradient = (exponents - total[:, None]).exp_().mul_((upstream * mass)[:, None])
             return alpha.take_from(gradient, upstream, cw)
 
-        return (mass * total - alpha.mean(s, cw=cw)).masked_fill(is_empty, 0), pull
+        return (mass * total - alpha.mean(s, cw)).masked_fill(is_empty, 0), pull
 
 
-@dataclass(slots=True)
-class Expected:
+class Expected(Sum):
     """ℓ = Σ_k α_k log(1 + R/e^{s_k}), R = Σ_k (n_k − own_k) e^{s_k} over the classes that are not excluded."""
 
-    targets: Alpha
-    log_noise: Tensor | None
-    counts: Tensor  # (K,) float64
-    own: Alpha | None
-    drop_own_classes: bool
-    exclude: Tensor | None  # (N, E), −1: none
+    __slots__ = ()
+    kind = 1
 
     def width(self, classes: int) -> int:
         own = self.own
         is_matrix = own is not None and (own.index is None or own.index.shape[1] > 1 or isinstance(own.mass, Tensor))
         return 4 * classes if is_matrix else 2 * classes  # in float64
 
-    def parts(self) -> tuple[Tensor | float | None, ...]:
-        own = () if self.own is None or self.own is self.targets else self.own.parts()
-        return *self.targets.parts(), self.log_noise, self.counts, self.exclude, *own
-
     def losses(self, s: Tensor, rows: slice) -> tuple[Tensor, Pull]:
         alpha, classes = self.targets.rows(rows), s.shape[1]
         exponents = self.exponents(s, alpha, rows)
         rest = exponents.logsumexp(1, keepdim=True)  # of nothing: so low that every term below is 0
-
-        def above(at: Tensor) -> Tensor:
-            return F.softplus(rest - at, threshold=50)
+        index = None if alpha.has_background else alpha.index  # of the only classes that have weight
+        gap = rest - (s if index is None else s.gather(1, index))
+        terms = F.softplus(gap, threshold=50)
+        losses = alpha.mean(terms) if index is None else (alpha.pair_weight(s.dtype) * terms).sum(1)
 
         def pull(upstream: Tensor) -> Tensor:
-            share = alpha.pair_weight(s.dtype) * upstream[:, None]
-            if alpha.index is None or alpha.has_background:
-                near = (rest - s).sigmoid_()
-                if alpha.index is None:
-                    part = near.mul_(share + alpha.backdrop(upstream, classes) if alpha.has_background else share)
-                else:
-                    own = near.gather(1, alpha.index).mul_(share)
-                    part = near.mul_(alpha.backdrop(upstream, classes)).scatter_add_(1, alpha.index, own)
-                return (exponents - rest).exp_().mul_(part.sum(1, keepdim=True)).sub_(part)
-            part = (rest - s.gather(1, alpha.index)).sigmoid_().mul_(share)
-            gradient = (exponents - rest).exp_().mul_(part.sum(1, keepdim=True))
-            return gradient.scatter_add_(1, alpha.index, part.neg_())
+            share, near = alpha.pair_weight(s.dtype) * upstream[:, None], gap.sigmoid_()
+            if alpha.index is None:
+                near.mul_(share + alpha.backdrop(upstream, classes) if alpha.has_background else share)
+            elif index is None:
+                own = near.gather(1, alpha.index).mul_(share)
+                near.mul_(alpha.backdrop(upstream, classes)).scatter_add_(1, alpha.index, own)
+            else:
+                near.mul_(share)
+            gradient = (exponents - rest).exp_().mul_(near.sum(1, keepdim=True))
+            return gradient.sub_(near) if index is None else gradient.scatter_add_(1, index, near.neg_())
 
-        return alpha.mean(s, above), pull
+        return losses, pull
 
     def exponents(self, s: Tensor, alpha: Alpha, rows: slice) -> Tensor:
         """s_k + log of the count of class k in R, (n, K)."""
-        classes, counts = s.shape[1], self.counts
-        if self.drop_own_classes:
-            found = s + masked_log(counts, s.dtype)
-            found = found.masked_fill(alpha.dense(s.dtype, classes) > 0, nothing(s.dtype))
-        elif self.own is None:
-            found = s + masked_log(counts, s.dtype)
+        classes, counts, lowest = s.shape[1], self.counts, nothing(s.dtype)
+        assert counts is not None
+        if self.own is not None:
+            found = self.exponents_without(s, counts, self.own.rows(rows))
         else:
-            found = self.exponents_without(s, self.own.rows(rows))
+            found = s + masked_log(counts, s.dtype)
+        if self.drop_own_classes:
+            found = found.masked_fill(alpha.dense(s.dtype, classes) > 0, lowest)
         if self.exclude is None:
             return found
         excluded = self.exclude[rows]
         dropped = torch.zeros(len(s), classes + 1, dtype=torch.bool, device=s.device)
         dropped = dropped.scatter(1, torch.where(excluded < 0, classes, excluded), True)
-        return found.masked_fill(dropped[:, :classes], nothing(s.dtype))
+        return found.masked_fill(dropped[:, :classes], lowest)
 
-    def exponents_without(self, s: Tensor, own: Alpha) -> Tensor:
+    @staticmethod
+    def exponents_without(s: Tensor, counts: Tensor, own: Alpha) -> Tensor:
         """Those of the counts less ``own``; where that is pairs, only their classes differ from row to row."""
-        classes, counts, exact = s.shape[1], self.counts, torch.float64
+        classes, exact = s.shape[1], torch.float64
         if own.index is None or isinstance(own.mass, Tensor):
             return s + masked_log(left_of(counts, own.dense(exact, classes)), s.dtype)
         if own.has_background:
-            counts = left_of(counts, own.mass / classes if own.dist is None else own.mass * own.dist.to(exact))
-        if own.index.shape[1] == 1:
-            taken = own.pair_weight(exact)
-        else:  # a class named twice has both weights
-            taken = own.foreground(exact, classes).gather(1, own.index)
+            counts = left_of(counts, own.mass * own.uniform_or(exact, classes))
+        taken = own.pair_weight(exact)
+        if own.index.shape[1] > 1:  # a class named twice has both weights
+            taken = own.dense(exact, classes, background=False).gather(1, own.index)
         left = masked_log(left_of(counts[own.index], taken), s.dtype)
         logs = masked_log(counts, s.dtype).expand(s.shape)
         return s + logs.scatter(1, own.index, left)  # constants: a score scattered twice would be pulled twice
 
 
-@dataclass(slots=True)
-class SoftTarget:
+class SoftTarget(Sum):
     """ℓ = −σ(α) + log Σ_c v_c e^{σ(c)}, σ(c) = Σ_k c_k s_k; the row's own target counts exactly once."""
 
-    targets: Alpha
-    log_noise: Tensor | None
-    candidates: Alpha
-    candidate_mask: Tensor | None  # (M,)
-    own: Tensor | None  # (N,)
-    remove_hits: bool
-    shares_background: bool
-    signatures: Tensor | None = None  # (N, 4)
-    candidate_signatures: Tensor | None = None  # (M, 4)
+    __slots__ = ()
+    kind = 2
 
     def width(self, classes: int) -> int:
+        assert self.candidates is not None
         return max(2 * classes, len(self.candidates))
-
-    def parts(self) -> tuple[Tensor | float | None, ...]:
-        candidates = () if self.candidates is self.targets else self.candidates.parts()
-        return *self.targets.parts(), self.log_noise, self.candidate_mask, self.own, *candidates
 
     def losses(self, s: Tensor, rows: slice) -> tuple[Tensor, Pull]:
         alpha, candidates = self.targets.rows(rows), self.candidates
+        assert candidates is not None
         background = not self.shares_background  # a shared one cancels
         if alpha.index is None and candidates.index is None:  # and so does the floor of each class in dense rows
-            assert candidates.weight is not None
-            floor = candidates.weight.detach().amin(0)
-            alpha, candidates = alpha.above(floor), candidates.above(floor)
-        exponents = scores_of(s, candidates, background) - alpha.mean(s, background=background)[:, None]
+            floor = candidates.weight.detach().amin(0)  # type: ignore[union-attr]
+            alpha, candidates = (replace(r, weight=r.weight - floor) for r in (alpha, candidates))  # type: ignore[operator]
+        exponents = candidates.scores(s, background) - alpha.mean(s, background=background)[:, None]
         lowest = nothing(s.dtype)
         if self.candidate_mask is not None:
             exponents = exponents.masked_fill(self.candidate_mask.logical_not(), lowest)
@@ -383,8 +398,8 @@ class SoftTarget:
             for ours, theirs in zip(self.signatures[rows].unbind(1), self.candidate_signatures.unbind(1), strict=True):
                 hits = hits & ((ours[:, None] - theirs).abs() < HIT)
             exponents = exponents.masked_fill(hits, lowest)
-        if self.own is not None:
-            own = self.own[rows, None]  # −1: not among them
+        if self.place is not None:
+            own = self.place[rows, None]  # −1: not among them
             held = own.clamp(min=0)
             exponents = exponents.scatter(1, held, exponents.gather(1, held).masked_fill(own >= 0, lowest))
         losses = F.softplus(exponents.logsumexp(1), threshold=50)  # the own target is the 1 of log(1 + …)
@@ -394,39 +409,6 @@ class SoftTarget:
             return alpha.take_from(candidates.total(shares, s.shape[1], background), shares.sum(1), None, background)
 
         return losses, pull
-
-
-def scores_of(s: Tensor, candidates: Alpha, background: bool) -> Tensor:
-    """σ(c) of all candidates for all rows, (n, M)."""
-    index, weight = candidates.index, candidates.pair_weights(s.dtype)
-    if index is None:
-        total = s @ weight.T
-    elif s.shape[1] < PAIR * index.shape[1]:
-        total = s @ candidates.foreground(s.dtype, s.shape[1]).T
-    else:
-        total = s[:, index[:, 0]] * weight[:, 0]
-        for j in range(1, index.shape[1]):
-            total = torch.addcmul(total, s[:, index[:, j]], weight[:, j])
-    if background and candidates.has_background:
-        total = total + candidates.spread(s)[:, None] * candidates.mass
-    return total
-
-
-def signatures(alpha: Alpha, classes: int) -> Tensor:
-    """Four sums Σ_k α_k v_k of fixed irregular numbers v, (N, 4): equal targets have equal ones in every form."""
-    device = alpha.weight.device if alpha.index is None else alpha.index.device  # type: ignore[union-attr]
-    place = torch.arange(1, classes + 1, dtype=torch.float64, device=device)[:, None]
-    angle = torch.tensor([12.9898, 78.233, 37.719, 4.1414], dtype=torch.float64, device=device)
-    values = (place * angle).sin().mul(43758.5453).frac()
-    if alpha.index is None:
-        total = alpha.pair_weights(torch.float64) @ values
-    else:
-        weight = alpha.pair_weights(torch.float64)
-        total = (weight[:, :, None] * values[alpha.index]).sum(1)
-    if alpha.has_background:
-        mass = alpha.mass[:, None] if isinstance(alpha.mass, Tensor) else alpha.mass
-        total = total + mass * alpha.spread(values.T)
-    return total
 
 
 def lowest_logit(dtype: torch.dtype) -> float:
@@ -446,7 +428,7 @@ def weighted_losses(
 
     And what pulls a gradient of the losses, (n,) or one number, back to the logits, and to scores of temperature 1.
     """
-    dtype = torch.promote_types(logits.dtype, torch.float32)
+    dtype = at_least_float32(logits.dtype)
     ignored = None if mask is None else mask[rows].logical_not()
     if ignored is not None:
         logits = logits.masked_fill(ignored[:, None], 0)
@@ -466,7 +448,6 @@ def weighted_losses(
             each = upstream.to(dtype).expand(losses.shape)
         else:
             each = torch.full_like(losses, upstream)
-        gradient = pull(each if ignored is None else each.masked_fill(ignored, 0))
-        return gradient, bounded
+        return pull(each if ignored is None else each.masked_fill(ignored, 0)), bounded
 
     return losses if weight is None else losses * weight, pull_logits

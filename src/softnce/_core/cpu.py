@@ -6,20 +6,16 @@ SOFTNCE_CPU=off turns them off; ``baseline`` and ``avx2`` limit the instructions
 import ctypes
 import os
 import struct
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from softnce._core.build import HERE, NAME
-from softnce._core.contrast import Alpha, Counted, Expected, SoftTarget, Sum
+from softnce._core.contrast import Alpha, Sum
 
-ERRORS = {1: "targets", 2: "own", 3: "exclude", 4: "candidates"}
 _CALL = struct.Struct("11q2d8q5qd5qd5qd6q")
 _NO_ROWS = (0, 0, 0, 0, 0, 0.0)
-Losses = tuple[Tensor, Tensor | None, Tensor | None]
-"""Losses (N,) or their total, and its gradients for logits and temperature."""
 
 
 def _load() -> ctypes.CDLL | None:
@@ -71,7 +67,7 @@ def can_run(problem: Sum, logits: Tensor, tensors: list[Tensor]) -> bool:
     """Whether the compiled rows take this call: values on the CPU, and pairs where candidates are scored."""
     if library is None or logits.dtype.itemsize == 1:
         return False
-    if isinstance(problem, SoftTarget) and (problem.targets.index is None or problem.candidates.index is None):
+    if problem.candidates is not None and (problem.targets.index is None or problem.candidates.index is None):
         return False
     return all(t.is_cpu and (type(t) is Tensor or type(t) is Parameter) for t in (logits, *tensors))
 
@@ -85,80 +81,62 @@ def run(
     scale: float,
     wants: tuple[bool, bool],
     wants_total: bool,
-) -> Losses:
-    """The losses (N,) times ``row_weight``, or their sum times ``scale``, and the gradients of that sum."""
+    overwrites: bool = False,
+) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
+    """The losses (N,) times ``row_weight``, or their sum times ``scale``, and the gradients of that sum.
+
+    With ``overwrites`` the gradient of the logits takes their memory, if that is contiguous.
+    """
     assert library is not None
     n, classes = logits.shape
     dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
     x = logits.detach()
     x = x if x.dtype is dtype else x.to(dtype)
     x = x if x.stride(1) == 1 and x.stride(0) >= classes else x.contiguous()
-    wants_gradient = wants[0] or wants[1]
-    gradient = torch.empty(n, classes, dtype=dtype, device="cpu") if wants_gradient else None
-    losses = None if wants_total else torch.empty(n, dtype=dtype, device="cpu")
-    of_temperature = torch.empty(n, dtype=dtype, device="cpu") if wants[1] else None
-    total = torch.empty((), dtype=dtype, device="cpu") if wants_total else None
-    at = _Pointers(dtype)
+    gradient = of_temperature = None
+    if wants[0] or wants[1]:
+        is_free = overwrites and not wants[1] and x.is_contiguous()  # the gradient of the temperature reads x again
+        gradient = x if is_free else torch.empty(n, classes, dtype=dtype, device="cpu")
+    if wants[1]:
+        of_temperature = torch.empty(n, dtype=dtype, device="cpu")
+    value = torch.empty((), dtype=dtype, device="cpu") if wants_total else torch.empty(n, dtype=dtype, device="cpu")
+    at, exact = _Pointers(dtype), torch.float64
+    address, target, own, others = value.data_ptr(), at.rows(problem.targets), problem.own, problem.candidates
     packed = _CALL.pack(
-        _kind(problem), dtype.itemsize * 8, n, classes, x.stride(0), torch.get_num_threads(),
-        x.data_ptr(), at(gradient), at(losses), at(of_temperature), at(total),
-        1 / float(temperature), scale, at(problem.log_noise), *_parts(problem, at, row_weight, mask),
+        problem.kind, dtype.itemsize * 8, n, classes, x.stride(0), torch.get_num_threads(),
+        x.data_ptr(), at(gradient), 0 if wants_total else address, at(of_temperature), address if wants_total else 0,
+        1 / float(temperature), scale, at(problem.log_noise),
+        at(problem.counts, exact), at(problem.class_weight), at(row_weight), at(mask, torch.bool),
+        at(problem.exclude, torch.int64), 0 if problem.exclude is None else problem.exclude.shape[1],
+        1 * problem.adds_own + 2 * (own is not None) + 4 * problem.drop_own_classes,
+        *target, *(target if own is problem.targets else at.rows(own)),
+        *(target if others is problem.targets else at.rows(others)), 0 if others is None else len(others),
+        at(problem.candidate_mask, torch.bool), at(problem.place, torch.int64),
+        at(problem.signatures, exact), at(problem.candidate_signatures, exact), problem.shares_background,
     )  # fmt: skip
     error = library.softnce_rows(packed)
     if error:
         _raise(error, problem, classes)
     if gradient is not None and gradient.dtype is not logits.dtype:
         gradient = gradient.to(logits.dtype)
-    summed = None
+    summed = of_temperature
     if of_temperature is not None and isinstance(temperature, Tensor):
         summed = of_temperature.sum().to(temperature.dtype)
-    value = losses if total is None else total
-    assert value is not None
-    return value, gradient if wants[0] else None, summed
-
-
-def _kind(problem: Sum) -> int:
-    return 0 if isinstance(problem, Counted) else 1 if isinstance(problem, Expected) else 2
-
-
-def _parts(
-    problem: Sum, at: Callable[..., int], row_weight: Tensor | None, mask: Tensor | None
-) -> tuple[int | float, ...]:
-    """The fields of a call from ``counts`` on, in the order of ``cpu.c``."""
-    assert isinstance(at, _Pointers)
-    weight, ignored = at(row_weight), at(mask, torch.bool)
-    target = at.rows(problem.targets)
-    if isinstance(problem, Counted):
-        counts = at(problem.counts, torch.float64)
-        fields = (counts, at(problem.class_weight), weight, ignored, 0, 0, 1 if problem.adds_own else 0)
-        return *fields, *target, *_NO_ROWS, *_NO_ROWS, 0, 0, 0, 0, 0, 0
-    if isinstance(problem, Expected):
-        own = None if problem.drop_own_classes else problem.own
-        flags = 4 if problem.drop_own_classes else 2 if own is not None else 0
-        mine = target if own is problem.targets else at.rows(own)
-        size = 0 if problem.exclude is None else problem.exclude.shape[1]
-        counts, exclude = at(problem.counts, torch.float64), at(problem.exclude, torch.int64)
-        return counts, 0, weight, ignored, exclude, size, flags, *target, *mine, *_NO_ROWS, 0, 0, 0, 0, 0, 0
-    assert isinstance(problem, SoftTarget)
-    others = target if problem.candidates is problem.targets else at.rows(problem.candidates)
-    mask_of_others, place = at(problem.candidate_mask, torch.bool), at(problem.own, torch.int64)
-    ours, theirs = at(problem.signatures, torch.float64), at(problem.candidate_signatures, torch.float64)
-    more = (len(problem.candidates), mask_of_others, place, ours, theirs, int(problem.shares_background))
-    return 0, 0, weight, ignored, 0, 0, 0, *target, *_NO_ROWS, *others, *more
+    return value, (gradient if wants[0] else None, summed)
 
 
 def _raise(error: int, problem: Sum, classes: int) -> None:
+    """Names the argument and the row: ``what << 48 | row + 1``."""
     what, row = error >> 48, (error & (1 << 48) - 1) - 1
     if what == 6:
         raise MemoryError("no memory for the rows of a loss")
     if what == 5:
-        assert isinstance(problem, SoftTarget)
-        assert problem.own is not None
-        raise ValueError(f"own must be in [0, {len(problem.candidates)}), got {int(problem.own[row])} in row {row}")
-    parts = {1: problem.targets, 2: getattr(problem, "own", None), 4: getattr(problem, "candidates", None)}
-    index = problem.exclude if what == 3 and isinstance(problem, Expected) else parts[what].index  # type: ignore[union-attr]
-    assert index is not None
-    raise ValueError(f"{ERRORS[what]} must be classes in [0, {classes}), got {index[row].tolist()} in row {row}")
+        place, others = problem.place, problem.candidates
+        raise ValueError(f"own must be in [0, {len(others)}), got {int(place[row])} in row {row}")  # type: ignore[arg-type,index]
+    name = ("targets", "own", "exclude", "candidates")[what - 1]
+    part = getattr(problem, name)
+    index = part if isinstance(part, Tensor) else part.index
+    raise ValueError(f"{name} must be classes in [0, {classes}), got {index[row].tolist()} in row {row}")
 
 
 def recognise(dense: Tensor, most: int) -> tuple[Tensor, Tensor | None, float] | None:
