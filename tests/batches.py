@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -9,6 +10,27 @@ from torch import Tensor
 from softnce import SoftTargets
 from softnce._core.autograd import soft_target
 from softnce._core.call import together
+
+
+class Series:
+    """As pandas has it: an array inside, indexed by labels that are no positions."""
+
+    def __init__(self, values: list) -> None:
+        self.values = np.asarray(values)
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+        return self.values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, label: object) -> object:
+        raise KeyError(label)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
 
 KINDS = ("labels", "smoothed", "ignored", "mixed", "duplicates", "top-k", "spread", "votes", "dense")
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from batches import seeded
 from torch import Tensor
 
 from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets, functional
@@ -10,20 +11,18 @@ from softnce.targets import Form
 N, K = 64, 40
 
 
-def mixed(n: int, k: int, lam: float | Tensor, smoothing: float = 0.1) -> SoftTargets:
-    labels = torch.randint(k, (n,), generator=torch.Generator().manual_seed(0))
-    soft = SoftTargets.from_labels(labels, k, smoothing=smoothing)
+RATES = torch.rand(N, generator=seeded(1))
+
+
+def mixed(k: int, lam: Tensor, smoothing: float = 0.1) -> SoftTargets:
+    soft = SoftTargets.from_labels(torch.randint(k, (N,), generator=seeded()), k, smoothing=smoothing)
     return soft.mix(soft.flip(0), lam)
-
-
-def rates() -> Tensor:
-    return torch.rand(N, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_mixed_rows_become_pairs(smoothing: float, dtype: torch.dtype) -> None:
-    rows = mixed(N, K, rates(), smoothing).dense(dtype)
+    rows = mixed(K, RATES, smoothing).dense(dtype)
     found = SoftTargets.from_dense(rows)
     assert found.form == Form.PAIRS
     assert "2 pairs per row" in repr(found)
@@ -41,7 +40,7 @@ def test_labels_in_dense_rows_become_labels(smoothing: float) -> None:
 
 def test_floors_an_ulp_apart_are_one_floor() -> None:
     """As timm's element-wise mode makes them: each row λ·off + (1 − λ)·off."""
-    rows = mixed(N, K, rates()).dense()
+    rows = mixed(K, RATES).dense()
     rows[::2] = torch.where(rows[::2] == rows.amin(), torch.nextafter(rows.amin(), torch.tensor(1.0)), rows[::2])
     assert len(rows.amin(1).unique()) > 1
     assert SoftTargets.from_dense(rows).form == Form.PAIRS
@@ -57,18 +56,14 @@ def test_rows_of_timm_are_recognised(mode: str) -> None:
     torch.testing.assert_close(found.dense(), rows, rtol=0, atol=1e-7)
 
 
-def several_peaks() -> Tensor:
-    return torch.tensor([[0.5, 0.3, 0.2, 0.0, 0.0, 0.0]])
-
-
 @pytest.mark.parametrize(
     "rows",
     [
-        torch.randn(N, K, generator=torch.Generator().manual_seed(0)).softmax(1),
-        several_peaks(),
+        torch.randn(N, K, generator=seeded()).softmax(1),
+        torch.tensor([[0.5, 0.3, 0.2, 0.0, 0.0, 0.0]]),
         torch.tensor([[0.7, 0.3], [0.3, 0.7]]),
         torch.cat([torch.eye(8).repeat(20, 1), torch.full((1, 8), 1 / 8)]),  # all floor in a row whose floor is higher
-        mixed(N, K, rates()).dense().requires_grad_(),
+        mixed(K, RATES).dense().requires_grad_(),
     ],
     ids=["teacher", "too many peaks", "two classes", "another floor", "gradient"],
 )
@@ -81,21 +76,20 @@ def test_other_rows_stay_dense(rows: Tensor) -> None:
 @pytest.mark.parametrize("loss", [SoftTargetInfoNCE, ExpectedInfoNCE])
 @pytest.mark.parametrize("classes", [5, K, 300])
 def test_probabilities_and_pairs_have_one_loss(loss: type[torch.nn.Module], classes: int) -> None:
-    targets = mixed(N, classes, rates().double())
+    targets = mixed(classes, RATES.double())
     logits = torch.randn(N, classes, dtype=torch.float64, requires_grad=True)
-    found = []
-    for given in (targets, targets.dense(), targets.to_dense()):
-        value = loss(label_smoothing=0.05)(logits, given)
-        found.append((value.detach(), torch.autograd.grad(value, logits)[0]))
-    for ours in found[1:]:
-        torch.testing.assert_close(ours, found[0], rtol=1e-12, atol=1e-14)
+    first, *found = [
+        (value := loss(label_smoothing=0.05)(logits, given), *torch.autograd.grad(value, logits))
+        for given in (targets, targets.dense(), targets.to_dense())
+    ]
+    for ours in found:
+        torch.testing.assert_close(ours, first, rtol=1e-12, atol=1e-14)
 
 
 def test_ignored_candidates_that_are_counted_add_nothing_to_half_precision_scores() -> None:
     """Scores of float16 reach 65,504, and differ by twice that."""
-    generator = torch.Generator().manual_seed(0)
     n, classes = 300, 5
-    labels = torch.randint(classes - 1, (n,), generator=generator)
+    labels = torch.randint(classes - 1, (n,), generator=seeded())
     labels[: n // 2] = classes - 1  # these are ignored …
     targets = SoftTargets.from_labels(labels, classes).mix(SoftTargets.from_labels(labels, classes), 0.5)
     targets.mask = torch.arange(n) >= n // 2

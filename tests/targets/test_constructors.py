@@ -1,14 +1,149 @@
-"""Wrong arguments of constructors and methods are refused in one line that names the argument."""
+"""Constructors make what people have; wrong arguments are refused in one sentence that names the argument."""
 
 import math
+import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from batches import Series, seeded
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
 
 from softnce import SoftTargets
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, Series, torch.tensor])
+def test_arrays_and_lists_are_read(kind: type) -> None:
+    labels = [0, 2, 1, 2]
+    t = SoftTargets.from_labels(kind(labels), 4)
+    assert t.labels.tolist() == labels
+    assert_close(t.mix(t.flip(), kind([1.0, 0.0, 0.5, 0.5])).argmax()[:2], torch.tensor([0, 1]))
+    rows = [[0.5, 0.5, 0.0], [0.25, 0.25, 0.5]]
+    assert_close(SoftTargets.from_dense(kind(rows)).dense(torch.float64), torch.tensor(rows).double())
+    votes = SoftTargets.from_votes(kind([[3, 1, 0], [0, 0, 5]]), 3)
+    assert_close(votes.dense(), torch.tensor([[0.75, 0.25, 0], [0, 0, 1]]))
+    top = SoftTargets.from_topk(kind([[2.0, 1.0, 0.0]]), 1)
+    assert_close(top.dense(torch.float32), torch.tensor([[1.0, 0, 0]]))
+
+
+def test_arrays_that_torch_cannot_share_are_copied() -> None:
+    labels = np.array([0, 1, 2])
+    assert SoftTargets.from_labels(labels[::-1], 3).labels.tolist() == [2, 1, 0]
+    labels.flags.writeable = False
+    assert SoftTargets.from_labels(labels, 3).labels.tolist() == [0, 1, 2]
+
+
+# -------------------------------------------------------------------------------------------------------- teachers
+
+
+def test_topk_renormalised_spread_and_grouped() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+    p = (logits / 2).softmax(1)
+    kept = SoftTargets.from_topk(logits, k=2, temperature=2.0)
+    assert_close(kept.dense()[0, :2], p[0, :2] / p[0, :2].sum())
+    spread = SoftTargets.from_topk(logits, k=2, temperature=2.0, remainder="spread").dense()[0]
+    assert_close(spread, torch.tensor([p[0, 0], p[0, 1], 0, 0]) + p[0, 2:].sum() / 4)
+    assert_close(SoftTargets.from_topk(logits, k=4, temperature=2.0).dense(), p)
+    group = SoftTargets.from_topk(3 * torch.randn(4, 9, generator=seeded()), 3, remainder="group")
+    assert_close(group.rest + group.weight.sum(1), torch.ones(4))
+
+
+def test_top_k_log_probabilities_and_the_use_of_the_rest() -> None:
+    top = np.array([[3, 1], [0, 2]]), np.log([[0.5, 0.25], [0.6, 0.1]])
+    rows = torch.tensor([[0, 0.25, 0, 0.5, 0], [0.6, 0, 0.1, 0, 0]], dtype=torch.float64)
+    rest = torch.tensor([0.25, 0.3], dtype=torch.float64)
+    assert_close(SoftTargets.from_topk_log_probs(*top, 5, rest="spread").dense(), rows + rest[:, None] / 5)
+    renormalised = SoftTargets.from_topk_log_probs(*top, 5, rest="renormalise")
+    assert_close(renormalised.dense(), rows / rows.sum(1, keepdim=True))
+    group = SoftTargets.from_topk_log_probs(*top, 5)
+    assert_close(group.rest, rest)
+    assert_close(group.at(group.classes), torch.tensor(np.exp(top[1])))
+
+
+# ----------------------------------------------------------------------------------------------------------- pairs
+
+
+def test_pairs_may_name_a_class_twice_and_differ_in_number() -> None:
+    twice = SoftTargets.from_pairs(torch.tensor([[1, 1, 0]]), torch.tensor([[0.25, 0.75, 0.0]]), 3)
+    assert_close(twice.dense(), torch.tensor([[0.0, 1.0, 0.0]]))
+    t = SoftTargets.from_pairs([[0], [1, 3], [2, 1, 0]], [[1], [0.5, 0.5], [0.5, 0.25, 0.25]], 4)
+    assert_close(t.dense(), torch.tensor([[1, 0, 0, 0], [0, 0.5, 0, 0.5], [0.25, 0.25, 0.5, 0]], dtype=t.dtype))
+    with pytest.raises(ValueError, match=r"lengths \[1, 2\] and \[1, 1\]"):
+        SoftTargets.from_pairs([[0], [1, 3]], [[1.0], [1.0]], 4)
+    with pytest.raises(ValueError, match="at least one class in every row"):
+        SoftTargets.from_pairs([[0], []], [[1.0], []], 4)
+
+
+# ----------------------------------------------------------------------------------------------------------- votes
+
+
+def test_votes_become_shares_and_stay_small_when_few_classes_are_chosen() -> None:
+    counts = torch.tensor([[3, 1] + [0] * 18, [0, 5] + [0] * 18])
+    t = SoftTargets.from_votes(counts, 20)
+    assert_close(t.dense(), counts / counts.sum(1, keepdim=True))
+    assert t.classes.shape == (2, 2)
+    plain, smooth = SoftTargets.from_votes(counts[:, :3], 3), SoftTargets.from_votes(counts[:, :3], 3, smoothing=0.1)
+    assert plain.index is None
+    assert smooth.allclose(plain.smooth(0.1), atol=1e-7)
+    assert smooth.smoothing == 0.1
+    with pytest.raises(ValueError, match=r"a column per class, 10, got 3; .* use SoftTargets.from_annotations"):
+        SoftTargets.from_votes(torch.randint(10, (20, 3)), 10)
+
+
+def test_annotations_are_shares_of_annotators() -> None:
+    sample = [0, 0, 0, 2, 2, 2, 2, 3]
+    annotator = ["a", "b", "c", "a", "a", "b", "c", "b"]
+    label = [1, 1, 0, 2, 3, 3, 3, 0]
+    t, samples, classes = SoftTargets.from_annotations(sample, annotator, label, 4, num_samples=5)
+    expected = torch.tensor([[1 / 3, 2 / 3, 0, 0], [0, 0, 1 / 6, 5 / 6], [1, 0, 0, 0]])
+    assert_close(t.dense()[[0, 2, 3]], expected)
+    assert t.mask.tolist() == [True, False, True, True, False]
+    assert (list(samples), list(classes)) == ([0, 1, 2, 3, 4], [0, 1, 2, 3])
+    plain = SoftTargets.from_annotations(np.array(sample), None, np.array(label), 4, smoothing=0.1)
+    assert (plain.targets.shape, plain.samples) == ((3, 4), [0, 2, 3])
+    assert_close(plain.targets.dense()[1], 0.9 * torch.tensor([0, 0, 0.25, 0.75]) + 0.025)
+    many = SoftTargets.from_annotations(torch.arange(100), None, torch.arange(100) * 9_999, 1_000_000).targets
+    assert many.index.shape == (100, 1)
+
+
+IDS = {
+    "large": lambda i: 9 * 10**7 + 10**11 * i,
+    "names": lambda i: f"image {i}",
+    "tuples": lambda i: (i, "x"),
+    "mixed": lambda i: i if i % 2 else f"{i}",
+}
+
+
+@given(st.sampled_from(sorted(IDS)), st.sampled_from(sorted(IDS)), st.integers(1, 30), st.integers(0, 1000))
+def test_ids_and_labels_of_any_kind_are_counted(ids: str, names: str, size: int, seed: int) -> None:
+    draw = random.Random(seed)
+    sample = [IDS[ids](draw.randrange(5)) for _ in range(size)]
+    label = [IDS[names](draw.randrange(4)) for _ in range(size)]
+    found = SoftTargets.from_annotations(sample, None, label)
+    assert set(found.samples) == set(sample)
+    assert len(found.targets) == len(found.samples)
+    dense, total, count = found.targets.dense(torch.float64), Counter(sample), Counter(zip(sample, label, strict=True))
+    for i, name in enumerate(found.samples):
+        for k, chosen in enumerate(found.classes):
+            assert dense[i, k].item() == pytest.approx(count[name, chosen] / total[name], abs=1e-15)
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 30), st.integers(0, 1000))
+def test_annotations_by_different_people_are_votes(samples: int, classes: int, size: int, seed: int) -> None:
+    generator = seeded(seed)
+    sample = torch.cat([torch.arange(samples), torch.randint(samples, (size,), generator=generator)])
+    label = torch.randint(classes, (len(sample),), generator=generator)
+    counts = torch.zeros(samples, classes).index_put_((sample, label), torch.ones(()), accumulate=True)
+    t = SoftTargets.from_annotations(sample, torch.arange(len(sample)), label, classes).targets
+    assert_close(t.dense(torch.float64), SoftTargets.from_votes(counts, classes).dense(torch.float64))
+
+
+# ----------------------------------------------------------------------------------------------------------- misuse
 
 N, K = 4, 3
 LABELS = torch.tensor([0, 1, 2, 1])
@@ -62,6 +197,18 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], dict[str, list[Any]]]] = [
         SoftTargets.from_votes,
         {"counts": torch.ones(N, K), "num_classes": K},
         {"counts": NO_VOTES, "num_classes": WHOLE, **SMOOTHING},
+    ),
+    (
+        SoftTargets.from_annotations,
+        {"sample": [0, 0, 1], "annotator": ["a", "b", "a"], "label": [2, 1, 0], "num_classes": K},
+        {
+            "sample": ["text", None, [], [0, 1], [[0], [0], [1]], [0.0, math.nan, 1.0]],
+            "annotator": ["ann", 3, ["a", "b"], [["a"], ["b"], ["a"]]],
+            "label": ["text", None, [0.5, 1.0, 2.0], [0, 1], [0, 1, 3], [-1, 0, 1], ["cat", "dog", "cat"]],
+            "num_classes": ["3", 0, 2.5],
+            "num_samples": ["2", 1.5, 1, 0],
+            "smoothing": ["1", None, 1.5],
+        },
     ),
     (
         SOFT.mix,
