@@ -5,6 +5,7 @@ must end at the weights of one plain step on the whole batch. Two processes run 
 step exact is the code of the examples.
 """
 
+import itertools
 import os
 import tempfile
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ import torch
 from example_files import example
 from ranks import on_ranks
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 from experiments.models import torchvision_operators  # noqa: F401  (transformers and Lightning import torchvision)
 from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets
@@ -39,7 +41,7 @@ def plain(name: str) -> Tensor:
     optimiser = torch.optim.SGD(net.parameters(), lr=RATE)
     LOSSES[name](label_smoothing=0.1)(net(x), y).backward()
     optimiser.step()
-    return torch.cat([p.detach().flatten() for p in net.parameters()])
+    return parameters_to_vector(net.parameters()).detach()
 
 
 def shares(rank: int, world: int, parts: int) -> list[Tensor]:
@@ -60,9 +62,7 @@ def by_trainer(name: str, rank: int, world: int, parts: int, folder: str) -> Ten
             return {"logits": self.linear(x)}
 
     x, y = problem()
-    order = torch.cat(
-        [torch.cat(column) for column in zip(*[shares(r, world, parts) for r in range(world)], strict=True)]
-    )
+    order = torch.arange(N).view(world, parts, -1).transpose(0, 1).flatten()
     rows = [{"x": x[i], "labels": y[i]} for i in order]
     arguments = TrainingArguments(
         folder, per_device_train_batch_size=N // world // parts, gradient_accumulation_steps=parts, max_steps=1,
@@ -70,16 +70,12 @@ def by_trainer(name: str, rank: int, world: int, parts: int, folder: str) -> Ten
         save_strategy="no", disable_tqdm=True, remove_unused_columns=False, dataloader_drop_last=False,
     )  # fmt: skip
     net = Net()
-    trainer = example("hugging_face_trainer").SoftTargetTrainer(
-        net,
-        arguments,
-        train_dataset=rows,
-        criterion=LOSSES[name](label_smoothing=0.1, distributed="sum"),
-        num_classes=K,
-    )
+    criterion = LOSSES[name](label_smoothing=0.1, distributed="sum")
+    make = example("hugging_face_trainer").SoftTargetTrainer
+    trainer = make(net, arguments, train_dataset=rows, criterion=criterion, num_classes=K)
     trainer._get_train_sampler = lambda *_: torch.utils.data.SequentialSampler(rows)
     trainer.train()
-    return torch.cat([p.detach().flatten() for p in net.parameters()])
+    return parameters_to_vector(net.parameters()).detach()
 
 
 def by_accelerate(name: str, rank: int, world: int, parts: int, folder: str) -> Tensor:
@@ -91,7 +87,7 @@ def by_accelerate(name: str, rank: int, world: int, parts: int, folder: str) -> 
     mine = torch.cat(shares(rank, world, parts))
     targets = SoftTargets.from_labels(y[mine], K)
     example("accelerate_loop").update(accelerator, net, optimiser, LOSSES[name](label_smoothing=0.1), x[mine], targets)
-    return torch.cat([p.detach().flatten() for p in net.parameters()])
+    return parameters_to_vector(net.parameters()).detach()
 
 
 def by_lightning(name: str, rank: int, world: int, parts: int, folder: str) -> Tensor:
@@ -107,27 +103,24 @@ def by_lightning(name: str, rank: int, world: int, parts: int, folder: str) -> T
         enable_model_summary=False, use_distributed_sampler=False, default_root_dir=folder,
     )  # fmt: skip
     trainer.fit(module, torch.utils.data.DataLoader(updates, batch_size=None))
-    return torch.cat([p.detach().flatten() for p in module.net.parameters()])
+    return parameters_to_vector(module.net.parameters()).detach()
 
 
-LOOPS = {"accelerate": by_accelerate, "trainer": by_trainer, "lightning": by_lightning}
-NEEDS = {
-    "accelerate": "accelerate",
-    "trainer": "transformers",
-    "lightning": "lightning",
-}  # in this order: Trainer leaves its settings in Accelerate
-INSTALLED = [loop for loop, module in NEEDS.items() if find_spec(module) is not None]
+LOOPS = {  # in this order: Trainer leaves its settings in Accelerate
+    "accelerate": by_accelerate,
+    "transformers": by_trainer,
+    "lightning": by_lightning,
+}
+INSTALLED = [loop for loop in LOOPS if find_spec(loop) is not None]
 
 
 def one_rank(rank: int, world: int) -> dict:
     os.environ |= {"ACCELERATE_USE_CPU": "true", "HF_HUB_OFFLINE": "1"}
-    found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for loop in INSTALLED:
-            for name in LOSSES:
-                for parts in (1, 3):
-                    found[loop, name, parts] = LOOPS[loop](name, rank, world, parts, folder).tolist()
-    return found
+        return {
+            (loop, name, parts): LOOPS[loop](name, rank, world, parts, folder).tolist()
+            for loop, name, parts in itertools.product(INSTALLED, LOSSES, (1, 3))
+        }
 
 
 @pytest.fixture(scope="module", params=[1, 2])
@@ -141,11 +134,10 @@ def weights(request: pytest.FixtureRequest) -> dict:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_one_step_is_the_plain_step(weights: dict, loop: str) -> None:
     if loop not in INSTALLED:
-        pytest.skip(f"{NEEDS[loop]} is not installed")
-    start = torch.cat([p.detach().flatten() for p in model().parameters()])
-    for name in LOSSES:
-        for parts in (1, 3):
-            found = torch.tensor(weights[loop, name, parts])
-            error = (found - plain(name)).abs().max().item()
-            assert error <= EXACT, f"{name} in {parts} parts: {error:.2e}"
-            assert (found - start).abs().max() > 0.01
+        pytest.skip(f"{loop} is not installed")
+    start = parameters_to_vector(model().parameters()).detach()
+    for name, parts in itertools.product(LOSSES, (1, 3)):
+        found = torch.tensor(weights[loop, name, parts])
+        error = (found - plain(name)).abs().max().item()
+        assert error <= EXACT, f"{name} in {parts} parts: {error:.2e}"
+        assert (found - start).abs().max() > 0.01

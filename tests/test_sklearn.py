@@ -31,10 +31,14 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     return x[:600] / 16, y[:600]
 
 
+def fitted(x, y, loss: str = "soft-ce", sample_weight=None, **options) -> SoftLabelClassifier:
+    return SoftLabelClassifier(loss, random_state=0, **options).fit(x, y, sample_weight)
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_learns(loss: str, digits: tuple) -> None:
     x, y = digits
-    model = SoftLabelClassifier(loss, max_epochs=15, random_state=0).fit(x[:400], y[:400])
+    model = fitted(x[:400], y[:400], loss, max_epochs=15)
     assert model.score(x[400:], y[400:]) > 0.7
     assert model.predict_proba(x).sum(1) == pytest.approx(1)
 
@@ -42,13 +46,11 @@ def test_every_loss_learns(loss: str, digits: tuple) -> None:
 def test_soft_labels_in_three_forms(digits: tuple) -> None:
     x, y = digits
     targets = SoftTargets.from_labels(torch.from_numpy(y), 10, smoothing=0.1)
-    made = [
-        SoftLabelClassifier(max_epochs=3, random_state=0).fit(x, given).predict_proba(x)
-        for given in (targets.dense(torch.float64), targets.numpy().astype(float), targets)
-    ]
+    forms = targets.dense(torch.float64), targets.numpy().astype(float), targets
+    made = [fitted(x, given, max_epochs=3).predict_proba(x) for given in forms]
     np.testing.assert_allclose(made[1], made[0], rtol=0, atol=1e-6)
     np.testing.assert_allclose(made[2], made[0], rtol=0, atol=1e-5)
-    model = SoftLabelClassifier(max_epochs=15, random_state=0).fit(x, targets)
+    model = fitted(x, targets, max_epochs=15)
     assert list(model.classes_) == list(range(10))
     assert model.score(x, targets) == model.score(x, y) > 0.9
 
@@ -59,9 +61,8 @@ def test_shares_are_learned_and_not_their_majority() -> None:
     x = generator.normal(size=(3000, 3))
     truth = 1 / (1 + np.exp(-x[:, 0]))
     votes = generator.binomial(5, truth) / 5
-    soft = SoftLabelClassifier(random_state=0, max_epochs=30).fit(x, np.stack([1 - votes, votes], 1))
-    hard = SoftLabelClassifier(random_state=0, max_epochs=30).fit(x, (votes > 0.5).astype(int))
-    errors = [np.abs(model.predict_proba(x)[:, 1] - truth).mean() for model in (soft, hard)]
+    models = [fitted(x, y, max_epochs=30) for y in (np.stack([1 - votes, votes], 1), (votes > 0.5).astype(int))]
+    errors = [np.abs(model.predict_proba(x)[:, 1] - truth).mean() for model in models]
     assert errors[0] < 0.02 < errors[1] / 2
 
 
@@ -84,44 +85,39 @@ def test_in_scikit_learns_tools(digits: tuple) -> None:
 def test_early_stopping_keeps_the_best_epoch(digits: tuple, capsys: pytest.CaptureFixture[str]) -> None:
     x, y = digits
     noisy = np.where(np.arange(600) % 3 == 0, (y + 1) % 10, y)  # a network that fits this fits noise
-    model = SoftLabelClassifier(
-        "soft-ce", hidden_layer_sizes=(64,), early_stopping=True, patience=3, random_state=0, verbose=True
-    ).fit(x, noisy)
+    options = {"hidden_layer_sizes": (64,), "early_stopping": True}
+    model = fitted(x, noisy, patience=3, verbose=True, **options)
     best = int(np.argmin(model.validation_curve_))
     assert model.n_iter_ == best + 1 + 3 < 100
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == model.n_iter_
     assert lines[0].startswith("epoch 1/100  loss ")
-    again = SoftLabelClassifier(
-        "soft-ce", hidden_layer_sizes=(64,), early_stopping=True, max_epochs=best + 1, random_state=0
-    ).fit(x, noisy)
+    again = fitted(x, noisy, max_epochs=best + 1, **options)
     np.testing.assert_array_equal(again.predict_proba(x), model.predict_proba(x))
 
 
 def test_early_stopping_of_a_contrast_is_at_a_fitted_temperature(digits: tuple) -> None:
     """At temperature 1 its cross-entropy rises from the first epoch on, while it learns."""
     x, y = digits
-    model = SoftLabelClassifier("soft-target-info-nce", early_stopping=True, patience=5, max_epochs=60, random_state=0)
     soft = np.eye(10)[y] * 0.5 + 0.05
-    model.fit(x, soft)
+    model = fitted(x, soft, "soft-target-info-nce", early_stopping=True, patience=5, max_epochs=60)
     assert model.n_iter_ > 10
     assert model.score(x, soft) > 0.9
     assert model.temperature_ != 1
-    plain = SoftLabelClassifier(random_state=0, max_epochs=3, early_stopping=True).fit(x, soft)
-    assert plain.temperature_ == 1
+    assert fitted(x, soft, max_epochs=3, early_stopping=True).temperature_ == 1
 
 
 def test_ignored_rows_neither_train_nor_count(digits: tuple) -> None:
     x, y = digits
     rows = np.arange(600) % 4 > 0
     targets = SoftTargets.from_labels(np.where(rows, y, -100), 10, smoothing=0.1)
-    clean = SoftLabelClassifier(max_epochs=5, early_stopping=True, random_state=0).fit(x[rows], targets[rows])
+    clean = fitted(x[rows], targets[rows], max_epochs=5, early_stopping=True)
     for given in (targets, targets.numpy().astype(float)):
-        model = SoftLabelClassifier(max_epochs=5, early_stopping=True, random_state=0).fit(x, given)
+        model = fitted(x, given, max_epochs=5, early_stopping=True)
         np.testing.assert_allclose(model.predict_proba(x), clean.predict_proba(x), rtol=0, atol=1e-5)
         assert model.score(x, given) == pytest.approx(clean.score(x[rows], y[rows]))
         assert neg_soft_log_loss(model, x, given) == pytest.approx(neg_soft_log_loss(clean, x[rows], targets[rows]))
-    model = SoftLabelClassifier(max_epochs=5, random_state=0).fit(x, targets.argmax())
+    model = fitted(x, targets.argmax(), max_epochs=5)
     assert model.classes_.tolist() == list(range(10))
     assert model.score(x, targets.argmax()) == model.score(x[rows], y[rows])
     with pytest.raises(ValueError, match="every row is ignored"):
@@ -130,14 +126,14 @@ def test_ignored_rows_neither_train_nor_count(digits: tuple) -> None:
 
 def test_sparse_features(digits: tuple) -> None:
     x, y = digits
-    dense, sparse = (SoftLabelClassifier(max_epochs=3, random_state=0).fit(m, y) for m in (x, csr_matrix(x)))
+    dense, sparse = (fitted(features, y, max_epochs=3) for features in (x, csr_matrix(x)))
     np.testing.assert_allclose(sparse.predict_proba(csr_matrix(x)), dense.predict_proba(x), rtol=0, atol=1e-12)
 
 
 def test_classes_of_soft_labels_have_names(digits: tuple) -> None:
     x, y = digits
     names = [f"digit {k}" for k in range(10)]
-    model = SoftLabelClassifier(max_epochs=10, random_state=0, classes=names).fit(x, np.eye(10)[y])
+    model = fitted(x, np.eye(10)[y], max_epochs=10, classes=names)
     assert (model.predict(x) == np.array(names)[y]).mean() > 0.9
     assert model.score(x, np.eye(10)[y]) == model.score(x, np.array(names)[y])
     with pytest.raises(ValueError, match="classes must name the 10 columns of y, got 3"):
@@ -148,7 +144,7 @@ def test_classes_of_soft_labels_have_names(digits: tuple) -> None:
 
 def test_the_scorer_of_votes(digits: tuple) -> None:
     x, y = digits
-    model = SoftLabelClassifier(max_epochs=5, random_state=0).fit(x, y)
+    model = fitted(x, y, max_epochs=5)
     weight = np.random.default_rng(0).random(600)
     expected = -log_loss(y, model.predict_proba(x), sample_weight=weight)
     assert neg_soft_log_loss(model, x, y, weight) == pytest.approx(expected)
@@ -164,16 +160,13 @@ def test_zero_weight_takes_a_row_out_of_the_loss(digits: tuple) -> None:
     x, y = digits
     weight = np.where(np.arange(600) < 500, 1.0, 0.0)
     wrong = np.where(weight > 0, y, 0)
-    made = [
-        SoftLabelClassifier("soft-ce", batch_size=600, max_epochs=5, random_state=0).fit(x, given, weight)
-        for given in (y, wrong)
-    ]
+    made = [fitted(x, given, sample_weight=weight, batch_size=600, max_epochs=5) for given in (y, wrong)]
     np.testing.assert_allclose(made[0].predict_proba(x), made[1].predict_proba(x), rtol=0, atol=1e-12)
 
 
 def test_it_can_be_cloned_and_pickled(digits: tuple) -> None:
     x, y = digits
-    model = SoftLabelClassifier(hidden_layer_sizes=(8,), max_epochs=2, random_state=0).fit(x, y)
+    model = fitted(x, y, hidden_layer_sizes=(8,), max_epochs=2)
     assert clone(model).get_params() == model.get_params()
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(x), model.predict_proba(x))
     np.testing.assert_array_equal(clone(model).fit(x, y).predict_proba(x), model.predict_proba(x))

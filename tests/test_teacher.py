@@ -3,6 +3,7 @@
 import hashlib
 import io
 import pickle
+import re
 import struct
 from pathlib import Path
 
@@ -33,9 +34,8 @@ def test_what_is_read_is_the_top_k_of_the_logits(file, k, remainder):
 
 
 def test_all_classes_are_the_softmax():
-    outputs = TeacherOutputs.from_logits(LOGITS, 12)
     for remainder in ("spread", "renormalise"):
-        soft = outputs.targets(remainder)
+        soft = TeacherOutputs.from_logits(LOGITS, 12).targets(remainder)
         assert soft.index is None  # dense where k is not small
         assert soft.dense() == pytest.approx(LOGITS.softmax(1), abs=1e-6)
 
@@ -63,10 +63,8 @@ def test_files_that_do_not_match_the_data_are_refused(file):
         (LABELS[:7], 12, "outputs of 20 samples, but the data has 7"),
         (LABELS, 10, "has 12 classes, but the data has 10"),
     ):
-        with pytest.raises(ValueError, match=words) as error:
+        with pytest.raises(ValueError, match=rf"^{re.escape(str(file))}: .*{words}[^\n]*$"):
             TeacherOutputs.load(file, labels, classes)
-        assert str(file) in str(error.value)
-        assert "\n" not in str(error.value)
 
 
 class Evil:

@@ -12,16 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from softnce._checks import (
-    as_number,
-    as_tensor,
-    as_whole,
-    check_choice,
-    check_floating,
-    check_rows_sum_to_one,
-    check_unit_interval,
-    values_are_checked,
-)
+from softnce import _checks
 from softnce._core.ranks import gather_objects
 from softnce.targets import SoftTargets
 from softnce.targets.soft_targets import ArrayLike, as_soft_targets
@@ -62,15 +53,15 @@ def reliability_curve(
 
     ``binning`` is ``"width"`` for equal intervals of [0, 1], ``"mass"`` for equally many samples, ties in one bin.
     """
-    bins = as_whole(bins, "bins")
-    check_choice(binning, "binning", ("width", "mass"))
-    confidence, outcome = as_tensor(confidence, "confidence"), as_tensor(outcome, "outcome")
-    check_floating(confidence, "confidence", "(N,)")
+    bins = _checks.as_whole(bins, "bins")
+    _checks.check_choice(binning, "binning", ("width", "mass"))
+    confidence, outcome = _checks.as_tensor(confidence, "confidence"), _checks.as_tensor(outcome, "outcome")
+    _checks.check_floating(confidence, "confidence", "(N,)")
     if outcome.shape != confidence.shape or outcome.is_complex() or len(outcome) == 0:
         shapes = f"{tuple(confidence.shape)} and {tuple(outcome.shape)} of {outcome.dtype}"
         raise ValueError(f"confidence and outcome must be vectors of one length, at least 1, got {shapes}")
-    check_unit_interval(confidence, "confidence")
-    check_unit_interval(outcome, "outcome")
+    _checks.check_unit_interval(confidence, "confidence")
+    _checks.check_unit_interval(outcome, "outcome")
     edges = _edges(confidence, bins, binning)
     count, predicted, observed = _bin_totals(confidence[:, None], outcome[:, None], edges)[0].unbind(-1)
     return ReliabilityCurve(edges, count.long(), predicted / count, observed / count)
@@ -79,12 +70,7 @@ def reliability_curve(
 def expected_calibration_error(
     probs: ArrayLike, targets: Targets, *, bins: int = 15, binning: Binning = "width", ignore_index: int = -100
 ) -> Tensor:
-    """Mean |accuracy − confidence| over the bins of :func:`reliability_curve`, weighted by their counts.
-
-    >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
-    >>> round(expected_calibration_error(probs, torch.tensor([0, 1]), bins=10).item(), 4)
-    0.35
-    """
+    """Mean |accuracy − confidence| over the bins of :func:`reliability_curve`, weighted by their counts."""
     confidence, outcome = top_label(probs, targets, ignore_index=ignore_index)
     return reliability_curve(confidence, outcome, bins=bins, binning=binning).expected_error
 
@@ -113,7 +99,7 @@ def fit_temperature(
     """
     if not isinstance(limits, (tuple, list)) or len(limits) != 2:
         raise ValueError(f"limits must be the lowest and the highest temperature, got {limits!r}")
-    lowest, highest = (as_number(limit, "limits", "two positive numbers") for limit in limits)
+    lowest, highest = (_checks.as_number(limit, "limits", "two positive numbers") for limit in limits)
     if not 0 < lowest < highest < torch.inf:
         raise ValueError(f"limits must be 0 < lowest < highest temperature, got {limits}")
     z, frequency = _rows_and_frequency(logits, targets, ignore_index, "logits")
@@ -149,15 +135,10 @@ class CalibrationMeter:
     """Calibration over an evaluation set, batch by batch; also each class's error, averaged over classes.
 
     Keeps two numbers per sample and a (K, B) table instead of the probabilities: 8·N + 24·K·B bytes.
-
-    >>> meter = CalibrationMeter()
-    >>> meter.update(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
-    >>> list(meter.compute())
-    ['ece', 'ece_mass', 'mce', 'classwise_ece', 'brier', 'nll']
     """
 
     def __init__(self, bins: int = 15) -> None:
-        self.bins = as_whole(bins, "bins")
+        self.bins = _checks.as_whole(bins, "bins")
         self.reset()
 
     def reset(self) -> None:
@@ -250,14 +231,14 @@ def _rows_and_frequency(
     scores: ArrayLike, targets: Targets, ignore_index: int, name: str, may_be_empty: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The samples that count, (N, K), checked as "probs" or "logits", and each class's frequency in them, in double."""
-    scores, ignore_index = as_tensor(scores, name), as_whole(ignore_index, "ignore_index", None)
-    check_floating(scores, name, "(N, K, ...)")
+    scores, ignore_index = _checks.as_tensor(scores, name), _checks.as_whole(ignore_index, "ignore_index", None)
+    _checks.check_floating(scores, name, "(N, K, ...)")
     if 0 in scores.shape[1:]:
         raise ValueError(f"{name} must have at least one class, got shape {tuple(scores.shape)}")
     spread = scores.movedim(1, -1)
     rows = spread.reshape(-1, scores.shape[1])
     if not isinstance(targets, SoftTargets):
-        targets = as_tensor(targets, "targets")
+        targets = _checks.as_tensor(targets, "targets")
         if targets.shape == scores.shape:
             targets = targets.movedim(1, -1).reshape(rows.shape)
         elif targets.shape == spread.shape[:-1]:
@@ -273,11 +254,11 @@ def _rows_and_frequency(
         rows, frequency = rows[soft.mask], frequency[soft.mask]
     if len(rows) == 0 and not may_be_empty:
         raise ValueError(f"{name} have no row that counts: calibration needs at least one sample")
-    if values_are_checked(rows):
+    if _checks.values_are_checked(rows):
         if bool(rows.isnan().any()):
             raise ValueError(f"{name} hold NaN in {int(rows.isnan().any(1).sum())} of {len(rows)} rows")
         if name == "probs":
-            check_rows_sum_to_one(rows, "probs")
+            _checks.check_rows_sum_to_one(rows, "probs")
         elif rows.numel() and rows.shape[1] > 1 and bool((rows >= 0).all()):
             slack = 1e-4 if rows.dtype in (torch.float32, torch.float64) else 1e-2
             if bool(((rows.double().sum(1) - 1).abs() <= slack).all()):

@@ -16,16 +16,8 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.metrics import accuracy_score
     from sklearn.model_selection import train_test_split
-    from sklearn.utils import check_random_state
+    from sklearn.utils import check_random_state, validation
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import (
-        _check_sample_weight,
-        assert_all_finite,
-        check_consistent_length,
-        check_is_fitted,
-        column_or_1d,
-        validate_data,
-    )
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("softnce.sklearn needs scikit-learn 1.6 or later: pip install scikit-learn") from error
 
@@ -50,11 +42,10 @@ READ: dict[str, Any] = {"dtype": [np.float64, np.float32], "accept_sparse": "csr
 
 @dataclass(eq=False, repr=False)
 class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A linear classifier, or one with hidden layers, for labels and for soft labels.
+    """A linear classifier, or one with hidden layers, for labels and for soft labels, trained by AdamW.
 
-    Works in pipelines, ``GridSearchCV`` and ``CalibratedClassifierCV``, with dense and sparse features. Scale dense
-    features first, for example by ``make_pipeline(StandardScaler(), SoftLabelClassifier())``: it takes gradient steps
-    (AdamW). Ignored rows (label −100, masked ``SoftTargets``, rows of NaN) neither train nor count in a score.
+    Scale dense features first, for example by ``make_pipeline(StandardScaler(), SoftLabelClassifier())``. Ignored rows
+    (label −100, masked ``SoftTargets``, rows of NaN) neither train nor count in a score.
 
     Args:
         loss: one of ``"nll"``, ``"soft-ce"``, ``"info-nce"``, ``"soft-dist-info-nce"``, ``"soft-target-info-nce"``,
@@ -105,10 +96,11 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ``sample_weight`` (N,) weighs the rows in the loss.
         """
         self._check_options()
-        X = validate_data(self, X, ensure_min_samples=2, **READ)
+        X = validation.validate_data(self, X, ensure_min_samples=2, **READ)
         targets, weight = self._targets(y, X.shape[0]), None
         if sample_weight is not None:
-            weight = torch.tensor(_check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True))
+            checked = validation._check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
+            weight = torch.tensor(checked)
         train, held = _counted(targets), None
         seeds = check_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(seeds.randint(2**31)))
@@ -151,8 +143,8 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(k|x), (N, K); columns as ``classes_``."""
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, **READ)
+        validation.check_is_fitted(self)
+        X = validation.validate_data(self, X, reset=False, **READ)
         logits = self._logits(X, torch.arange(X.shape[0]))
         return np.asarray((logits.double() / self.temperature_).softmax(1))
 
@@ -172,7 +164,7 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             targets = _soft_targets(y)
             rows, truth = _counted(targets).numpy(), self.classes_[targets.argmax(0).numpy()]
         else:
-            truth = column_or_1d(y)
+            truth = validation.column_or_1d(y)
             rows = np.flatnonzero(~_is_ignored(truth))
         weight = None if sample_weight is None else np.asarray(sample_weight)[rows]
         return float(accuracy_score(truth[rows], predicted[rows], sample_weight=weight))
@@ -241,8 +233,8 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             if self.classes is not None:
                 raise ValueError("classes names the columns of soft labels, but y holds labels, which name themselves")
-            y = column_or_1d(y, warn=True)
-            assert_all_finite(y, input_name="y")
+            y = validation.column_or_1d(y, warn=True)
+            validation.assert_all_finite(y, input_name="y")
             check_classification_targets(y)
             is_ignored = _is_ignored(y)
             self.classes_, labels = np.unique(y[~is_ignored], return_inverse=True)
@@ -251,7 +243,7 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             targets = SoftTargets.from_labels(index, max(1, len(self.classes_)), ignore_index=IGNORED)
         if len(_counted(targets)) == 0:
             raise ValueError("y holds no row that counts: every row is ignored")
-        check_consistent_length(np.empty(rows), np.empty(len(targets)))
+        validation.check_consistent_length(np.empty(rows), np.empty(len(targets)))
         return targets
 
 
@@ -265,7 +257,7 @@ def neg_soft_log_loss(estimator: Any, X: Any, y: Any, sample_weight: Any = None)
     if _is_soft(y):
         targets = _soft_targets(y)
     else:
-        y = column_or_1d(y)
+        y = validation.column_or_1d(y)
         known = {name: k for k, name in enumerate(estimator.classes_.tolist())}
         unknown = set(y[~_is_ignored(y)].tolist()) - set(known)
         if unknown:

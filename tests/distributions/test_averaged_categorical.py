@@ -3,7 +3,7 @@ import itertools
 import pytest
 import scipy.stats
 import torch
-from torch.distributions import Categorical, Independent, Multinomial, kl_divergence
+from torch.distributions import Categorical, Multinomial, kl_divergence
 
 from softnce.distributions import AveragedCategorical
 
@@ -79,27 +79,6 @@ def test_small_probabilities_of_many_classes_are_not_distorted():
     assert statistic < scipy.stats.chi2(19).isf(1e-4)
 
 
-def test_a_citizen_of_torch_distributions():
-    torch.manual_seed(0)
-    d = AveragedCategorical(3, logits=torch.randn(2, 1, 5))
-    assert d.batch_shape == (2, 1)
-    assert d.event_shape == (5,)
-    x = d.sample((4,))
-    assert x.shape == (4, 2, 1, 5)
-    assert x.dtype == torch.float32
-    assert d.log_prob(x).shape == (4, 2, 1)
-    assert d.sample((0,)).shape == (0, 2, 1, 5)
-    assert d.sample().shape == (2, 1, 5)
-    wide = d.expand((7, 2, 3))
-    torch.testing.assert_close(wide.log_prob(x[0]), d.log_prob(x[0]).expand(7, 2, 3))
-    torch.testing.assert_close(wide.mean, d.mean.expand(7, 2, 3, 5))
-    assert wide.sample((2,)).shape == (2, 7, 2, 3, 5)
-    assert Independent(d, 2).log_prob(x).shape == (4,)
-    seeded = [d.sample((3,), generator=torch.Generator().manual_seed(5)) for _ in range(2)]
-    assert torch.equal(*seeded)
-    assert AveragedCategorical(3, probs=torch.ones(0, 5)).sample((2,)).shape == (2, 0, 5)
-
-
 def test_gradients():
     x = lattice(4, 3)[[0, 3, 7, 9]]
     logits = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
@@ -137,26 +116,3 @@ def test_support_survives_rounding(n, dtype):
     x = d.sample((50,))
     assert d.support.check(x).all()
     assert d.log_prob(x).isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0, torch.ones(3)), "total_count"),
-        ((2.5, torch.ones(3)), "total_count"),
-        ((2,), "probs or logits"),
-        ((2, torch.tensor([1, 2])), "probs must be "),
-        ((2, [0.5, 0.5]), "probs must be "),
-        ((2, torch.tensor([0.5, -0.1])), "probs"),
-        ((2, None, torch.tensor([torch.nan, 0.0])), "logits"),
-    ],
-)
-def test_misuse_is_named(arguments, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        AveragedCategorical(*arguments)
-
-
-@pytest.mark.parametrize("value", [[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 0.0], [2 / 3, 2 / 3, -1 / 3]])
-def test_a_value_off_the_lattice_is_refused(value):
-    with pytest.raises(ValueError, match="support"):
-        AveragedCategorical(3, probs=PROBS).log_prob(torch.tensor(value, dtype=torch.float64))

@@ -4,7 +4,7 @@ import time
 import pytest
 import scipy.stats
 import torch
-from torch.distributions import ContinuousBernoulli, Dirichlet, Independent, kl_divergence
+from torch.distributions import ContinuousBernoulli, Dirichlet, kl_divergence
 
 from softnce.distributions import ContinuousCategorical
 from softnce.distributions.simplex_integral import SimplexIntegral
@@ -146,27 +146,13 @@ def test_a_draw_is_nearly_uniform_at_many_classes():
     assert ContinuousCategorical(probs=probs, concentration=1000.0).mean[0] > 0.8
 
 
-def test_a_citizen_of_torch_distributions():
+def test_the_mode_is_the_likeliest_vertex():
     d = ContinuousCategorical(logits=random_logits(3, 1, 4), concentration=torch.tensor([1.0, 5.0]))
     assert d.batch_shape == (3, 2)
-    assert d.event_shape == (4,)
-    assert d.sample((7, 5)).shape == (7, 5, 3, 2, 4)
-    assert d.sample().shape == (3, 2, 4)
-    assert d.sample((0,)).shape == (0, 3, 2, 4)
-    assert d.support.check(d.sample((7,))).all()
     assert d.mode.sum(-1).eq(1).all()
     assert (d.log_prob(d.mode) >= d.log_prob(d.sample((100,)))).all()
-    wide = d.expand((6, 3, 2))
-    x = wide.sample()
-    assert x.shape == (6, 3, 2, 4)
-    torch.testing.assert_close(wide.log_prob(x), d.log_prob(x))
-    assert Independent(d, 2).log_prob(x).shape == (6,)
-    assert d.stddev.shape == (3, 2, 4)
-    assert d.covariance_matrix.shape == (3, 2, 4, 4)
-    assert "ContinuousCategorical" in repr(d)
-    assert not d.has_rsample
-    seeded = [d.sample((3,), generator=torch.Generator().manual_seed(5)) for _ in range(2)]
-    assert torch.equal(*seeded)
+    x = d.sample()
+    torch.testing.assert_close(d.expand((6, 3, 2)).log_prob(x), d.log_prob(x).expand(6, 3, 2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -190,33 +176,6 @@ def test_a_hundred_thousand_classes_in_fp32():
     assert d.expected_proposals.item() < 2.5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "probs or logits"),
-        ({"probs": torch.ones(3), "logits": torch.ones(3)}, "probs or logits"),
-        ({"probs": torch.tensor([1, 2])}, "probs must be "),
-        ({"logits": torch.tensor(1.0)}, r"logits must be .* shape \(\)"),
-        ({"probs": torch.tensor([0.5, -0.1])}, "probs"),
-        ({"probs": torch.tensor([0.0, 0.0])}, "probs"),
-        ({"probs": torch.tensor([0.5, torch.nan])}, "probs"),
-        ({"logits": torch.tensor([0.5, torch.inf])}, "logits"),
-        ({"logits": torch.tensor([-torch.inf, -torch.inf])}, r"logits.*at least one class above -inf"),
-        ({"probs": torch.ones(2), "concentration": 0.0}, "concentration"),
-        ({"probs": torch.ones(4, 2), "concentration": torch.ones(3)}, "concentration"),
-    ],
-)
-def test_misuse_is_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        ContinuousCategorical(**arguments)
-
-
-def test_a_value_off_the_simplex_is_refused():
-    d = ContinuousCategorical(probs=torch.ones(3))
-    with pytest.raises(ValueError, match="support"):
-        d.log_prob(torch.tensor([0.5, 0.6, 0.5]))
-
-
 @pytest.mark.slow
 def test_ten_thousand_draws_cost_less_than_dirichlets_times_five():
     classes, draws = 1000, 10_000
@@ -228,11 +187,10 @@ def test_ten_thousand_draws_cost_less_than_dirichlets_times_five():
         distribution().sample((draws,))
         return time.perf_counter() - start
 
-    ratios = []
-    for _ in range(3):
-        ours = seconds(lambda: ContinuousCategorical(probs=probs))
-        theirs = seconds(lambda: Dirichlet(torch.ones(classes)))
-        ratios.append(ours / theirs)
+    ratios = [
+        seconds(lambda: ContinuousCategorical(probs=probs)) / seconds(lambda: Dirichlet(torch.ones(classes)))
+        for _ in range(3)
+    ]
     assert sorted(ratios)[1] < 5, ratios
 
 
