@@ -25,7 +25,7 @@ from experiments.losses import loss_with_noise
 from experiments.training import fit
 from softnce import SoftTargets, calibration
 from softnce.distributions import AveragedCategorical, ContinuousCategorical
-from softnce.distributions.simplex_integral import SimplexIntegral
+from softnce.distributions.simplex import SimplexIntegral
 
 SMOOTHING = 0.1
 CLASSES, DIMENSION, SPREAD = 100, 16, 0.9  # of the problem with a known conditional

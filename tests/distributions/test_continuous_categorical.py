@@ -7,7 +7,7 @@ import torch
 from torch.distributions import ContinuousBernoulli, Dirichlet, kl_divergence
 
 from softnce.distributions import ContinuousCategorical
-from softnce.distributions.simplex_integral import SimplexIntegral
+from softnce.distributions.simplex import SimplexIntegral
 
 
 def random_logits(*shape, scale=1.0, seed=0, dtype=torch.float64):

@@ -8,8 +8,8 @@ import torch
 from simplex_references import exact_moments, parameters, series_log_integral
 
 from experiments.exact_loss.original import cancelling_log_integral, exact_log_integral
-from softnce.distributions import simplex_integral
-from softnce.distributions.simplex_integral import SimplexIntegral
+from softnce.distributions import simplex
+from softnce.distributions.simplex import SimplexIntegral
 
 SCALES = [0.0, 1e-6, 0.1, 1.0, 10.0, 100.0]
 
@@ -124,7 +124,7 @@ def test_absent_classes_are_left_out():
 def test_a_batch_larger_than_a_block_equals_its_rows(monkeypatch):
     omega = 3 * torch.randn(4, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     whole = SimplexIntegral(omega)
-    monkeypatch.setattr(simplex_integral, "BLOCK", 400)
+    monkeypatch.setattr(simplex, "NODES_BLOCK", 400)
     blocks = SimplexIntegral(omega)
     torch.testing.assert_close(blocks.log_value, whole.log_value, rtol=1e-14, atol=0)
     torch.testing.assert_close(blocks.moment(2), whole.moment(2), rtol=1e-13, atol=0)

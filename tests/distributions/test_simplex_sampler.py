@@ -14,9 +14,8 @@ import torch
 from simplex_references import ordered_rejection
 
 from experiments.exact_loss.original import ordered_rejection_log_acceptance
-from softnce.distributions import simplex_sampler
-from softnce.distributions.simplex_integral import SimplexIntegral
-from softnce.distributions.simplex_sampler import best_proposal, draw
+from softnce.distributions import simplex
+from softnce.distributions.simplex import SimplexIntegral, best_proposal, draw
 
 ALARM = 1e-4
 
@@ -134,7 +133,7 @@ def test_rows_with_different_groups_do_not_mix():
 def test_many_rows_are_planned_as_each_alone(monkeypatch):
     omega = 20 * torch.randn(7, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     whole = best_proposal(omega)
-    monkeypatch.setattr(simplex_sampler, "ROWS_BLOCK", 70)
+    monkeypatch.setattr(simplex, "ROWS_BLOCK", 70)
     for together, apart in zip(whole, best_proposal(omega), strict=True):
         torch.testing.assert_close(together, apart, rtol=1e-12, atol=1e-12)
 

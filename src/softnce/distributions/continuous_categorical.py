@@ -10,8 +10,7 @@ from torch.types import _size
 
 from softnce._checks import as_positive, check_generator
 from softnce.distributions.class_weights import ClassWeights, checked_parameter, finite_difference, log_weights
-from softnce.distributions.simplex_integral import SimplexIntegral
-from softnce.distributions.simplex_sampler import Proposal, best_proposal, draw
+from softnce.distributions.simplex import Proposal, SimplexIntegral, best_proposal, draw
 
 __all__ = ["ContinuousCategorical"]
 
