@@ -80,10 +80,9 @@ def ranks(
     score.
 
     Args:
-        targets: labels (N,), or several right answers as probabilities (N, K) or SoftTargets; the classes that a row
-            names with a weight above 0. A background is not an answer.
-        exclude: classes that do not compete, see :data:`Exclude`: known answers of other splits, items seen. Right
-            answers stay, also if they are excluded.
+        targets: labels (N,), or several right answers as probabilities (N, K) or SoftTargets: the classes with a weight
+            above 0 (a background is not an answer).
+        exclude: classes that do not compete, see :data:`Exclude`; right answers stay.
         ignore_index: label of rows that are left out.
         chunk_size: classes compared at a time.
     """

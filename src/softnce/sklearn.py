@@ -91,10 +91,7 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (N, d), dense or sparse, and y: labels (N,) of any kind, probabilities (N, K) or SoftTargets.
-
-        ``sample_weight`` (N,) weighs the rows in the loss.
-        """
+        """Train on X (N, d), dense or sparse, and y: labels (N,) of any kind, probabilities (N, K) or SoftTargets."""
         self._check_options()
         X = validation.validate_data(self, X, ensure_min_samples=2, **READ)
         targets, weight = self._targets(y, X.shape[0]), None
@@ -250,8 +247,7 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def neg_soft_log_loss(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
     """Scorer for votes: the mean of Σ_k y_k log p(k|x), where y is labels, probabilities (N, K) or SoftTargets.
 
-    Higher is better. Pass it as ``scoring`` to ``GridSearchCV`` or ``cross_val_score``. For labels it equals
-    ``"neg_log_loss"`` without clipping. Ignored rows do not count.
+    For labels it equals ``"neg_log_loss"`` without clipping. Ignored rows do not count.
     """
     log_probs = torch.from_numpy(np.log(np.asarray(estimator.predict_proba(X), float)))
     if _is_soft(y):

@@ -8,8 +8,6 @@ from torch.types import _size
 from softnce._checks import as_whole, check_generator
 from softnce.distributions.class_weights import ClassWeights, checked_parameter, finite_difference, log_weights
 
-__all__ = ["AveragedCategorical"]
-
 
 class _Lattice(constraints.Constraint):
     """Points of the simplex whose coordinates are multiples of 1/n."""

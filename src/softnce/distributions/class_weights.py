@@ -7,8 +7,6 @@ from torch.distributions.utils import lazy_property
 
 from softnce._checks import check_floating
 
-__all__ = ["ClassWeights", "checked_parameter", "finite_difference", "log_weights"]
-
 
 class _LogWeights(constraints.Constraint):
     event_dim = 1

@@ -12,8 +12,6 @@ from softnce._checks import as_positive, check_generator
 from softnce.distributions.class_weights import ClassWeights, checked_parameter, finite_difference, log_weights
 from softnce.distributions.simplex import Proposal, SimplexIntegral, best_proposal, draw
 
-__all__ = ["ContinuousCategorical"]
-
 
 class ContinuousCategorical(ClassWeights, ExponentialFamily):
     """The density ∝ Π_k λ_k^{κ x_k} on the probability simplex, λ = ``probs`` and κ = ``concentration``.

@@ -29,8 +29,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["Proposal", "SimplexIntegral", "best_proposal", "draw"]
-
 NODES = 33
 NEWTON_STEPS = 10
 CUT = 38.0  # −log of the integrand at the last node: exp(−38) is below fp64's resolution

@@ -20,16 +20,6 @@ from softnce.targets import SoftTargets
 
 Candidates = Tensor | SoftTargets
 
-__all__ = [
-    "attraction_and_repulsion",
-    "candidate_weights",
-    "cosine_gradients",
-    "cosine_response",
-    "dot_gradients",
-    "exponent_coefficients",
-    "score_gradient",
-]
-
 
 def candidate_weights(scores: Tensor, candidates: Candidates) -> Tensor:
     """w_nc = exp σ_n(c) / Σ_c' exp σ_n(c'), the share of candidate c in the repulsion of sample n. Shape (N, M)."""
@@ -126,7 +116,7 @@ def exponent_coefficients(target: Tensor, candidates: Candidates) -> Tensor:
 
 
 def cosine_response(cosines: Tensor, candidates: Candidates, own: Tensor, temperature: float = 1.0) -> Tensor:
-    """How strongly each label moves a unit embedding, |∂ℓ_n/∂s_nk| √(1 − cos²)/τ, from cosines ẑ_n·ŷ_k. Shape (N, K).
+    """The pull of each label on a unit embedding, |∂ℓ_n/∂s_nk| √(1 − cos²)/τ, from cosines ẑ_n·ŷ_k. Shape (N, K).
 
     The root is ‖∂cos/∂z‖: it suppresses targets whose cosine is near ±1, also a true class at cosine −1.
     """

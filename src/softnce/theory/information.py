@@ -1,19 +1,10 @@
 """Mutual information between embeddings Z and labels Y, in nats: exact from tables, bounded from scores.
 
-Label smoothing with the class marginal as its noise turns the joint distribution into
+A contrastive loss bounds I_ε(Z;Y) = H(Y) − H_ε(Y|Z), the information of the smoothed channel: for a table p it is
+``mutual_information(smoothed_joint(p, ε))``. A critic that finds the true label among itself and N drawn from p_Y at a
+mean loss of ℓ shows I_ε ≥ log(N + 1) − ℓ. Soft targets A in the place of Y, with negatives from p_A, bound I(Z;A).
 
-    p_ε(z, y) = (1 − ε) p(z, y) + ε p(z) p(y),
-
-and what a contrastive loss bounds is the information of that channel, I_ε(Z;Y) = H(Y) − H_ε(Y|Z). With p a table,
-
-    conditional_entropy(smoothed_joint(p, ε))     is H_ε(Y|Z),
-    mutual_information(smoothed_joint(p, ε))      is I_ε(Z;Y).
-
-A critic that finds the true label among itself and N drawn from p_Y at a mean loss of ℓ shows I_ε ≥ log(N + 1) − ℓ.
-Soft targets A in the place of Y, with negatives drawn from p_A, bound I(Z;A).
-
-References: van den Oord et al. 2018 and Poole et al. 2019 (the contrastive bound); Barber and Agakov 2003 (the
-classifier's bound).
+References: van den Oord et al. 2018 and Poole et al. 2019 (contrastive); Barber and Agakov 2003 (classifier).
 """
 
 import math
@@ -23,18 +14,6 @@ from torch import Tensor
 
 from softnce import _checks
 from softnce._core.ranks import gather_objects
-
-__all__ = [
-    "InformationMeter",
-    "classifier_information",
-    "conditional_entropy",
-    "contrastive_information",
-    "entropy",
-    "information_bound",
-    "mutual_information",
-    "paper_information_bound",
-    "smoothed_joint",
-]
 
 
 def entropy(probs: Tensor) -> Tensor:
@@ -70,11 +49,7 @@ def smoothed_joint(joint: Tensor, epsilon: float, noise_probs: Tensor | None = N
 
 
 def information_bound(loss: Tensor, num_negatives: int) -> Tensor:
-    """log(N + 1) − ℓ, whose expectation never exceeds the information.
-
-    ``loss`` holds contrastive losses of any shape, ``num_negatives`` is N per positive: M − 1 for a batch of M that
-    contrasts itself.
-    """
+    """log(N + 1) − ℓ for losses of any shape and N negatives each; its expectation never exceeds the information."""
     return _bound(loss, _checks.as_whole(num_negatives, "num_negatives") + 1)
 
 
