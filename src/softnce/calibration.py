@@ -99,9 +99,9 @@ def fit_temperature(
     """
     if not isinstance(limits, (tuple, list)) or len(limits) != 2:
         raise ValueError(f"limits must be the lowest and the highest temperature, got {limits!r}")
-    lowest, highest = (_checks.as_number(limit, "limits", "two positive numbers") for limit in limits)
-    if not 0 < lowest < highest < torch.inf:
-        raise ValueError(f"limits must be 0 < lowest < highest temperature, got {limits}")
+    lowest, highest = (_checks.as_positive(limit, "limits") for limit in limits)
+    if lowest >= highest:
+        raise ValueError(f"limits must be the lowest and the highest temperature, got {limits}")
     z, frequency = _rows_and_frequency(logits, targets, ignore_index, "logits")
     if not bool(z.isfinite().all()):
         raise ValueError("logits must be finite to fit a temperature")
@@ -142,9 +142,8 @@ class CalibrationMeter:
         self.reset()
 
     def reset(self) -> None:
-        self.confidence: list[Tensor] = []
-        self.outcome: list[Tensor] = []
-        self.brier = self.nll = 0.0
+        self.samples: list[Tensor] = []  # (n, 2): confidence and outcome
+        self.scores: Tensor | float = 0.0  # (2,): sums of brier and nll
         self.class_totals: Tensor | float = 0.0  # (K, B, 3)
 
     def update(self, logits: ArrayLike, targets: Targets, *, ignore_index: int = -100) -> None:
@@ -153,39 +152,33 @@ class CalibrationMeter:
         logits = logits.detach().float()
         if len(logits) == 0:
             return
-        probs, n = logits.softmax(1), len(logits)
+        probs = logits.softmax(1)
         confidence, outcome = top_label(probs, frequency)
-        brier, nll = brier_score(probs, frequency).item(), negative_log_likelihood(logits, frequency).item()
-        totals = _bin_totals(probs, frequency, _edges(probs, self.bins)).cpu()
-        self._add([confidence.cpu()], [outcome.float().cpu()], n * brier, n * nll, totals)
-
-    def _add(
-        self, confidence: list[Tensor], outcome: list[Tensor], brier: float, nll: float, totals: Tensor | float
-    ) -> None:
-        self.confidence += confidence
-        self.outcome += outcome
-        self.brier += brier
-        self.nll += nll
-        self.class_totals = self.class_totals + totals
+        self.samples.append(torch.stack([confidence, outcome.float()], 1).cpu())
+        scores = torch.stack([brier_score(probs, frequency), negative_log_likelihood(logits, frequency)])
+        self.scores = self.scores + len(logits) * scores.cpu()
+        self.class_totals = self.class_totals + _bin_totals(probs, frequency, _edges(probs, self.bins)).cpu()
 
     def gather(self) -> None:
         """Collect what every process accumulated, so that each holds the whole. Every rank must call it."""
-        states = gather_objects((self.confidence, self.outcome, self.brier, self.nll, self.class_totals))
-        self.reset()
-        for state in states:
-            self._add(*state)
+        states = gather_objects((self.samples, self.scores, self.class_totals))
+        samples, scores, class_totals = zip(*states, strict=True)
+        self.samples = [batch for each in samples for batch in each]
+        self.scores, self.class_totals = sum(scores), sum(class_totals)
 
     def curve(self, binning: Binning = "width") -> ReliabilityCurve:
         """The reliability curve of the predicted class's probability."""
-        if not self.confidence:
+        if not self.samples:
             raise ValueError("nothing was measured: update() needs at least one batch with rows that count")
-        confidence, outcome = torch.cat(self.confidence), torch.cat(self.outcome)
+        confidence, outcome = torch.cat(self.samples).unbind(1)
         return reliability_curve(confidence, outcome, bins=self.bins, binning=binning)
 
     def compute(self) -> dict[str, float]:
         """ece and mce (equal width), ece_mass (equal mass), classwise_ece, brier, nll."""
-        curve, n = self.curve(), sum(map(len, self.confidence))
+        curve = self.curve()
+        assert isinstance(self.scores, Tensor)
         assert isinstance(self.class_totals, Tensor)
+        brier, nll = (self.scores / sum(map(len, self.samples))).tolist()
         # n_b |outcome_b / n_b − probability_b / n_b| needs no division, so empty bins need no care
         count, probability, outcome = self.class_totals.unbind(-1)
         return {
@@ -193,8 +186,8 @@ class CalibrationMeter:
             "ece_mass": self.curve("mass").expected_error.item(),
             "mce": curve.maximum_error.item(),
             "classwise_ece": ((probability - outcome).abs().sum(1) / count.sum(1)).mean().item(),
-            "brier": self.brier / n,
-            "nll": self.nll / n,
+            "brier": brier,
+            "nll": nll,
         }
 
 
