@@ -226,8 +226,8 @@ def test_accidental_hits_are_left_out_and_the_own_never() -> None:
     ("make", "message"),
     [
         (lambda: SampledCandidates(0), "size must be a whole number of at least 1"),
-        (lambda: SampledCandidates(4, mix_alpha=-1.0), "mix_alpha must be finite and not negative"),
-        (lambda: SampledCandidates(4, smoothing=2.0), "smoothing must be in"),
+        (lambda: SampledCandidates(4, mix_alpha=-1.0), "mix_alpha must be a finite number of at least 0"),
+        (lambda: SampledCandidates(4, smoothing=2.0), "smoothing must be a number in"),
         (lambda: SampledCandidates(4, torch.tensor([0.5, 0.2])), "marginal must sum to 1"),
         (lambda: QueueCandidates(0), "size must be a whole number of at least 1"),
         (lambda: ClassCandidates(smoothing=1.0), "smoothing must be in"),

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -26,24 +27,22 @@ from softnce import (
     noise,
 )
 from softnce._core import ranks as _ranks
-from softnce._core.ranks import gather_targets
+from softnce._core.ranks import Exchange
 
 K, DIM = 6, 4
 SIZES = {"even": [5, 5, 5, 5], "uneven": [5, 2, 1, 4], "empty rank": [5, 0, 3, 0]}
+ETA = noise.from_counts(torch.arange(1, K + 1)).double()
+SOURCES = BatchCandidates() + ClassCandidates()
 LOSSES = {
-    "soft target": lambda: SoftTargetInfoNCE(noise.from_counts(torch.arange(1, K + 1)).double()),
-    "with classes and queue": lambda: SoftTargetInfoNCE(
-        candidates=BatchCandidates() + ClassCandidates() + QueueCandidates(7)
-    ),
+    "soft target": lambda: SoftTargetInfoNCE(ETA),
+    "with classes and queue": lambda: SoftTargetInfoNCE(candidates=SOURCES + QueueCandidates(7)),
     "class weights": lambda: SoftTargetInfoNCE("uniform", class_weight=torch.arange(1, K + 1).double()),
     "sum": lambda: SoftTargetInfoNCE("uniform", reduction="sum"),
-    "expected": lambda: ExpectedInfoNCE(noise.from_counts(torch.arange(1, K + 1)).double()),
+    "expected": lambda: ExpectedInfoNCE(ETA),
     "expected, queue": lambda: ExpectedInfoNCE("uniform", candidates=BatchCandidates() + QueueCandidates(7)),
     "cross-entropy": lambda: SoftTargetCrossEntropy(),
     "learned temperature": lambda: SoftTargetInfoNCE("uniform", temperature=nn.Parameter(torch.tensor(0.7).double())),
-    "learned temperature of shape (1,)": lambda: SoftTargetInfoNCE(
-        "uniform", temperature=nn.Parameter(torch.ones(1).double())
-    ),
+    "temperature of shape (1,)": lambda: SoftTargetInfoNCE("uniform", temperature=nn.Parameter(torch.ones(1).double())),
 }
 KINDS = ("labels", "ignored", "mixed", "spread", "dense")
 
@@ -68,8 +67,16 @@ def step(
         value = loss(model(x), targets, sample_weight=weight)
         value.backward()
         shown.append(value.item())
-    parameters = [*model.parameters(), *loss.parameters()]
-    return (*shown, *torch.cat([p.grad.flatten() for p in parameters]).tolist())
+    return (*shown, *flat(p.grad for p in (*model.parameters(), *loss.parameters())))
+
+
+def flat(tensors: Iterable[Tensor]) -> list[float]:
+    return torch.cat([tensor.detach().flatten() for tensor in tensors]).tolist()
+
+
+def rows_of(sizes: list[int], rank: int | None) -> slice:
+    """The rows of a rank, or all."""
+    return slice(None) if rank is None else slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 
 
 def from_table(sizes: list[int], rows: slice) -> list[float]:
@@ -78,14 +85,14 @@ def from_table(sizes: list[int], rows: slice) -> list[float]:
     table, bias = torch.randn(K, DIM).double().requires_grad_(), torch.zeros(K).double().requires_grad_()
     value = SoftTargetInfoNCE("uniform").linear(x[rows], table, targets[rows], bias=bias)
     value.backward()
-    return [value.item(), *table.grad.flatten().tolist(), *bias.grad.tolist()]
+    return [value.item(), *flat([table.grad, bias.grad])]
 
 
 def label_table(sizes: list[int], rank: int | None) -> list[float]:
     """One SGD step of a head with sparse gradients and a bias: under DDP on a rank, or on all rows without."""
     _, x, targets, _ = problem(sizes, "labels")
     head = heads.LabelEmbeddingHead(DIM, K, bias=True).double()
-    rows = slice(None) if rank is None else slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+    rows = rows_of(sizes, rank)
     wrapped = head if rank is None else DistributedDataParallel(head)
     for criterion in (SoftTargetInfoNCE("uniform"), ExpectedInfoNCE("uniform")):
         optimiser = torch.optim.SGD(head.parameters(), lr=0.5)
@@ -93,7 +100,7 @@ def label_table(sizes: list[int], rank: int | None) -> list[float]:
         wrapped(x[rows], targets[rows], criterion, generator=torch.Generator().manual_seed(0)).backward()
         assert head.weight.grad.is_sparse
         optimiser.step()
-    return [*head.weight.flatten().tolist(), *head.bias.tolist()]
+    return flat([head.weight, head.bias])
 
 
 def sharded_table(sizes: list[int], rank: int | None) -> list[float]:
@@ -102,15 +109,12 @@ def sharded_table(sizes: list[int], rank: int | None) -> list[float]:
     model = nn.Module()
     model.head = heads.LabelEmbeddingHead(DIM, K, sparse=False).double()
     model.forward = lambda *given: model.head(*given)
-    rows = slice(None)
     if rank is not None:
         fully_shard(model)
-        rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    rows, optimiser = rows_of(sizes, rank), torch.optim.SGD(model.parameters(), lr=0.5)
     model(x[rows], targets[rows], SoftTargetInfoNCE("uniform")).backward()
     optimiser.step()
-    weight = model.head.weight
-    return (weight if rank is None else weight.full_tensor()).flatten().tolist()
+    return flat([model.head.weight if rank is None else model.head.weight.full_tensor()])
 
 
 def refuse_sparse_and_sharded() -> None:
@@ -150,8 +154,7 @@ def accumulate(rank: int, world: int, sharded: bool) -> list[float]:
             model.set_requires_gradient_sync(is_last)
         with contextlib.nullcontext() if sharded or is_last else model.no_sync():
             loss(model(features[own]), mine[own], batch=mine, own=own).backward()
-    gradients = [p.grad.full_tensor() if sharded else p.grad for p in model.parameters()]
-    return torch.cat([g.flatten() for g in gradients]).tolist()
+    return flat(p.grad.full_tensor() if sharded else p.grad for p in model.parameters())
 
 
 def smoothed_on_all_but_the_first(rank: int) -> SoftTargets:
@@ -168,28 +171,27 @@ def every_case(rank: int) -> dict:
     for split, kind, name, weighted in itertools.product(SIZES, KINDS, LOSSES, [False, True]):
         sizes = SIZES[split][:world]
         _, x, targets, weight = problem(sizes, kind)
-        rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+        rows = rows_of(sizes, rank)
         mine = weight[rows] if weighted else None
         found[split, kind, name, weighted] = step(model, LOSSES[name](), x[rows], targets[rows], mine)
     sizes = SIZES["empty rank"][:world]
-    rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+    rows = rows_of(sizes, rank)
     found["label table"] = label_table([5] * world, rank)
     found["sharded table"] = sharded_table([5] * world, rank)
     refuse_sparse_and_sharded()
-    found["from table"], found["impossible class"] = from_table(sizes, rows), impossible_class(sizes, rows)
+    found["from table"], found["impossible class"] = from_table(sizes, rows), [impossible_class(sizes, rows)]
     found["accumulated"] = accumulate(rank, world, sharded=False)
     found["sharded"] = accumulate(rank, world, sharded=True)
     # What travels: count it at the collective.
-    sent = []
-    real = _ranks.all_gather_single
+    sent, real = [], _ranks.all_gather_single
 
     def counting(output: Tensor, tensor: Tensor, *args: object, **kwargs: object) -> object:
-        sent.append((tensor.dtype, tensor.numel() * tensor.element_size()))
+        sent.append((tensor.dtype, tensor.nbytes))
         return real(output, tensor, *args, **kwargs)
 
     _ranks.all_gather_single = counting
     t = SoftTargets.from_labels(torch.randint(1000, (1024,)), 1000, smoothing=0.1)
-    gathered, offset = gather_targets(t.mix(t.flip(0), torch.rand(1024)))
+    gathered, offset = Exchange().gather(t.mix(t.flip(0), torch.rand(1024)))
     assert (len(gathered), offset) == (1024 * world, 1024 * rank)
     found["bytes"] = list(sent)
     # Nobody waits in eval mode, nor where gradients are off and nobody thought of eval: only rank 0 calls the loss.
@@ -202,14 +204,14 @@ def every_case(rank: int) -> dict:
     model, x, targets, _ = problem([3] * world, "mixed")
     rows = slice(3 * rank, 3 * rank + 3)
     value = SoftTargetInfoNCE("uniform", distributed="sum")(model(x[rows]), targets[rows])
-    found["sum"] = [value.item(), *torch.autograd.grad(value, model.weight)[0].flatten().tolist()]
+    found["sum"] = [value.item(), *flat(torch.autograd.grad(value, model.weight))]
     pairs = [dist.new_group([r, r + 1]) for r in range(0, world, 2)]
     value = SoftTargetInfoNCE("uniform", process_group=pairs[rank // 2])(model(x[rows]), targets[rows])
     found["group"] = value.item()
-    found["background"] = gather_targets(smoothed_on_all_but_the_first(rank))[0].dense().tolist()
+    found["background"] = Exchange().gather(smoothed_on_all_but_the_first(rank))[0].dense().tolist()
     mismatch = make_targets("labels", 2, K + rank, torch.Generator())
     with pytest.raises(ValueError, match="different numbers of classes"):
-        gather_targets(mismatch)
+        Exchange().gather(mismatch)
     dist.barrier()
     dist.destroy_process_group()
     return found
@@ -221,73 +223,49 @@ def processes(request: pytest.FixtureRequest) -> list[dict]:
 
 
 def test_processes_equal_one_process(processes: list[dict]) -> None:
-    world = len(processes)
-    for split, kind, name, weighted in itertools.product(SIZES, KINDS, LOSSES, [False, True]):
-        model, x, targets, weight = problem(SIZES[split][:world], kind)
+    for case in itertools.product(SIZES, KINDS, LOSSES, [False, True]):
+        split, kind, name, weighted = case
+        model, x, targets, weight = problem(SIZES[split][: len(processes)], kind)
         one = torch.tensor(step(model, LOSSES[name](), x, targets, weight if weighted else None), dtype=torch.float64)
-        for rank in range(world):
-            many = torch.tensor(processes[rank][split, kind, name, weighted], dtype=torch.float64)
-            error = (many - one).abs().max()
-            assert error <= 1e-12, f"{split}, {kind}, {name}, weighted {weighted}, rank {rank}: {error}"
+        for found in processes:
+            error = (torch.tensor(found[case], dtype=torch.float64) - one).abs().max()
+            assert error <= 1e-12, f"{case}: {error}"
 
 
-def test_a_rank_without_rows_takes_part_from_a_table_too(processes: list[dict]) -> None:
-    world = len(processes)
-    one = torch.tensor(from_table(SIZES["empty rank"][:world], slice(None)), dtype=torch.float64)
-    many = torch.tensor([processes[rank]["from table"] for rank in range(world)], dtype=torch.float64)
-    torch.testing.assert_close(many.mean(0), one, rtol=0, atol=1e-12)  # DDP averages gradients
-
-
-def test_a_head_with_sparse_gradients_trains_under_ddp(processes: list[dict]) -> None:
-    world = len(processes)
-    one = torch.tensor(label_table([5] * world, None), dtype=torch.float64)
-    for rank in range(world):
-        many = torch.tensor(processes[rank]["label table"], dtype=torch.float64)
-        torch.testing.assert_close(many, one, rtol=0, atol=1e-12)
-
-
-def test_a_sharded_head_trains_with_dense_gradients(processes: list[dict]) -> None:
-    world = len(processes)
-    one = torch.tensor(sharded_table([5] * world, None), dtype=torch.float64)
-    for rank in range(world):
-        many = torch.tensor(processes[rank]["sharded table"], dtype=torch.float64)
-        torch.testing.assert_close(many, one, rtol=0, atol=1e-12)
-
-
-def test_gradients_and_values_of_sum_add_up(processes: list[dict]) -> None:
-    world = len(processes)
-    model, x, targets, _ = problem([3] * world, "mixed")
+def one_process(name: str, world: int) -> list[float]:
+    model, x, targets, _ = problem([(3 if name == "sum" else 6)] * world, "mixed")
     value = SoftTargetInfoNCE("uniform")(model(x), targets)
-    one = [value.item(), *torch.autograd.grad(value, model.weight)[0].flatten().tolist()]
-    many = torch.tensor([processes[rank]["sum"] for rank in range(world)], dtype=torch.float64).sum(0)
-    torch.testing.assert_close(many, torch.tensor(one, dtype=torch.float64), rtol=0, atol=1e-12)
+    gradients = torch.autograd.grad(value, list(model.parameters()))
+    return [value.item(), *flat(gradients[:1])] if name == "sum" else flat(gradients)
+
+
+ALONE = {
+    "from table": lambda world: from_table(SIZES["empty rank"][:world], slice(None)),
+    "label table": lambda world: label_table([5] * world, None),
+    "sharded table": lambda world: sharded_table([5] * world, None),
+    "impossible class": lambda world: [impossible_class(SIZES["empty rank"][:world], slice(None))],
+    "sum": lambda world: one_process("sum", world),
+    "accumulated": lambda world: one_process("accumulated", world),
+    "sharded": lambda world: one_process("sharded", world),
+}
+"""What one process has; the mean of the ranks' gradients from a table, as DDP takes it, and the sum of ``sum``."""
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_other_ways_equal_one_process(processes: list[dict], name: str) -> None:
+    one = torch.tensor(ALONE[name](len(processes)), dtype=torch.float64)
+    many = torch.tensor([found[name] for found in processes], dtype=torch.float64)
+    if name in ("from table", "sum"):
+        many = many.mean(0, keepdim=True) if name == "from table" else many.sum(0, keepdim=True)
+    torch.testing.assert_close(many, one.expand_as(many), rtol=0, atol=1e-12)
 
 
 def test_a_group_keeps_to_itself(processes: list[dict]) -> None:
-    world = len(processes)
-    model, x, targets, _ = problem([3] * world, "mixed")
-    for rank in range(world):
+    model, x, targets, _ = problem([3] * len(processes), "mixed")
+    for rank, found in enumerate(processes):
         rows = slice(6 * (rank // 2), 6 * (rank // 2) + 6)
         one = SoftTargetInfoNCE("uniform")(model(x[rows]), targets[rows]).item()
-        assert processes[rank]["group"] == pytest.approx(one, rel=1e-12)
-
-
-def test_an_impossible_class_does_not_spoil_the_loss_of_many(processes: list[dict]) -> None:
-    world = len(processes)
-    one = impossible_class(SIZES["empty rank"][:world], slice(None))
-    for rank in range(world):
-        assert processes[rank]["impossible class"] == pytest.approx(one, rel=1e-12)
-
-
-@pytest.mark.parametrize("way", ["accumulated", "sharded"])
-def test_accumulation_and_sharding_equal_one_process(processes: list[dict], way: str) -> None:
-    world = len(processes)
-    model, x, targets, _ = problem([6] * world, "mixed")
-    SoftTargetInfoNCE("uniform")(model(x), targets).backward()
-    one = torch.cat([p.grad.flatten() for p in model.parameters()])
-    for rank in range(world):
-        many = torch.tensor(processes[rank][way], dtype=torch.float64)
-        torch.testing.assert_close(many, one, rtol=0, atol=1e-12)
+        assert found["group"] == pytest.approx(one, rel=1e-12)
 
 
 def test_all_ranks_learn_what_some_smooth_towards(processes: list[dict]) -> None:

@@ -53,7 +53,7 @@ def drawn(draw: draws.Draw, targets: SoftTargets, log_noise: Tensor | None, seed
     """α and noise of one call of the loss with that seed."""
     generator = seeded(seed)
     alpha = draw.alpha(targets, generator)
-    noise = draw.candidates_from(fixed(log_noise), len(targets), targets.num_classes, targets.device, generator)
+    noise = draw.candidates_from(fixed(log_noise), len(targets), targets, generator)
     return alpha, noise
 
 
@@ -116,7 +116,7 @@ def test_averaged_noise_has_the_distribution_of_means_of_labels(log_noise: Tenso
     """Every point of the lattice as often as AveragedCategorical says: independent labels, not only right marginals."""
     probs = torch.full((K,), 1 / K, dtype=torch.float64) if log_noise is None else NOISE
     size = 100_000
-    noise = draws.Averaged(2, candidates=size).candidates_from(fixed(log_noise), 1, K, torch.device("cpu"), seeded())
+    noise = draws.Averaged(2, candidates=size).candidates_from(fixed(log_noise), 1, SMOOTHED, seeded())
     found, counts = noise.dense(torch.float64).unique(dim=0, return_counts=True)
     expected = size * distributions.AveragedCategorical(2, probs).log_prob(found).exp()
     assert len(found) == K * (K + 1) // 2
@@ -130,8 +130,8 @@ def test_continuous_categorical_draws_have_its_moments(concentration: float) -> 
     eta = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     draw, size = draws.ContinuousCategorical(concentration, candidates=20_000), 20_000
     alpha = draw.alpha(targets[torch.arange(2).repeat(size)], seeded(3)).dense().view(size, 2, 3)
-    noise = draw.candidates_from(fixed(eta.log()), 1, 3, torch.device("cpu"), seeded(4)).dense()
-    uniform = draw.candidates_from(None, 1, 3, torch.device("cpu"), seeded(5)).dense().double()
+    noise = draw.candidates_from(fixed(eta.log()), 1, targets, seeded(4)).dense()
+    uniform = draw.candidates_from(None, 1, targets, seeded(5)).dense().double()
     flat = torch.full((3,), 1 / 3, dtype=torch.float64)
     comparisons = [(alpha[:, 0], targets.dense()[0]), (alpha[:, 1], targets.dense()[1]), (noise, eta), (uniform, flat)]
     limit = scipy.stats.norm.isf(ALARM / 2 / (4 * 6))

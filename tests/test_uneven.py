@@ -26,7 +26,7 @@ from softnce import (
     SoftTargetInfoNCE,
     SoftTargets,
 )
-from softnce._core.join import _Groups
+from softnce._core.join import IDLE
 from softnce.heads import LabelEmbeddingHead
 
 K, DIM, N, RATE = 5, 4, 6, 0.5
@@ -281,10 +281,10 @@ def test_parts_of_batches(processes: list[dict]) -> None:
 class FailsAlone(BatchCandidates):
     """Candidates with a defect that a rank meets once it has run out of batches."""
 
-    def forward(self, batch, own, generator=None):
+    def forward(self, batch, own, *_):
         if len(own) == 0:
             raise ZeroDivisionError("no rows")
-        return super().forward(batch, own, generator)
+        return super().forward(batch, own)
 
 
 def failing(rank: int) -> str:
@@ -327,7 +327,7 @@ def groups_after_the_end(rank: int) -> list[bool]:
     loss = SoftTargetInfoNCE("uniform")
     with softnce.join(loss):
         loss(torch.zeros(N, K, requires_grad=True), torch.zeros(N, dtype=torch.long)).backward()
-    kept = [group for groups in _Groups.idle.values() for group in groups]
+    kept = [group for groups in IDLE.values() for group in groups]
     before = [group() is not None for group in kept]
     dist.destroy_process_group()
     gc.collect()

@@ -157,6 +157,14 @@ def as_positive(value: object, name: str) -> float:
     return number
 
 
+def as_not_negative(value: object, name: str) -> float:
+    """A finite Python or numpy number of at least 0 as float."""
+    number = as_number(value, name, "a finite number of at least 0")
+    if not 0 <= number < torch.inf:
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+    return number
+
+
 def as_share(value: object, name: str) -> float:
     """A Python or numpy number in [0, 1] as float."""
     number = as_number(value, name, "a number in [0, 1]")

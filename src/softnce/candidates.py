@@ -13,37 +13,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softnce._checks import as_number, as_whole, check_distribution
+from softnce._checks import as_not_negative, as_share, as_whole, check_distribution
 from softnce._precision import KeepsPrecision
 from softnce.noise import Noise
-from softnce.targets._sampling import class_edges, drawn_by, invert_edges, sample_beta
+from softnce.targets._sampling import class_edges, invert_edges, sample_beta, sample_labels
 from softnce.targets.soft_targets import SoftTargets
 
-Groups = list[SoftTargets]
+Proposal = tuple[list[SoftTargets], Tensor | None]
 
 
 class Candidates(nn.Module):
     """Base class of what proposes candidates for a batch.
 
-    ``forward(batch, own, generator)`` gets the targets of the whole batch (of all ranks when training is distributed)
-    and the positions of this call's rows in it. With ``uses_noise`` it also gets ``noise``, the loss's η (None:
-    uniform). It returns groups of candidates, and the positions of the rows' own targets among all of them (−1: not
-    among them), or None if they hold no row's own target by construction; the loss then adds them.
+    ``forward(batch, own, generator, noise)`` gets the targets of the whole batch (with ``uses_batch`` of all ranks),
+    the positions of this call's rows in it, and the loss's η (None: uniform). It returns groups of candidates, and the
+    positions of the rows' own targets among all of them (−1: not among them), or None if they hold no row's own target
+    by construction; the loss then adds them.
     """
 
     uses_batch = False
-    """Whether the other ranks' targets are needed."""
-    holds_batch = False
-    """Whether the batch, and with it every row's own target, is among the candidates."""
-    uses_noise = False
-    """Whether ``forward`` takes the loss's η as ``noise``."""
-    noise_count: float = 0
-    """Number of further candidates from η, in expectation."""
-
-    def forward(
-        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
-    ) -> tuple[Groups, Tensor | None]:
-        raise NotImplementedError
+    holds_batch = False  # the batch, and with it every row's own target, is among the candidates
+    noise_count: float = 0  # further candidates from η, in expectation
 
     def remember(self, batch: SoftTargets) -> None:
         """Called once for every training batch, after its candidates were used."""
@@ -51,12 +41,9 @@ class Candidates(nn.Module):
     def __add__(self, other: Candidates) -> Candidates:
         if isinstance(other, SoftTargets):
             raise TypeError("SoftTargets cannot be added to other candidates: pass candidates=targets alone")
-        if not isinstance(other, Candidates):
-            return NotImplemented
-        return CandidateSum(*_terms(self), *_terms(other))
+        return CandidateSum(self, other) if isinstance(other, Candidates) else NotImplemented
 
-    def __radd__(self, other: object) -> Candidates:
-        return self + other  # type: ignore[operator]  # the sentence above also for targets + candidates
+    __radd__ = __add__  # for the sentence above; a sum of candidates calls __add__
 
 
 class BatchCandidates(Candidates):
@@ -65,36 +52,25 @@ class BatchCandidates(Candidates):
     uses_batch = True
     holds_batch = True
 
-    def forward(
-        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
-    ) -> tuple[Groups, Tensor | None]:
+    def forward(self, batch: SoftTargets, own: Tensor, *_: Any) -> Proposal:
         return [batch], own
 
 
 class NoiseCandidates(Candidates):
-    """``count`` further draws from the noise η, in expectation: for :class:`~softnce.ExpectedInfoNCE` only.
+    """``count`` = m ≥ 0 further draws from the noise η, in expectation: for :class:`~softnce.ExpectedInfoNCE` only.
 
-    ``count`` is a knob between InfoNCE (0) and soft target cross-entropy (∞). In the mean every class counts count·η_k
-    more, at no cost if all logits are available. If the others are drawn, the default from a table, ``count`` labels
-    are drawn from η. The other losses score whole targets and need draws: ``SampledCandidates(count, η)``.
-
-    Args:
-        count: m ≥ 0.
+    In the mean every class counts m·η_k more, at no cost if all logits are available. If the others are drawn, the
+    default from a table, m labels are drawn from η. Other losses need draws: ``SampledCandidates(count, η)``.
     """
 
     def __init__(self, count: float) -> None:
         super().__init__()
-        count = as_number(count, "count", "a number of at least 0")
-        if not 0 <= count < torch.inf:
-            raise ValueError(f"count must be a finite number of at least 0, got {count}")
-        self.noise_count = count
+        self.noise_count = as_not_negative(count, "count")
 
     def extra_repr(self) -> str:
         return f"count={self.noise_count:g}"
 
-    def forward(
-        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
-    ) -> tuple[Groups, Tensor | None]:
+    def forward(self, *_: Any) -> Proposal:
         return [], None
 
 
@@ -108,28 +84,17 @@ class ClassCandidates(Candidates):
 
     def __init__(self, smoothing: float | None = 0.0) -> None:
         super().__init__()
-        if smoothing is not None:
-            smoothing = as_number(smoothing, "smoothing", "a number in [0, 1) or None")
-            if not 0 <= smoothing < 1:
-                raise ValueError(f"smoothing must be in [0, 1) or None, got {smoothing}")
-        self.smoothing = smoothing
+        self.smoothing = None if smoothing is None else as_share(smoothing, "smoothing")
+        if self.smoothing == 1:
+            raise ValueError("smoothing must be in [0, 1) or None, got 1")
 
     def extra_repr(self) -> str:
         return f"smoothing={self.smoothing}"
 
-    @property
-    def are_plain_vertices(self) -> bool:
-        """Whether the candidates are the labels themselves."""
-        return self.smoothing == 0
-
-    def forward(
-        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
-    ) -> tuple[Groups, Tensor | None]:
-        smoothing = batch.smoothing if self.smoothing is None else float(self.smoothing)
+    def forward(self, batch: SoftTargets, own: Tensor, *_: Any) -> Proposal:
+        smoothing = batch.smoothing if self.smoothing is None else self.smoothing
         if isinstance(smoothing, Tensor):
-            raise ValueError(
-                "ClassCandidates(smoothing=None) needs targets that share one smoothing; pass a number instead"
-            )
+            raise ValueError("ClassCandidates(None) needs targets that share one smoothing; pass a number instead")
         labels = torch.arange(batch.num_classes, device=batch.device)[:, None]
         vertices = SoftTargets(batch.num_classes, labels, None, smoothing, batch.smoothing_dist)
         nearest, is_equal = batch[own].vertex(smoothing, batch.smoothing_dist)
@@ -139,73 +104,46 @@ class ClassCandidates(Candidates):
 class SampledCandidates(Candidates, KeepsPrecision):
     """``size`` soft targets, drawn anew in every call, made as the training targets are.
 
-    Each is a label from ``marginal``, or, with ``mix_alpha`` > 0, two of them mixed by λ ~ Beta(mix_alpha, mix_alpha);
-    then smoothed. O(size·log K) per call. Every rank draws its own.
-
-    Args:
-        size: M, the number of candidates.
-        marginal: class probabilities (K,) to draw labels from; None: the η of the loss, which corrects for it.
-        mix_alpha: parameter of MixUp's Beta distribution, 0 for no mixing.
-        smoothing: ε. Free of cost if it equals the targets' ε.
-        smoothing_dist: ξ (K,), None for uniform.
+    Each is a label from ``marginal`` (K,), by default the η of the loss, which corrects for it; with ``mix_alpha`` > 0
+    two of them, mixed by λ ~ Beta(mix_alpha, mix_alpha). Then it is smoothed, towards what the batch's targets are;
+    free of cost with their ε. O(size·log K) per call. Every rank draws its own.
     """
 
-    uses_noise = True
     edges: Tensor | None
-    smoothing_dist: Tensor | None
 
     def __init__(
-        self,
-        size: int,
-        marginal: Tensor | None = None,
-        mix_alpha: float = 0.0,
-        smoothing: float = 0.0,
-        smoothing_dist: Tensor | None = None,
+        self, size: int, marginal: Tensor | None = None, mix_alpha: float = 0.0, smoothing: float = 0.0
     ) -> None:
         super().__init__()
         self.size = as_whole(size, "size")
-        mix_alpha = as_number(mix_alpha, "mix_alpha", "a number of at least 0")
-        smoothing = as_number(smoothing, "smoothing", "a number in [0, 1]")
-        if not 0 <= mix_alpha < torch.inf:
-            raise ValueError(f"mix_alpha must be finite and not negative, got {mix_alpha}")
-        if not 0 <= smoothing <= 1:
-            raise ValueError(f"smoothing must be in [0, 1], got {smoothing}")
+        self.mix_alpha = as_not_negative(mix_alpha, "mix_alpha")
+        self.smoothing = as_share(smoothing, "smoothing")
         if marginal is not None:
             check_distribution(marginal, "marginal")
-        if smoothing_dist is not None:
-            check_distribution(smoothing_dist, "smoothing_dist", None if marginal is None else len(marginal))
-        self.mix_alpha = float(mix_alpha)
-        self.smoothing = float(smoothing)
         self.register_buffer("edges", None if marginal is None else class_edges(marginal))
-        self.register_buffer("smoothing_dist", smoothing_dist)
 
     def extra_repr(self) -> str:
         marginal = "that of the loss" if self.edges is None else "given"
         return f"{self.size}, marginal={marginal}, mix_alpha={self.mix_alpha:g}, smoothing={self.smoothing:g}"
 
     def forward(
-        self,
-        batch: SoftTargets,
-        own: Tensor,
-        generator: torch.Generator | None = None,
-        noise: Noise | None = None,
-    ) -> tuple[Groups, Tensor | None]:
-        num_classes, device = batch.num_classes, batch.device
-        count = self.size * (2 if self.mix_alpha > 0 else 1)
+        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None, noise: Noise | None = None
+    ) -> Proposal:
+        num_classes, count = batch.num_classes, 2 * self.size if self.mix_alpha > 0 else self.size
         if self.edges is not None:
             if len(self.edges) != num_classes:
                 raise ValueError(f"marginal has {len(self.edges)} classes, but the targets have {num_classes}")
             labels = invert_edges(self.edges, count, generator)
-        elif noise is None:
-            labels = torch.randint(num_classes, (count,), device=device, **drawn_by(generator))
-        else:
+        elif noise is not None:
             labels = noise.sample(count, generator)
-        labels = labels.view(self.size, -1)
+        else:
+            labels = sample_labels(None, count, num_classes, batch.device, generator)
         weight = None
         if self.mix_alpha > 0:
-            weight = sample_beta(self.mix_alpha, self.size, device, generator) * (1 - self.smoothing)
+            weight = sample_beta(self.mix_alpha, self.size, batch.device, generator) * (1 - self.smoothing)
             weight = weight.to(torch.get_default_dtype())
-        return [SoftTargets(num_classes, labels, weight, self.smoothing, self.smoothing_dist)], None
+        labels = labels.view(self.size, -1)
+        return [SoftTargets(num_classes, labels, weight, self.smoothing, batch.smoothing_dist)], None
 
 
 class QueueCandidates(Candidates):
@@ -232,21 +170,17 @@ class QueueCandidates(Candidates):
     def __bool__(self) -> bool:
         return True  # also while empty
 
-    def forward(
-        self, batch: SoftTargets, own: Tensor, generator: torch.Generator | None = None
-    ) -> tuple[Groups, Tensor | None]:
+    def forward(self, batch: SoftTargets, *_: Any) -> Proposal:
         if self.held is None:
             return [], None
         if batch.num_classes != self.held.num_classes:
-            raise ValueError(
-                f"the queue holds targets of {self.held.num_classes} classes, the batch has {batch.num_classes}"
-            )
+            held = self.held.num_classes
+            raise ValueError(f"the queue holds targets of {held} classes, the batch has {batch.num_classes}")
         self.held = self.held.to(batch.device)
         return [self.held], None
 
     def remember(self, batch: SoftTargets) -> None:
-        # A copy: the caller may reuse the memory of its batch.
-        latest = batch[-self.size :].detach().clone()
+        latest = batch[-self.size :].detach().clone()  # the caller may reuse the memory of its batch
         self.held = latest if self.held is None else SoftTargets.cat([self.held.to(batch.device), latest])[-self.size :]
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -259,25 +193,17 @@ class QueueCandidates(Candidates):
 class GivenCandidates(Candidates, KeepsPrecision):
     """Targets given once, moved and saved with the loss that holds them: ``candidates=SoftTargets`` of a Module."""
 
-    index: Tensor | None
-    weight: Tensor | None
-    smoothing: float | Tensor
-    smoothing_dist: Tensor | None
-    mask: Tensor | None
-
     def __init__(self, targets: SoftTargets) -> None:
         super().__init__()
         targets.check_no_rest("candidates")
-        self.num_classes, self.smoothing = targets.num_classes, targets.smoothing
-        for name in ("index", "weight", "smoothing", "smoothing_dist", "mask"):
-            value = getattr(targets, name)
-            if value is None or isinstance(value, Tensor):
-                self.register_buffer(name, value)
+        self.fields = {name: value for name, value in vars(targets).items() if not isinstance(value, Tensor)}
+        for name in vars(targets).keys() - self.fields.keys():
+            self.register_buffer(name, getattr(targets, name))
 
     @property
     def targets(self) -> SoftTargets:
         """The targets, on the device of the Module."""
-        return SoftTargets(self.num_classes, self.index, self.weight, self.smoothing, self.smoothing_dist, self.mask)
+        return SoftTargets(**self.fields | self._buffers)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -286,35 +212,25 @@ class GivenCandidates(Candidates, KeepsPrecision):
 class CandidateSum(Candidates):
     """Several kinds of candidates together; at most one kind holds the rows' own targets."""
 
-    uses_noise = True
+    terms: nn.ModuleList
 
-    def __init__(self, *terms: Candidates) -> None:
+    def __init__(self, *given: Candidates) -> None:
         super().__init__()
+        terms: list[Any] = []
+        for kind in given:
+            terms += kind.terms if isinstance(kind, CandidateSum) else [kind]
         if sum(isinstance(term, BatchCandidates) for term in terms) > 1:
             raise ValueError("BatchCandidates twice would count every row's own target twice")
         self.terms = nn.ModuleList(terms)
-        self.noise_count = math.fsum(float(term.noise_count) for term in terms)
+        self.noise_count = math.fsum(term.noise_count for term in terms)
+        self.uses_batch = any(term.uses_batch for term in terms)
+        self.holds_batch = any(term.holds_batch for term in terms)
 
-    @property
-    def uses_batch(self) -> bool:  # type: ignore[override]
-        return any(term.uses_batch for term in self.terms)
-
-    @property
-    def holds_batch(self) -> bool:  # type: ignore[override]
-        return any(term.holds_batch for term in self.terms)
-
-    def forward(
-        self,
-        batch: SoftTargets,
-        own: Tensor,
-        generator: torch.Generator | None = None,
-        noise: Noise | None = None,
-    ) -> tuple[Groups, Tensor | None]:
-        groups: Groups = []
+    def forward(self, batch: SoftTargets, own: Tensor, *given: Any) -> Proposal:
+        groups: list[SoftTargets] = []
         place: Tensor | None = None
         for term in self.terms:
-            given = {"noise": noise} if term.uses_noise else {}
-            more, position = term(batch, own, generator, **given)
+            more, position = term(batch, own, *given)
             if position is not None and (place is None or isinstance(term, BatchCandidates)):
                 place = torch.where(position < 0, -1, position + sum(map(len, groups)))
             groups += more
@@ -323,7 +239,3 @@ class CandidateSum(Candidates):
     def remember(self, batch: SoftTargets) -> None:
         for term in self.terms:
             term.remember(batch)  # type: ignore[operator]
-
-
-def _terms(candidates: Candidates) -> list[Candidates]:
-    return list(candidates.terms) if isinstance(candidates, CandidateSum) else [candidates]  # type: ignore[arg-type]

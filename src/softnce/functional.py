@@ -259,7 +259,7 @@ def contrast_targets(call: Call) -> Tensor:
     given, draw = call.options["candidates"], call.options.get("draw")
     refuse_expectation(given)
     call.draw()
-    if isinstance(given, ClassCandidates) and given.are_plain_vertices:
+    if isinstance(given, ClassCandidates) and given.smoothing == 0:
         call.gather_for_noise()
         return cross_entropy(call)
     candidates, place = call.candidates()

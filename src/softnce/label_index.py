@@ -1,6 +1,7 @@
 """An approximate index over the label embeddings of a head."""
 
 import math
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +20,8 @@ class LabelIndex:
 
     The table is divided into ``cells`` by clustering; a search looks into the ``probes`` nearest. By default these are
     the fewest that find the share ``recall`` of the true ten best classes of some ``features``, two standard errors
-    to spare. :meth:`recall` tells the share found for further features. The index is a copy: build it anew when the
-    table has changed. Building costs O(K·cells·d) for the clusters and O(256·K·d) for the choice of ``probes``.
+    to spare. The index is a copy: build it anew when the table has changed. Building costs O(K·cells·d) for the
+    clusters and O(256·K·d) for the choice of ``probes``.
 
     Args:
         head: the trained head.
@@ -52,15 +53,14 @@ class LabelIndex:
         num_classes, dim = table.shape
         if cells is None:
             cells = max(1, min(num_classes // 39, int(4 * math.sqrt(num_classes))))  # faiss wants 39 points per cell
-        cells = as_whole(cells, "cells")
-        if cells > num_classes:
+        if as_whole(cells, "cells") > num_classes:
             raise ValueError(f"cells must be at most the {num_classes} classes, got {cells}")
         probes = None if probes is None else as_whole(probes, "probes")
-        recall = as_number(recall, "recall", "a number in (0, 1)")
-        if not 0 < recall < 1:
+        if not 0 < as_number(recall, "recall", "a number in (0, 1)") < 1:
             raise ValueError(f"recall must be in (0, 1), got {recall}")
-        if features is not None:
-            check_table(features, weight, None)
+        if features is None:
+            features = torch.randn(256, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
+        check_table(features, weight, None)
         self.head = head
         self.index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, cells, faiss.METRIC_INNER_PRODUCT)
         self.index.train(table)
@@ -69,41 +69,33 @@ class LabelIndex:
             probes = self._fewest_probes(recall, features, min(10, num_classes))
         self.index.nprobe = min(probes, cells)
 
-    def _fewest_probes(self, recall: float, features: Tensor | None, k: int) -> int:
+    def _fewest_probes(self, recall: float, features: Tensor, k: int) -> int:
         """The fewest cells that find enough, by bisection: more cells never find less."""
-        if features is None:
-            weight = self.head.weight
-            features = torch.randn(256, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
         true = self.head.topk(features, k)[1]
-        low, high = 1, int(self.index.nlist)
-        while low < high:
-            self.index.nprobe = middle = (low + high) // 2
+
+        def finds_enough(probes: int) -> bool:
+            self.index.nprobe = probes
             found = self._share_found(features, true)
-            if float(found.mean() - 2 * found.std(correction=0) / math.sqrt(len(found))) >= recall:
-                high = middle
-            else:
-                low = middle + 1
-        return high
+            return float(found.mean() - 2 * found.std(correction=0) / math.sqrt(len(found))) >= recall
+
+        return 1 + bisect_left(range(1, self.index.nlist), True, key=finds_enough)
 
     @torch.no_grad()
     def topk(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """As ``head.topk``, among the cells searched; class −1 where those hold fewer than k."""
         check_table(features, self.head.weight, None, allow_empty=True)
-        k = as_whole(k, "k")
-        if k > self.index.ntotal:
+        if as_whole(k, "k") > self.index.ntotal:
             raise ValueError(f"k must be between 1 and the {self.index.ntotal} classes, got {k}")
         z = F.normalize(features, dim=1) if self.head.cosine else features
         ones = None if self.head.bias is None else torch.ones(len(z))
-        values, classes = self.index.search(self._with(ones, z), k)
+        values, classes = self.index.search(self._with(ones, z), int(k))
         return torch.from_numpy(values).to(features.device), torch.from_numpy(classes).to(features.device)
 
     @staticmethod
     def _with(extra: Tensor | None, rows: Tensor) -> Any:
         """Rows for faiss; a bias is one more column, which a feature of 1 picks."""
-        rows = rows.detach().float().cpu()
-        if extra is not None:
-            rows = torch.cat([rows, extra.detach().float().cpu()[:, None]], 1)
-        return rows.contiguous().numpy()
+        columns = [rows] if extra is None else [rows, extra[:, None]]
+        return torch.cat([column.detach().float().cpu() for column in columns], 1).contiguous().numpy()
 
     def recall(self, features: Tensor, k: int) -> float:
         """The share of the true k best classes that the index finds for these features."""

@@ -25,6 +25,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import torch
@@ -43,7 +44,7 @@ from softnce.noise import Noise, RunningNoise, as_noise
 from softnce.targets import SoftTargets
 
 if TYPE_CHECKING:
-    from softnce._core.join import Joined, LossCall
+    from softnce._core.join import Joined
 
 
 class ClassifierLoss(KeepsPrecision):
@@ -133,7 +134,7 @@ class ClassifierLoss(KeepsPrecision):
     def _exchanges(self) -> bool:
         return bool(self.distributed) and self._trains() and ranks.is_active(self.process_group)
 
-    def _exchange(self, call: Callable[[], LossCall]) -> ranks.Exchange | None:
+    def _exchange(self, call: Callable[[], ranks.LossCall]) -> ranks.Exchange | None:
         """How ranks exchange in a call, or None."""
         if not self._exchanges():
             return None
@@ -156,7 +157,9 @@ class ClassifierLoss(KeepsPrecision):
         if unknown:
             raise TypeError(f"{type(self).__name__} was called with an unexpected argument {unknown[0]!r}")
         chosen = {name: getattr(self, name) for name in self._names} | resolve(self.call_options, given)
-        exchange = self._exchange(lambda: _loss_call(source, chosen["batch"]))
+        exchange = self._exchange(
+            lambda: ranks.LossCall(True, source.num_classes, isinstance(source, Table), chosen["batch"] is not None)
+        )
         name = type(self).__name__ if self.hard_labels_only else ""
         return Call(source, targets, chosen, self.noise, exchange, name, self.is_contrast)
 
@@ -216,7 +219,8 @@ class ContrastiveLoss(ClassifierLoss):
         draw = getattr(self, "draw", None)
         if draw is not None:
             whole = draw.alpha(whole, generator)
-        exchange = self._exchange(lambda: _memory_call(batch.num_classes)) if self._remembers else None
+        call = partial(ranks.LossCall, True, batch.num_classes, is_memory=True)
+        exchange = self._exchange(call) if self._remembers else None
         if exchange is not None:
             whole, _ = exchange.gather(whole)
         self._take_in(whole, None)
@@ -381,16 +385,3 @@ def join(*joinables: Any, divide_by_initial_world_size: bool = True) -> Iterator
 
     with joined(exchanging, others, divide_by_initial_world_size):
         yield
-
-
-def _loss_call(source: Logits | Table, batch: SoftTargets | None) -> LossCall:
-    from softnce._core.join import CallKind, LossCall
-
-    kind = CallKind.BATCH if batch is None else CallKind.PART
-    return LossCall(kind, source.num_classes, isinstance(source, Table))
-
-
-def _memory_call(num_classes: int) -> LossCall:
-    from softnce._core.join import CallKind, LossCall
-
-    return LossCall(CallKind.MEMORY, num_classes)

@@ -150,18 +150,15 @@ class Call:
         if given is None and draw is not None:
             rows = len(self.batch)
             if self.exchange is not None and not self.is_gathered:
-                rows = self.exchange.total(rows, self.batch.device)
-            drawn = draw.candidates_from(
-                self.noise, rows, self.source.num_classes, self.source.rows.device, self.generator
-            )
+                rows = int(self.exchange.all_sum(torch.tensor(rows, device=self.batch.device)))
+            drawn = draw.candidates_from(self.noise, rows, self.targets, self.generator)
             if drawn is not None:
                 return drawn, None
         if given is None or given.uses_batch:
             self.gather()
         if given is None:
             return self.batch, self.positions()
-        more = {"noise": self.noise} if given.uses_noise else {}
-        groups, place = given(self.batch, self.positions(), self.generator, **more)
+        groups, place = given(self.batch, self.positions(), self.generator, self.noise)
         return together(groups, self.targets), place
 
     def gather(self) -> None:

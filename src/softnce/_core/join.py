@@ -14,9 +14,8 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -25,7 +24,7 @@ from torch.distributed.algorithms.join import Join, Joinable
 
 from softnce._core.call import Logits
 from softnce._core.options import declared
-from softnce._core.ranks import Exchange, Scaling, all_gather_single
+from softnce._core.ranks import Exchange, LossCall, Scaling, all_gather_single
 from softnce._core.table import Table
 from softnce.targets import SoftTargets
 
@@ -34,60 +33,30 @@ if TYPE_CHECKING:
 
     from softnce.losses import ClassifierLoss
 
+IDLE: dict[tuple[int, ...], list[weakref.ref[ProcessGroup]]] = {}
+"""Process groups that are not in use. A context needs one for a while; gloo cannot make the same group twice.
 
-class CallKind(IntEnum):
-    """The next call of a rank: none left, a batch, a part of one (given with ``batch`` and ``own``), ``remember``."""
-
-    NOTHING = 0
-    BATCH = 1
-    PART = 2
-    MEMORY = 3
-
-
-class LossCall(NamedTuple):
-    """A call of a loss, as far as it decides what ranks exchange. Ranks that still have batches make the same one."""
-
-    kind: CallKind
-    num_classes: int
-    from_table: bool = False  # else from logits
-
-
-class _Groups:
-    """Process groups that are not in use. A context needs one for a while; gloo cannot make the same group twice.
-
-    Weak references: ``destroy_process_group`` must end the groups with their threads. One that lives until the
-    interpreter is gone can abort the process.
-    """
-
-    idle: ClassVar[dict[tuple[int, ...], list[weakref.ref[ProcessGroup]]]] = {}
-
-    @classmethod
-    def take(cls, ranks: tuple[int, ...]) -> ProcessGroup:
-        idle = cls.idle.get(ranks, [])
-        while idle:
-            if (group := idle.pop()()) is not None:  # else torch.distributed was set up anew
-                return group
-        return dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
-
-    @classmethod
-    def give_back(cls, ranks: tuple[int, ...], group: ProcessGroup) -> None:
-        cls.idle.setdefault(ranks, []).append(weakref.ref(group))
+Weak references: ``destroy_process_group`` must end the groups with their threads. One that lives until the interpreter
+is gone can abort the process.
+"""
 
 
 class Joined:
     """The exchange of one loss while ranks run out of batches. Made by all ranks of ``group`` together.
 
-    Args:
-        group: the ranks that exchange; None: all.
-        counts_all: DDP divides gradients by the number of all ranks; else by that of the ranks that still have batches.
+    If ``counts_all``, DDP divides gradients by the number of all ranks; else by that of the ranks that have batches.
     """
 
     def __init__(self, group: ProcessGroup | None, counts_all: bool) -> None:
-        self._ranks = tuple(dist.get_process_group_ranks(group))
-        self.group = _Groups.take(self._ranks)
+        ranks = dist.get_process_group_ranks(group)
+        self._idle = IDLE.setdefault(tuple(ranks), [])
+        found = None
+        while self._idle and found is None:  # None: torch.distributed was set up anew
+            found = self._idle.pop()()
+        self.group = found or dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
         self._counts_all = counts_all
         self._rounds = 0
-        self._latest = LossCall(CallKind.NOTHING, 0)
+        self._latest = LossCall()
         self._active = 0  # ranks that still have batches
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -102,19 +71,21 @@ class Joined:
     def leave(self, play: Callable[[LossCall], None], parameters: Iterable[Tensor]) -> None:
         """This rank has run out of batches: take part in the others' calls until nobody has any, in a thread.
 
-        If that fails, the other ranks get an error instead of waiting for this one, which raises its own in
-        :meth:`close`.
+        If that fails, the other ranks get an error, and :meth:`close` raises this one's.
         """
         rounds = self._rounds
 
         def follow() -> None:
             try:
-                while self._announce(LossCall(CallKind.NOTHING, 0)):
+                while self._announce(LossCall()):
                     play(self._latest)
                 self._copy_from_last(rounds, parameters)
             except Exception as error:
                 self._error = error
-                self._disconnect()
+                # The connections close once nothing refers to the group, not even the error's frames.
+                traceback.clear_frames(error.__traceback__)
+                dist.destroy_process_group(self.group)
+                del self.group
 
         self._thread = threading.Thread(target=follow, name="softnce-join", daemon=True)
         self._thread.start()
@@ -125,11 +96,11 @@ class Joined:
             self._thread.join()
         if self._error is not None:
             raise self._error
-        _Groups.give_back(self._ranks, self.group)
+        self._idle.append(weakref.ref(self.group))
 
     def _gathered(self, numbers: Sequence[int]) -> Tensor:
         """The numbers of every rank, (ranks, n)."""
-        mine = torch.tensor(numbers)
+        mine = torch.tensor(numbers, dtype=torch.long)
         everyone = mine.new_empty(len(mine) * dist.get_world_size(self.group))
         all_gather_single(everyone, mine, group=self.group)
         return everyone.view(-1, len(mine))
@@ -137,18 +108,10 @@ class Joined:
     def _announce(self, call: LossCall) -> int:
         """Learn the call of the ranks that still have batches, and return how many they are."""
         calls = self._gathered(call)
-        kind, num_classes, from_table = calls.amax(0).tolist()
-        self._latest = LossCall(CallKind(kind), num_classes, bool(from_table))
-        self._active = int((calls[:, 0] > 0).sum())
+        self._latest = LossCall(*calls.amax(0).tolist())
+        self._active = int(calls[:, 0].sum())
         self._rounds += self._active > 0
         return self._active
-
-    def _disconnect(self) -> None:
-        """Close the connections of the group, which end once nothing refers to it, not even the error's frames."""
-        assert self._error is not None
-        traceback.clear_frames(self._error.__traceback__)
-        dist.destroy_process_group(self.group)
-        del self.group
 
     def _copy_from_last(self, rounds: int, parameters: Iterable[Tensor]) -> None:
         """The loss's parameters from a rank that had the most batches: the others made fewer steps."""
@@ -169,19 +132,19 @@ def joined(losses: Sequence[ClassifierLoss], others: Sequence[Any], counts_all: 
                 "joinables must be models wrapped by DistributedDataParallel, other torch Joinables or losses of "
                 f"softnce, got {type(other).__name__}"
             )
+    sessions = []
     for loss in losses:
         if loss._joined is not None:
             raise ValueError(f"{type(loss).__name__} is in a join context already")
         loss._joined = Joined(loss.process_group, counts_all)
+        sessions.append((loss, loss._joined))
     try:
         with Join(list(others), divide_by_initial_world_size=counts_all) if others else nullcontext():
             yield
-            for loss in losses:
-                if loss._joined is not None:
-                    loss._joined.leave(partial(shadow_call, loss), list(loss.parameters()))
-        for loss in losses:
-            if loss._joined is not None:
-                loss._joined.close()
+            for loss, session in sessions:
+                session.leave(partial(shadow_call, loss), list(loss.parameters()))
+        for _, session in sessions:
+            session.close()
     finally:
         for loss in losses:
             loss._joined = None
@@ -194,29 +157,21 @@ def shadow_call(loss: ClassifierLoss, call: LossCall) -> None:
     given: dict[str, Any] = {}
     if "generator" in declared(loss.call_options):
         given["generator"] = torch.Generator(device)
-    if call.kind == CallKind.MEMORY:
+    if call.is_memory:
         loss.remember(none, **given)  # type: ignore[operator]
         return
-    if call.kind == CallKind.PART:
+    if call.is_part:
         given |= {"batch": none, "own": none.labels}
-    source: Logits | Table
-    if call.from_table:
-        table = torch.zeros(call.num_classes, 1, device=device)
-        source = Table(torch.zeros(0, 1, device=device), table, allow_empty=True)
-    else:
-        source = Logits(torch.zeros(0, call.num_classes, device=device), allow_empty=True)
+    features, table = (torch.zeros(rows, 1, device=device) for rows in (0, call.num_classes))
+    source = Table(features, table, allow_empty=True) if call.from_table else Logits(table.T[:0], allow_empty=True)
     value = loss._loss(source, none, given)
     if isinstance(loss.temperature, Tensor) and loss.temperature.requires_grad:  # its gradient is exchanged too
         torch.autograd.grad(value.sum(), loss.temperature)
 
 
-class _Known:
-    """Models that a ``join()`` context could be of."""
-
-    joinables: ClassVar[weakref.WeakSet[Joinable]] = weakref.WeakSet()
-    ended: ClassVar[weakref.WeakKeyDictionary[Joinable, object]] = weakref.WeakKeyDictionary()
-    """Traces of contexts that have ended."""
-    to_be_sought = True
+_models: weakref.WeakKeyDictionary[Joinable, object] = weakref.WeakKeyDictionary()
+"""Models that a ``join()`` context could be of, and the trace of their last context that has ended."""
+_to_be_sought = True
 
 
 def check_no_other_join() -> None:
@@ -225,20 +180,21 @@ def check_no_other_join() -> None:
     The context leaves a trace in its model alone, so the models are sought, at the first exchange of the process and
     again once those found are gone. The trace outlives the context; whether the context itself still lives decides.
     """
-    if not _Known.joinables and _Known.to_be_sought:
-        _Known.joinables.update(_living(Joinable))
-        _Known.to_be_sought = bool(_Known.joinables)
-    for joinable in _Known.joinables:
-        config = joinable._join_config
-        if not config.enable or _Known.ended.get(joinable) is config:
+    global _to_be_sought
+    if not _models and _to_be_sought:
+        _models.update(dict.fromkeys(_living(Joinable)))
+        _to_be_sought = bool(_models)
+    for model, ended in list(_models.items()):
+        config = model._join_config
+        if not config.enable or config is ended:
             continue
-        if any(joinable in context._joinables for context in _living(Join)):
+        if any(model in context._joinables for context in _living(Join)):
             raise RuntimeError(
                 "inside join() of a model, ranks without batches would not take part in what the loss exchanges: "
                 "write `with softnce.join(model, loss):` instead of `with model.join():`, or make the loss with "
                 "distributed=False"
             )
-        _Known.ended[joinable] = config
+        _models[model] = config
 
 
 def _living(kind: type[Any]) -> list[Any]:
