@@ -127,7 +127,7 @@ def test_a_table_on_two_ranks_of_torchrec_is_one_table(tmp_path: Path) -> None:
     lines = [f"{user} {' '.join(str((user * 131 + n * 997) % places) for n in range(visits))}" for user in range(2000)]
     (tmp_path / "train.txt").write_text("\n".join([*lines, f"2000 {places - 1}"]))
     printed = run("torchrec_two_ranks", str(tmp_path / "train.txt"), "5", processes=2)
-    first, last, difference = (float(x) for x in re.search(r"loss (\S+) to (\S+); .* by (\S+)", printed).groups())
+    first, last, difference = map(float, re.search(r"loss (\S+) to (\S+); .* by (\S+)", printed).groups())
     assert difference < 1e-5
     assert last < first
     assert int(re.search(r"step: ([\d,]+)", printed)[1].replace(",", "")) < 3 * named * 64 * 4
