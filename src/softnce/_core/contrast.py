@@ -226,6 +226,11 @@ def nothing(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).min / 2
 
 
+def lowest_logit(dtype: torch.dtype) -> float:
+    """The finite number that stands for a logit of −∞: times a weight of 0 it is 0, and a sum of many stays finite."""
+    return torch.finfo(dtype).min / (1 << 28)
+
+
 def left_of(counts: Tensor, taken: Tensor | float) -> Tensor:
     """Counts less what is taken out of them, without rounding's leftovers."""
     left = counts - taken
@@ -246,19 +251,28 @@ class Sum:
     kind: ClassVar[int]  # in cpu.c
 
     targets: Alpha
-    log_noise: Tensor | None
-    counts: Tensor | None = None  # n, (K,) float64
-    adds_own: bool = False
-    class_weight: Tensor | None = None
-    own: Alpha | None = None
-    drop_own_classes: bool = False
-    exclude: Tensor | None = None  # (N, E), −1: none
+    mask: Tensor | None  # (N,), False: ignored
+    log_noise: Tensor | None = None  # (K,)
+    counts: Tensor | None = None  # n, (K,) float64; None: ones
+    adds_own: bool = False  # each row's α is added to its n
+    class_weight: Tensor | None = None  # (K,)
+    own: Alpha | None = None  # (N, K), taken out of each row's n
+    drop_own_classes: bool = False  # takes classes with α_k > 0 out of n
+    exclude: Tensor | None = None  # (N, E), further classes to take out; −1: none
     candidates: Alpha | None = None
     candidate_mask: Tensor | None = None  # (M,)
-    place: Tensor | None = None  # (N,), −1: not among them
+    place: Tensor | None = None  # (N,) of the own target among the candidates, −1: not there; None: nowhere
     shares_background: bool = False
     signatures: Tensor | None = None  # (N, 4)
-    candidate_signatures: Tensor | None = None  # (M, 4)
+    candidate_signatures: Tensor | None = None  # (M, 4); those equal to the row's do not count
+    temperature: float | Tensor = 1.0
+    row_weight: Tensor | None = None  # (N,)
+    divisor: float | Tensor | None = None
+    reduced: bool = False  # Σ_i row_weight_i ℓ_i / divisor instead of row_weight_i ℓ_i, (N,)
+    chunk_size: int | None = None  # rows in a block
+    overwrites: bool = False  # compiled rows write the gradient over the logits
+    scale: float | Tensor = 1.0  # 1 / divisor
+    is_compiled: bool = False
 
     def losses(self, s: Tensor, rows: slice) -> tuple[Tensor, Pull]:
         """The losses (n,) of the scores ``s`` (n, K) of these rows."""
@@ -268,14 +282,45 @@ class Sum:
         """Scores of a row that are in memory at once."""
         return 2 * classes
 
-    def tensors(self) -> list[Tensor | float | None]:
-        """Every tensor, among others."""
-        found = [self.log_noise, self.counts, self.class_weight, self.exclude, self.candidate_mask, self.place]
+    def tensors(self) -> list[Tensor]:
+        found = [self.mask, self.row_weight, self.log_noise, self.counts, self.class_weight, self.exclude]
         found += self.targets.parts()  # type: ignore[arg-type]
-        for more in (self.own, self.candidates):
-            if more is not None and more is not self.targets:
-                found += more.parts()  # type: ignore[arg-type]
-        return found  # type: ignore[return-value]
+        if self.own is not None and self.own is not self.targets:
+            found += self.own.parts()  # type: ignore[arg-type]
+        if self.candidates is not None:
+            found += self.candidate_mask, self.place, *self.candidates.parts()  # type: ignore[arg-type]
+        return [t for t in found if isinstance(t, Tensor)]
+
+    def weighted(
+        self, logits: Tensor, rows: slice = slice(None)
+    ) -> tuple[Tensor, Callable[..., tuple[Tensor, Tensor]]]:
+        """The losses (n,) of the ``logits`` (n, K) of these rows times their weights; 0 for ignored rows.
+
+        And what pulls a gradient of the losses, (n,) or one number, back to the logits; with their finite values.
+        """
+        dtype, temperature = at_least_float32(logits.dtype), self.temperature
+        ignored = None if self.mask is None else self.mask[rows].logical_not()
+        if ignored is not None:
+            logits = logits.masked_fill(ignored[:, None], 0)
+        bounded = logits.to(dtype).clamp(min=lowest_logit(dtype))
+        is_one = isinstance(temperature, float) and temperature == 1
+        scores = bounded if is_one else bounded / temperature
+        losses, pull = self.losses(scores if self.log_noise is None else scores - self.log_noise.to(dtype), rows)
+        if ignored is not None:
+            losses = losses.masked_fill(ignored, 0)
+        weight = None if self.row_weight is None else self.row_weight[rows].to(dtype)
+
+        def pull_logits(upstream: Tensor | float) -> tuple[Tensor, Tensor]:
+            upstream = upstream if is_one else upstream / temperature
+            if weight is not None:
+                each = (weight * upstream).to(dtype)
+            elif isinstance(upstream, Tensor):
+                each = upstream.to(dtype).expand(losses.shape)
+            else:
+                each = torch.full_like(losses, upstream)
+            return pull(each if ignored is None else each.masked_fill(ignored, 0)), bounded
+
+        return losses if weight is None else losses * weight, pull_logits
 
 
 class Counted(Sum):
@@ -409,45 +454,3 @@ class SoftTarget(Sum):
             return alpha.take_from(candidates.total(shares, s.shape[1], background), shares.sum(1), None, background)
 
         return losses, pull
-
-
-def lowest_logit(dtype: torch.dtype) -> float:
-    """The finite number that stands for a logit of −∞: times a weight of 0 it is 0, and a sum of many stays finite."""
-    return torch.finfo(dtype).min / (1 << 28)
-
-
-def weighted_losses(
-    problem: Sum,
-    logits: Tensor,
-    temperature: float | Tensor,
-    mask: Tensor | None,
-    row_weight: Tensor | None,
-    rows: slice = slice(None),
-) -> tuple[Tensor, Callable[[Tensor | float], tuple[Tensor, Tensor]]]:
-    """The losses (n,) of the ``logits`` (n, K) of these rows times their weights; 0 for ignored rows.
-
-    And what pulls a gradient of the losses, (n,) or one number, back to the logits, and to scores of temperature 1.
-    """
-    dtype = at_least_float32(logits.dtype)
-    ignored = None if mask is None else mask[rows].logical_not()
-    if ignored is not None:
-        logits = logits.masked_fill(ignored[:, None], 0)
-    bounded = logits.to(dtype).clamp(min=lowest_logit(dtype))
-    is_one = isinstance(temperature, float) and temperature == 1
-    scores = bounded if is_one else bounded / temperature
-    losses, pull = problem.losses(scores if problem.log_noise is None else scores - problem.log_noise.to(dtype), rows)
-    if ignored is not None:
-        losses = losses.masked_fill(ignored, 0)
-    weight = None if row_weight is None else row_weight[rows].to(dtype)
-
-    def pull_logits(upstream: Tensor | float) -> tuple[Tensor, Tensor]:
-        upstream = upstream if is_one else upstream / temperature
-        if weight is not None:
-            each = (weight * upstream).to(dtype)
-        elif isinstance(upstream, Tensor):
-            each = upstream.to(dtype).expand(losses.shape)
-        else:
-            each = torch.full_like(losses, upstream)
-        return pull(each if ignored is None else each.masked_fill(ignored, 0)), bounded
-
-    return losses if weight is None else losses * weight, pull_logits

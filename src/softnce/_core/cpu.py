@@ -73,40 +73,29 @@ def can_run(problem: Sum, logits: Tensor, tensors: list[Tensor]) -> bool:
 
 
 def run(
-    problem: Sum,
-    logits: Tensor,
-    temperature: float | Tensor,
-    mask: Tensor | None,
-    row_weight: Tensor | None,
-    scale: float,
-    wants: tuple[bool, bool],
-    wants_total: bool,
-    overwrites: bool = False,
+    problem: Sum, logits: Tensor, row_weight: Tensor | None, scale: float, wants: tuple[bool, bool]
 ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
-    """The losses (N,) times ``row_weight``, or their sum times ``scale``, and the gradients of that sum.
-
-    With ``overwrites`` the gradient of the logits takes their memory, if that is contiguous.
-    """
+    """The losses (N,) times ``row_weight``, or their sum times ``scale``, and the gradients of that sum."""
     assert library is not None
     n, classes = logits.shape
-    dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
+    dtype, temperature = torch.float64 if logits.dtype is torch.float64 else torch.float32, problem.temperature
     x = logits.detach()
     x = x if x.dtype is dtype else x.to(dtype)
     x = x if x.stride(1) == 1 and x.stride(0) >= classes else x.contiguous()
     gradient = of_temperature = None
     if wants[0] or wants[1]:
-        is_free = overwrites and not wants[1] and x.is_contiguous()  # the gradient of the temperature reads x again
-        gradient = x if is_free else torch.empty(n, classes, dtype=dtype, device="cpu")
+        is_free = problem.overwrites and not wants[1] and x.is_contiguous()  # that of the temperature reads x again
+        gradient = x if is_free else x.new_empty((n, classes))
     if wants[1]:
-        of_temperature = torch.empty(n, dtype=dtype, device="cpu")
-    value = torch.empty((), dtype=dtype, device="cpu") if wants_total else torch.empty(n, dtype=dtype, device="cpu")
+        of_temperature = x.new_empty(n)
+    value = x.new_empty(() if problem.reduced else n)
     at, exact = _Pointers(dtype), torch.float64
     address, target, own, others = value.data_ptr(), at.rows(problem.targets), problem.own, problem.candidates
     packed = _CALL.pack(
-        problem.kind, dtype.itemsize * 8, n, classes, x.stride(0), torch.get_num_threads(),
-        x.data_ptr(), at(gradient), 0 if wants_total else address, at(of_temperature), address if wants_total else 0,
+        problem.kind, dtype.itemsize * 8, n, classes, x.stride(0), torch.get_num_threads(), x.data_ptr(),
+        at(gradient), 0 if problem.reduced else address, at(of_temperature), address if problem.reduced else 0,
         1 / float(temperature), scale, at(problem.log_noise),
-        at(problem.counts, exact), at(problem.class_weight), at(row_weight), at(mask, torch.bool),
+        at(problem.counts, exact), at(problem.class_weight), at(row_weight), at(problem.mask, torch.bool),
         at(problem.exclude, torch.int64), 0 if problem.exclude is None else problem.exclude.shape[1],
         1 * problem.adds_own + 2 * (own is not None) + 4 * problem.drop_own_classes,
         *target, *(target if own is problem.targets else at.rows(own)),

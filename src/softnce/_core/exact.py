@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from softnce._checks import values_are_checked
-from softnce._core.autograd import How, counted, is_eager, is_one
+from softnce._core.autograd import counted, is_eager, is_one
 from softnce._core.contrast import row_blocks
 from softnce._precision import at_least_float32, full_precision
 from softnce.targets import SoftTargets
@@ -79,14 +79,12 @@ class _Call:
     reduced: bool
     chunk_size: int | None
 
-    def losses(
-        self, scores: Tensor, rows: slice | Tensor, weight: Tensor, reduced: bool, overwrites: bool = False
-    ) -> Tensor:
+    def losses(self, scores: Tensor, rows: slice | Tensor, weight: Tensor, reduced: bool, **how: Any) -> Tensor:
         """The losses of some rows times ``weight``, or their sum."""
-        targets, how = self.targets[rows], How(row_weight=weight[rows], reduced=reduced, overwrites=overwrites)
+        targets, scale = self.targets[rows], weight[rows]
         if targets.rest is None:
-            return counted(scores, targets, class_weight=self.class_weight, **how)
-        found = group_cross_entropy(scores, targets) * weight[rows]
+            return counted(scores, targets, class_weight=self.class_weight, row_weight=scale, reduced=reduced, **how)
+        found = group_cross_entropy(scores, targets) * scale
         return found.sum() if reduced else found
 
     def plain(self, z: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
