@@ -105,9 +105,9 @@ def draw_lam(
     if lam is None:
         drawn = sample_beta(alpha, rows if per_row else 1, _device(generator), generator)[:, 0]
         return drawn if per_row else drawn[0]
-    if not isinstance(lam, Tensor):
-        is_number = isinstance(lam, (int, float))
-        lam = torch.tensor(float(lam), dtype=torch.float64, device="cpu") if is_number else as_tensor(lam, "lam")
+    if isinstance(lam, (int, float)):
+        lam = torch.tensor(float(lam), dtype=torch.float64, device="cpu")
+    lam = as_tensor(lam, "lam")
     if lam.shape not in ((), (rows,)) or not lam.is_floating_point():
         raise ValueError(f"lam must be a number or {rows} of them, got shape {tuple(lam.shape)} of {lam.dtype}")
     check_unit_interval(lam, "lam")

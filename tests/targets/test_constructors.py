@@ -73,10 +73,9 @@ def test_pairs_may_name_a_class_twice_and_differ_in_number() -> None:
     assert_close(twice.dense(), torch.tensor([[0.0, 1.0, 0.0]]))
     t = SoftTargets.from_pairs([[0], [1, 3], [2, 1, 0]], [[1], [0.5, 0.5], [0.5, 0.25, 0.25]], 4)
     assert_close(t.dense(), torch.tensor([[1, 0, 0, 0], [0, 0.5, 0, 0.5], [0.25, 0.25, 0.5, 0]], dtype=t.dtype))
-    with pytest.raises(ValueError, match=r"lengths \[1, 2\] and \[1, 1\]"):
-        SoftTargets.from_pairs([[0], [1, 3]], [[1.0], [1.0]], 4)
-    with pytest.raises(ValueError, match="at least one class in every row"):
-        SoftTargets.from_pairs([[0], []], [[1.0], []], 4)
+    for index, weight in (([[0], [1, 3]], [[1.0], [1.0]]), ([[0], []], [[1.0], []])):
+        with pytest.raises(ValueError, match=r"at least one, got \[1, [20]\] and \[1, [10]\]"):
+            SoftTargets.from_pairs(index, weight, 4)
 
 
 # ----------------------------------------------------------------------------------------------------------- votes
@@ -91,7 +90,7 @@ def test_votes_become_shares_and_stay_small_when_few_classes_are_chosen() -> Non
     assert plain.index is None
     assert smooth.allclose(plain.smooth(0.1), atol=1e-7)
     assert smooth.smoothing == 0.1
-    with pytest.raises(ValueError, match=r"a column per class, 10, got 3; .* use SoftTargets.from_annotations"):
+    with pytest.raises(ValueError, match=r"a column per class, 10, got 3; .*use SoftTargets.from_annotations"):
         SoftTargets.from_votes(torch.randint(10, (20, 3)), 10)
 
 

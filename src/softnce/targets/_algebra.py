@@ -164,22 +164,17 @@ def same_dist(a: Tensor | None, b: Tensor | None, num_classes: int, unread: bool
     """
     if a is b:
         return True
-    given = b if a is None else a
-    assert given is not None
-    if not values_are_readable(a, b) or not (unread or given.device.type == "cpu"):
-        return unread and a is not None and b is not None
-    if a is None or b is None:
-        return bool((given == 1 / num_classes).all())
-    return torch.equal(a, b)
+    given = [dist for dist in (a, b) if dist is not None]
+    if not values_are_readable(*given) or not (unread or given[0].is_cpu):
+        return unread and len(given) == 2
+    return torch.equal(*given) if len(given) == 2 else bool((given[0] == 1 / num_classes).all())
 
 
 def common_dist(parts: Sequence[tuple[float | Tensor, Tensor | None]], num_classes: int) -> Tensor | None:
     """The one distribution that all parts, (ε, ξ), with a background spread it as."""
     dists = [dist for mass, dist in parts if isinstance(mass, Tensor) or mass != 0]
     if not all(same_dist(dists[0], dist, num_classes, unread=True) for dist in dists[1:]):
-        raise ValueError(
-            "the targets have backgrounds of different smoothing_dist; make them dense first: t.to_dense()"
-        )
+        raise ValueError("backgrounds of different smoothing_dist: make them dense first: t.to_dense()")
     return dists[0] if dists else None
 
 
@@ -222,15 +217,14 @@ def at(self: SoftTargets, classes: Tensor, dtype: torch.dtype | None = None) -> 
 def vertex(self: SoftTargets, smoothing: float = 0.0, smoothing_dist: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The class k, (N,), whose vertex (1 − ε)·e_k + ε·ξ is nearest to each row, and whether the row equals it.
 
-    Decided by the values to within rounding, whatever the form, and without waiting for an accelerator.
-    O(N·S²) if the rows have this ξ, else O(N·K).
+    By value to within rounding, without waiting for an accelerator. O(N·S²) if the rows have this ξ, else O(N·K).
     """
     self.check_no_rest("vertex")
     exact, index = exact_dtype(self.device), self.index
     stored = [self.dtype] if self.weight is None else [self.dtype, self.weight.dtype]
     slack = max(1e-5, *(2 * torch.finfo(dtype).eps for dtype in stored))  # more than 1e-5 in half precision
-    is_near = not self.has_background or smoothing == 0
-    is_near = is_near or same_dist(self.smoothing_dist, smoothing_dist, self.num_classes, unread=False)
+    has_this_xi = same_dist(self.smoothing_dist, smoothing_dist, self.num_classes, unread=False)
+    is_near = not self.has_background or smoothing == 0 or has_this_xi
     if index is not None and 2 * index.shape[1] < self.num_classes and is_near:
         merged = (index[:, :, None] == index[:, None, :]) * self.pair_weight(exact)[:, None, :]
         highest, place = merged.sum(2).max(1)
@@ -334,13 +328,9 @@ def _signature(self: SoftTargets, named: Tensor, dtype: torch.dtype) -> Tensor:
 def compact(self: SoftTargets, *others: SoftTargets) -> tuple[Tensor, *tuple[SoftTargets, ...]]:
     r"""The classes that occur in these rows or in ``others``, and the same targets over those classes alone.
 
-    The label table may then live anywhere: fetch the rows of ``classes``, take the loss of their logits with the
-    noise η[classes]. Value and gradient equal those of the whole table if all candidates are the batch or
-    ``others``, further targets of the same K classes. O(N·S·log(N·S)), O(N·K) for dense rows; a GPU is waited for.
-
-    Returns:
-        ``classes`` (U,), sorted, at least one; these rows over U classes; each of ``others`` over U classes.
-        Weights, forms and ignored rows stay; pairs of weight 0 count as no class.
+    Fetch the rows of ``classes`` (U,), sorted, of a label table that may live anywhere, and take the loss of their
+    logits with the noise η[classes]: value and gradient are those of the whole table if all candidates are the batch
+    or ``others``. Forms and ignored rows stay; pairs of weight 0 count as no class. A GPU is waited for.
 
     >>> targets = SoftTargets.from_labels(torch.tensor([7, 90, 7]), num_classes=100)
     >>> drawn = SoftTargets.from_pairs([[5, 90]], [[0.5, 0.5]], num_classes=100)
@@ -348,15 +338,11 @@ def compact(self: SoftTargets, *others: SoftTargets) -> tuple[Tensor, *tuple[Sof
     >>> classes, small.labels, candidates.index
     (tensor([ 5,  7, 90]), tensor([1, 2, 1]), tensor([[0, 2]]))
     """
-    for other in others:
-        _check_alike(self, other, "others", lambda t: f"{t.num_classes} classes on {t.device}")
     for name, member in (("these rows", self), *(("others", other) for other in others)):
+        _check_alike(self, member, name, lambda t: f"{t.num_classes} classes on {t.device}")
         member.check_no_rest("compact")
         if member.has_background:
-            raise ValueError(
-                f"{name} must have no background, got smoothing, which touches every class; compact unsmoothed "
-                "targets and pass label_smoothing to SoftTargetInfoNCE"
-            )
+            raise ValueError(f"{name} must have no background, got smoothing: pass label_smoothing to the loss instead")
     classes = torch.cat([_occurring(member) for member in (self, *others)]).unique()
     if len(classes) == 0:
         classes = classes.new_zeros(1)

@@ -64,10 +64,8 @@ def of_probabilities(cls: type[SoftTargets], probs: Tensor, name: str, recognise
     is_checked = values_are_checked(probs)
     found = _recognise(probs) if recognised else None
     if found is not None and is_checked:  # peaks and floor are not negative: their sum is to be checked alone
-        _, weight, smoothing = found
-        is_checked = weight is not None and not bool(
-            (weight.sum(1) + (smoothing - 1)).abs().amax() <= sum_slack(probs.dtype)
-        )
+        _, weight, floor = found
+        is_checked = weight is not None and not (weight.sum(1) + (floor - 1)).abs().amax() <= sum_slack(probs.dtype)
     if is_checked:
         check_rows_sum_to_one(probs, name, FOR_COUNTS)
     return cls(probs.shape[1], None, probs) if found is None else cls(probs.shape[1], *found)
@@ -119,12 +117,10 @@ def from_pairs(cls: type[SoftTargets], index: ArrayLike, weight: ArrayLike, num_
     """
     num_classes = as_whole(num_classes, "num_classes")
     if _are_rows(index) and _are_rows(weight):
-        lengths, others = ([len(row) for row in rows] for rows in (index, weight))
-        if lengths != others or 0 in lengths:
-            raise ValueError(
-                "index and weight must have rows of the same lengths, with at least one class in every row, "
-                f"got lengths {lengths!s:.60} and {others!s:.60}"
-            )
+        lengths, its = ([len(row) for row in rows] for rows in (index, weight))
+        if lengths != its or 0 in lengths:
+            got = f"got {lengths!s:.50} and {its!s:.50}"
+            raise ValueError(f"index and weight must have as many classes as weights in a row, at least one, {got}")
         index = pad_sequence([as_tensor(row, "index") for row in index], batch_first=True)
         weights = [as_tensor(row, "weight") for row in weight]
         dtype = torch.promote_types(torch.get_default_dtype(), weights[0].dtype)
@@ -139,10 +135,7 @@ def _pairs(index: ArrayLike, values: ArrayLike, name: str, num_classes: int) -> 
     """Classes (N, S) and a floating point number of each."""
     index, values = as_tensor(index, "index"), as_tensor(values, name)
     if index.dim() != 2 or index.shape != values.shape or index.shape[1] == 0:
-        raise ValueError(
-            f"index and {name} must have one shape (N, S) with S ≥ 1, "
-            f"got {tuple(index.shape)} and {tuple(values.shape)}"
-        )
+        raise ValueError(f"index and {name} must have one shape (N, S), got {[*index.shape]} and {[*values.shape]}")
     if index.device != values.device:
         raise ValueError(f"index and {name} must be on one device, got {index.device} and {values.device}")
     if not values.is_floating_point():
@@ -185,10 +178,9 @@ def from_topk_log_probs(
 ) -> SoftTargets:
     """A teacher known by the log-probabilities of k classes per row, as language-model servers return them.
 
-    ``index`` (N, k) names the classes, ``log_probs`` (N, k) holds their log-probabilities among all K. ``rest`` is
-    the use of the other classes' probability: ``"group"`` keeps it as one group, which is exact for what is known,
-    and for cross-entropy alone; ``"spread"`` spreads it uniformly over all classes; ``"renormalise"`` gives it to
-    the k in proportion.
+    ``index`` and ``log_probs`` are (N, k). The probability of the other classes is the ``rest``: ``"group"`` keeps it
+    as one group, which is exact for what is known, and for cross-entropy alone; ``"spread"`` spreads it uniformly over
+    all classes; ``"renormalise"`` gives it to the k in proportion.
     """
     num_classes = as_whole(num_classes, "num_classes")
     check_choice(rest, "rest", get_args(Rest))
@@ -234,8 +226,8 @@ def from_votes(
         raise ValueError(f"counts must be numbers of shape (N, K), got {tuple(counts.shape)} of {counts.dtype}")
     if counts.shape[1] != num_classes:
         raise ValueError(
-            f"counts must have a column per class, {num_classes}, got {counts.shape[1]}; if a column is an "
-            "annotator and holds labels, use SoftTargets.from_annotations"
+            f"counts must have a column per class, {num_classes}, got {counts.shape[1]}; for a column of labels per "
+            "annotator use SoftTargets.from_annotations"
         )
     share = counts.to(exact_dtype(counts.device))
     total = share.sum(1, keepdim=True)

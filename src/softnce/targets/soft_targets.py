@@ -122,13 +122,12 @@ class SoftTargets:
 
     # ------------------------------------------------------------------------------------------- what is stored
 
-    @property
-    def _stored(self) -> Tensor:
-        """A tensor that every form has: ``index``, or the weights of dense rows."""
-        return self.weight if self.index is None else self.index  # type: ignore[return-value]
-
     def __len__(self) -> int:
-        return self._stored.shape[0]
+        return len(self.weight if self.index is None else self.index)  # type: ignore[arg-type]
+
+    @property
+    def device(self) -> torch.device:
+        return (self.weight if self.index is None else self.index).device  # type: ignore[union-attr]
 
     @property
     def shape(self) -> torch.Size:
@@ -140,10 +139,6 @@ class SoftTargets:
 
     def dim(self) -> int:
         return 2
-
-    @property
-    def device(self) -> torch.device:
-        return self._stored.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -191,7 +186,8 @@ class SoftTargets:
             )
 
     def __repr__(self) -> str:
-        form = {LABELS: "labels", PAIRS: f"{self._stored.shape[1]} pairs per row", DENSE: "dense"}[self.form]
+        width = self.num_classes if self.index is None else self.index.shape[1]
+        form = {LABELS: "labels", PAIRS: f"{width} pairs per row", DENSE: "dense"}[self.form]
         mass = "per row" if isinstance(self.smoothing, Tensor) else f"{self.smoothing:g}"
         group = "" if self.rest is None else ", the rest as one group"
         ignored = ""
@@ -381,9 +377,7 @@ def as_soft_targets(
     if targets.dim() == 1:
         return _of_labels(targets, num_classes, ignore_index, "targets", label_smoothing)
     if targets.dim() != 2 or targets.shape[1] != num_classes:
-        raise ValueError(
-            f"targets must be (N,) labels or (N, {num_classes}) probabilities, got shape {tuple(targets.shape)}"
-        )
+        raise ValueError(f"targets must be labels (N,) or probabilities (N, {num_classes}), got {tuple(targets.shape)}")
     if not targets.is_floating_point():
         raise TypeError(f"targets (N, K) must be floating point probabilities, got {targets.dtype}{FOR_COUNTS}")
     recognised = targets.device.type == "cpu" and values_are_readable(targets)  # an accelerator would have to wait
