@@ -12,11 +12,18 @@ from zlib import crc32
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "cpu.c", HERE / "cpu_rows.h")
-DIGEST = crc32(b"".join(path.read_bytes() for path in SOURCES))
-"""In the name, so that a library compiled from other sources, as after an update of a checkout, is never loaded."""
-NAME = f"_cpu-{sysconfig.get_platform()}-{DIGEST:08x}" + (
-    ".dll" if sys.platform == "win32" else ".lib"
-)  # no .so: Python would take it for a module
+SUFFIX = ".dll" if sys.platform == "win32" else ".lib"  # no .so: Python would take it for a module
+
+
+def _name() -> str:
+    """The library of these sources, so that one compiled from others is never loaded; a wheel has no sources."""
+    if not all(path.exists() for path in SOURCES):
+        return next((path.name for path in HERE.glob(f"_cpu-*{SUFFIX}")), "")
+    digest = crc32(b"".join(path.read_bytes() for path in SOURCES))
+    return f"_cpu-{sysconfig.get_platform()}-{digest:08x}{SUFFIX}"
+
+
+NAME = _name()
 FLAGS = ["-O3", "-std=gnu99", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
 
 

@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot
 from torch.types import _size
 
 from softnce._checks import as_positive, check_generator
-from softnce.distributions.class_weights import ClassWeights, checked_parameter, finite_difference, log_weights
+from softnce.distributions.categorical import ClassWeights, checked_parameter, finite_difference, log_weights
 from softnce.distributions.simplex import Proposal, SimplexIntegral, best_proposal, draw
 
 
