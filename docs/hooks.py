@@ -84,6 +84,16 @@ class Docstrings(griffe.Extension):
             obj.docstring.value = re.sub(r"^>>> .*(?:\n.+)*", r"```pycon\n\g<0>\n```", linked, flags=re.MULTILINE)
 
 
+class Methods(griffe.Extension):
+    """``mix = _algebra.mix`` in the body of a class is shown as that function."""
+
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        for name, member in list(cls.members.items()):
+            found = re.fullmatch(r"(?:classmethod\()?(_\w+\.\w+)\)?", str(getattr(member, "value", "")))
+            if found and cls.module.parent:
+                cls.set_member(name, griffe.Alias(name, f"{cls.module.parent.path}.{found[1]}", parent=cls))
+
+
 class Options(griffe.Extension):
     """``**given: Unpack[options.OfNLL]`` is shown as the options that the dictionary declares, with their defaults."""
 
