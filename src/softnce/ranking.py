@@ -159,6 +159,9 @@ def _ranks(
     if len(answers) != len(like):
         raise ValueError(f"targets have {len(answers)} rows, but there are {len(like)} rows of scores")
     row, excluded = excluded_classes(exclude, len(like), num_classes, like.device)
+    right_ones = torch.arange(len(like), device=like.device)[:, None] * num_classes + answers
+    stays = torch.isin(row * num_classes + excluded, right_ones[weight > 0])
+    row, excluded = row[~stays], excluded[~stays]
     offsets = torch.searchsorted(row, torch.arange(0, len(like) + ROWS, ROWS, device=row.device)).tolist()
     parts = [slice(k, min(k + chunk_size, num_classes)) for k in range(0, num_classes, chunk_size)]
     found = torch.empty_like(weight)
@@ -176,7 +179,9 @@ def _ranks(
                 right = torch.where(inside, block(rows, part).gather(1, (mine - part.start).where(inside, 0)), right)
             for part in parts:
                 s = block(rows, part)
-                out = _excluded(s, part, row[away] - start, excluded[away], mine, is_answer)
+                inside = (excluded[away] >= part.start) & (excluded[away] < part.stop)
+                out = torch.zeros_like(s, dtype=torch.bool)
+                out[row[away][inside] - start, excluded[away][inside] - part.start] = True
                 above, equal = _compared(s.masked_fill_(out, -torch.inf), right)
                 higher += above
                 level += equal - out.sum(1, keepdim=True) * (right == -torch.inf)
@@ -225,16 +230,6 @@ def excluded_classes(
         raise ValueError("exclude must hold offsets that do not fall")
     check_places(classes, (len(classes),), num_classes, "exclude")
     return torch.repeat_interleave(lengths).to(device), classes.to(device, torch.long)
-
-
-def _excluded(s: Tensor, part: slice, row: Tensor, excluded: Tensor, answers: Tensor, is_answer: Tensor) -> Tensor:
-    """Classes of a block that do not compete, (n, C)."""
-    away = torch.zeros(s.shape, dtype=torch.bool, device=s.device)
-    inside = (excluded >= part.start) & (excluded < part.stop)
-    away[row[inside], excluded[inside] - part.start] = True
-    inside = is_answer & (answers >= part.start) & (answers < part.stop)
-    away[inside.nonzero()[:, 0], answers[inside] - part.start] = False
-    return away
 
 
 def _compared(s: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

@@ -71,10 +71,14 @@ def test_the_information_of_the_smoothed_channel(name):
         close(info.entropy(p_y) - h_epsilon, i_epsilon)
         # The expectation the derivation starts from (supp:prebound)
         close(torch.xlogy(smoothed, smoothed / p_z / p_y).sum(), i_epsilon)
+        # H_ε(Y|Z) = H_ε(Y,Z) − H(Z) ≤ H(Y) (X is printed for Z)
+        close(h_epsilon, info.entropy(smoothed.flatten()) - info.entropy(joint.sum(1)))
         assert -1e-14 <= i_epsilon.item() <= previous + 1e-14
         previous = i_epsilon.item()
-    close(info.mutual_information(info.smoothed_joint(joint, 0.0)), info.mutual_information(joint))
+    for information in (info.mutual_information, info.conditional_entropy):
+        close(information(info.smoothed_joint(joint, 0.0)), information(joint))
     close(info.mutual_information(info.smoothed_joint(joint, 1.0)), 0.0)
+    close(info.conditional_entropy(info.smoothed_joint(joint, 1.0)), info.entropy(p_y))
 
 
 def test_other_smoothing_noise_breaks_the_papers_expression_not_the_information():
