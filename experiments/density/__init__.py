@@ -10,8 +10,8 @@ import itertools
 import math
 import statistics
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -22,26 +22,14 @@ from torch import Tensor
 from experiments.density import mixture
 from experiments.density.fits import Gradient, Loss, Optimiser, Stopping, Variant, fit, fit_plainly, measure_noise
 from experiments.density.mixture import Mixture, kl_divergence, maximum_likelihood, sample_mixtures, statistical_limit
-from experiments.harness import (
-    LOOKS,
-    Claim,
-    Estimate,
-    Experiment,
-    Figure,
-    Finding,
-    Row,
-    Table,
-    curve,
-    estimate,
-    heat,
-    label,
-    later,
-    level,
-    option,
-    over,
-    verdict,
-)  # fmt: skip
+from experiments.harness.claims import Claim, Finding, verdict
+from experiments.harness.experiment import Experiment
+from experiments.harness.figures import LOOKS, OTHER, Figure, curve, heat, label, level
+from experiments.harness.options import later, option
+from experiments.harness.rows import Row
 from experiments.harness.runs import cores
+from experiments.harness.statistics import Estimate, estimate, largest, over
+from experiments.harness.tables import Table
 
 PAIR: tuple[Loss, ...] = ("nll", "info-nce")
 EXPECTED = (*PAIR, "expected-info-nce")
@@ -225,63 +213,55 @@ def runs(options: Options) -> list[Run]:
     return wanted
 
 
-# How runs are computed: fits of the same sizes as one tensor program
+# How runs are computed
 
 
 def groups(todo: Sequence[Run]) -> list[list[Run]]:
-    """Runs that are computed together, the costliest first."""
+    """Runs that are computed together, the costliest first: fits of the same variants, noise on the same batches."""
     found: list[tuple[float, list[Run]]] = []
-    shapes: dict[Any, dict[Data, list[Fit]]] = defaultdict(lambda: defaultdict(list))
+    fits: dict[Any, dict[Data, list[Fit]]] = defaultdict(lambda: defaultdict(list))
     noises: dict[Any, list[Run]] = defaultdict(list)
     for run in todo:
         match run:
             case Fit():
-                # Fits that stop early stay with those that stop at about the same time.
-                loss = "labels" if run.loss in EXPECTED else run.loss
-                alike = (loss, run.optimiser, run.lr) if run.patience else None
-                shape = (run.batch_size, run.epochs, run.patience, run.tolerance, run.tail, alike)
-                shapes[_sizes(asdict(run.data)), shape][run.data].append(run)
+                slow = run.loss == "soft-target-info-nce"
+                sizes = replace(run.data, alignment=0.0, seed=0)
+                protocol = run.batch_size, run.epochs, run.patience, run.tolerance, run.tail
+                fits[sizes, slow, protocol][run.data].append(run)
             case Noise():
                 noises[run.data, run.batch_size, run.epochs].append(run)
             case _:
                 found.append((900.0 if isinstance(run, Map) else 30.0, [run]))
     found += [(150.0, members) for members in noises.values()]
-    for by_data in shapes.values():
+    for (_, slow, (batch_size, epochs, *_)), by_data in fits.items():
         same: dict[tuple[Variant, ...], list[list[Fit]]] = defaultdict(list)
         for members in by_data.values():
             members.sort(key=lambda run: run.variant.family)
             same[tuple(run.variant for run in members)].append(members)
-        for sets in same.values():
-            run, slow = sets[0][0], sets[0][0].loss == "soft-target-info-nce"
-            at_once = 1 if slow else 10 if run.batch_size >= 1024 else 30
+        for variants, sets in same.items():
+            at_once = 1 if slow else max(1, min(30_000, 40 * batch_size) // (len(variants) * batch_size))  # cache
             for first in range(0, len(sets), at_once):
                 together: list[Run] = [member for members in sets[first : first + at_once] for member in members]
-                found.append((len(together) * run.epochs * (30 if slow else 1), together))
+                found.append((len(together) * epochs * (30 if slow else 1), together))
     return [members for _, members in sorted(found, key=lambda pair: -pair[0])]
 
 
-def perform_group(todo: Sequence[Run]) -> list[dict[str, Any]]:
+def perform(todo: Sequence[Run]) -> list[dict[str, Any]]:
+    """Results of the runs of a group, in their order."""
     match todo[0]:
         case Fit():
-            return fit_together([run for run in todo if isinstance(run, Fit)])
+            return fit_together(todo)  # type: ignore[arg-type]
         case Noise():
-            return noise_together([run for run in todo if isinstance(run, Noise)])
-    return [perform(run) for run in todo]
-
-
-def perform(run: Run) -> dict[str, Any]:
-    match run:
+            return noise_together(todo)  # type: ignore[arg-type]
         case Optimum():
-            return optimum(run)
+            return [optimum(todo[0])]
         case Map():
-            return tsne_map(run)
-        case Speed():
-            return speed(run)
-    return perform_group([run])[0]
+            return [tsne_map(todo[0])]
+    return [speed(todo[0])]
 
 
 def fit_together(fits: Sequence[Fit]) -> list[dict[str, Any]]:
-    """Results of fits of the same variants on several data sets, in their order."""
+    """Results of fits of the same variants on several data sets."""
     run, places = fits[0], list(dict.fromkeys(member.data for member in fits))
     variants = [member.variant for member in fits if member.data == run.data]
     data = _sample(places)
@@ -295,43 +275,40 @@ def fit_together(fits: Sequence[Fit]) -> list[dict[str, Any]]:
         if epoch > run.epochs - run.tail:
             tail.append(kl_divergence(data, weights))
 
-    stopping = Stopping(run.patience, run.tolerance) if run.patience else None
-    seeds = [place.seed for place in places]
-    found = fit(
-        data, variants, seeds, batch_size=run.batch_size, epochs=run.epochs, stopping=stopping, on_epoch=on_epoch
-    )
-    kl, parameters = kl_divergence(data, found.weights), mixture.parameter_error(data, found.weights)
-    temperature, tempered = mixture.best_temperature(data, found.weights)
-    agreement = mixture.agreement(data, found.weights)
+    weights, epochs = fit(
+        data, variants, [place.seed for place in places], batch_size=run.batch_size, epochs=run.epochs,
+        stopping=Stopping(run.patience, run.tolerance) if run.patience else None, on_epoch=on_epoch,
+    )  # fmt: skip
+    temperature, tempered = mixture.best_temperature(data, weights)
+    found = {
+        "kl": kl_divergence(data, weights), "parameter_error": mixture.parameter_error(data, weights), "epochs": epochs,
+        "agreement": mixture.agreement(data, weights), "best_temperature": temperature,
+        "kl_at_best_temperature": tempered,
+    }  # fmt: skip
+    if tail:
+        found["kl_tail"] = torch.stack(tail).mean(0)
+        course = torch.stack(objectives)
+        found["still_falling"] = _still_falling(course[: -run.tail], course[-run.tail :])
     results = []
     for i, j in itertools.product(range(len(places)), range(len(variants))):
-        result: dict[str, Any] = {
-            "kl": kl[i, j].item(), "parameter_error": parameters[i, j].item(), "epochs": int(found.epochs[i, j]),
-            "agreement": agreement[i, j].item(), "best_temperature": temperature[i, j].item(),
-            "kl_at_best_temperature": tempered[i, j].item(),
-        }  # fmt: skip
+        results.append({name: values[i, j].item() for name, values in found.items()})
         if variants[j].smoothing:
-            smoothed = kl_divergence(data, found.weights[:, j : j + 1], variants[j].smoothing)
-            result["kl_smoothed"] = smoothed[i, 0].item()
-        if tail:
-            course = torch.stack(objectives)[:, i, j]
-            result["kl_tail"] = torch.stack(tail)[:, i, j].mean().item()
-            result["still_falling"] = _still_falling(course[: -run.tail], course[-run.tail :])
-        results.append(result)
+            smoothed = kl_divergence(data, weights[:, j : j + 1], variants[j].smoothing)
+            results[-1]["kl_smoothed"] = smoothed[i, 0].item()
     return results
 
 
-def _still_falling(before: Tensor, after: Tensor) -> bool:
+def _still_falling(before: Tensor, after: Tensor) -> Tensor:
     """Whether the mean training objective fell from one stretch of epochs to the next by more than its noise."""
-    fall = before.mean() - after.mean()
-    noise = ((before.var() + after.var()) / len(after)).sqrt()
-    return bool(fall > 3 * noise) and bool(fall > 1e-6)
+    fall = before.mean(0) - after.mean(0)
+    noise = ((before.var(0) + after.var(0)) / len(after)).sqrt()
+    return (fall > 3 * noise) & (fall > 1e-6)
 
 
 def optimum(run: Optimum) -> dict[str, Any]:
     data = _sample([run.data])
     weights = maximum_likelihood(data)[:, None]
-    smoothed = torch.lerp(data.conditional, torch.full_like(data.conditional, 1 / data.num_classes), run.smoothing)
+    smoothed = (1 - run.smoothing) * data.conditional + run.smoothing / data.num_classes
     floor = maximum_likelihood(data, data.weight[:, :, None] * smoothed)[:, None]
     return {
         "kl": kl_divergence(data, weights).item(),
@@ -350,18 +327,17 @@ def noise_together(todo: Sequence[Noise]) -> list[dict[str, Any]]:
     found = measure_noise(
         data, maximum_likelihood(data), variants, batch_size=run.batch_size, epochs=run.epochs, seed=run.data.seed
     )
-    steps = run.data.num_samples // run.batch_size
-    excess = {lr: found.excess_kl(lr, steps)[0].tolist() for run in todo for lr in run.lrs}
-    results: list[dict[str, Any]] = []
-    for run in todo:
-        result: dict[str, Any] = {"largest_curvature": found.curvature.max().item()}
-        for j in map(losses.index, run.losses):
-            result[losses[j]] = {
-                "total": found.total[0, j].item(), "along_mean": found.along_mean[0, j].item(),
-                "excess_kl": {f"{lr:g}": excess[lr][j] for lr in run.lrs},
-            }  # fmt: skip
-        results.append(result)
-    return results
+    excess = {lr: found.excess_kl(lr, run.data.num_samples // run.batch_size)[0] for run in todo for lr in run.lrs}
+
+    def of(loss: str, lrs: Sequence[float]) -> dict[str, Any]:
+        j = losses.index(loss)
+        return {
+            "total": found.total[0, j].item(), "along_mean": found.along_mean[0, j].item(),
+            "excess_kl": {f"{lr:g}": excess[lr][j].item() for lr in lrs},
+        }  # fmt: skip
+
+    curvature = found.curvature.max().item()
+    return [{"largest_curvature": curvature} | {loss: of(loss, run.lrs) for loss in run.losses} for run in todo]
 
 
 def tsne_map(run: Map) -> dict[str, Any]:
@@ -413,58 +389,55 @@ def _sample(wanted: Sequence[Data]) -> Mixture:
 # Rows to numbers
 
 
-@dataclass(frozen=True)
 class Density:
-    """Rows by part: the fits of the protocol (epochs, batch, stopping, sizes) that most fits of NLL have, and the other
-    parts at the same sizes; ``grid`` and ``contrast`` of the most epochs."""
+    """Rows by part: the fits of the commonest protocol, and the other parts at the same sizes of data."""
 
-    fits: list[Row]
-    optimum: list[Row]
-    noise: list[Row]
-    expected_noise: list[Row]
-    grid: list[Row]
-    contrast: list[Row]
-    maps: list[Row]
-    speed: list[Row]
-
-    @property
-    def limit(self) -> float:
-        """Statistical limit of the KL."""
-        data = self.fits[0].config["data"]
-        return statistical_limit(data["num_modes"], data["dimension"], data["num_samples"])
-
-    @property
-    def alignments(self) -> list[float]:
-        return list(self.kl("nll", "adam"))
+    def __init__(self, rows: Sequence[Row]) -> None:
+        sizes = [f"data.{name}" for name in Sizes.__dataclass_fields__]
+        stopped = [row for row in rows if row.config["part"] == "fit" and row.config["patience"]]
+        self.fits = largest(stopped, "epochs", "batch_size", "patience", "tolerance", *sizes)
+        if not self.of("nll", "adam"):
+            raise ValueError("no finished fit of NLL yet")
+        self.data = self.fits[0].config["data"]
+        of_part: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            if row.config["part"] == "speed" or row.config["data"] | _place(self.data) == self.data:
+                of_part[row.config["part"]].append(row)
+        self.optimum, self.speed = of_part["optimum"], of_part["speed"][-1:]
+        self.maps = sorted(of_part["map"], key=alignment_of)
+        self.noise = [row for row in of_part["noise"] if "losses" not in row.config]
+        self.expected_noise = [row for row in of_part["noise"] if "losses" in row.config]
+        self.grid = largest([row for row in of_part["fit"] if row.config["tail"]], "epochs")
+        self.contrast = largest(
+            [row for row in of_part["fit"] if row.config["loss"] == "soft-target-info-nce"], "epochs"
+        )
+        self.limit = statistical_limit(*(self.data[name] for name in ("num_modes", "dimension", "num_samples")))
+        self.alignments = list(self.kl("nll", "adam"))
 
     def of(self, loss: str, optimiser: str) -> list[Row]:
-        """The fits of a loss, at the learning rate that most fits of NLL with this optimiser have."""
-        with_optimiser = [row for row in self.fits if row.config["optimiser"] == optimiser]
-        rates = Counter(row.config["lr"] for row in with_optimiser if row.config["loss"] == "nll")
-        rate = max(rates, key=rates.__getitem__, default=None)
-        return [row for row in with_optimiser if (row.config["loss"], row.config["lr"]) == (loss, rate)]
+        """The fits of a loss, at the learning rate that most fits with this optimiser have."""
+        at_rate = largest([row for row in self.fits if row.config["optimiser"] == optimiser], "lr")
+        return [row for row in at_rate if row.config["loss"] == loss]
 
     def kl(self, loss: str, optimiser: str, value: str = "kl") -> dict[float, Estimate]:
         return by_alignment(self.of(loss, optimiser), value)
 
-    def at(self, alignment: float, loss: str, optimiser: str) -> dict[int, float]:
-        """KL by seed, in thousandths."""
-        rows = self.of(loss, optimiser)
-        return {_place(row)[1]: 1e3 * row.result["kl"] for row in rows if _place(row)[0] == alignment}
+    def milli(self, alignment: float, loss: str, optimiser: str) -> str:
+        """Mean KL in thousandths."""
+        found = self.kl(loss, optimiser).get(alignment)
+        return f"{1e3 * found.mean:.2f}" if found else "–"
 
     def gap(self, alignment: float, optimiser: str, other: str = "info-nce", loss: str = "nll") -> Estimate | None:
         """KL of ``loss`` minus that of ``other`` in thousandths, paired: the same data and the same batches."""
-        return _minus(self.at(alignment, loss, optimiser), self.at(alignment, other, optimiser))
+        return _minus(*(self._at(alignment, name, optimiser) for name in (loss, other)))
 
-    def noise_over(self, value: Callable[[Mapping[str, Any]], float]) -> dict[float, Estimate]:
-        """Of the gradient noise at the protocol's batch size."""
-        size = self.fits[0].config["batch_size"]
-        return by_alignment([row for row in self.noise if row.config["batch_size"] == size], value)
+    def rise(self, loss: str, optimiser: str) -> Estimate | None:
+        """KL at the highest alignment minus that at the lowest, in thousandths."""
+        return _minus(*(self._at(end(self.alignments), loss, optimiser) for end in (max, min)))
 
-    def relative_noise(self, alignment: float, batch_size: int, loss: str) -> Estimate | None:
-        """Variance of the batch gradient over that of NLL."""
-        there = [r for r in self.expected_noise if (_place(r)[0], r.config["batch_size"]) == (alignment, batch_size)]
-        return estimate([r.result[loss]["total"] / r.result["nll"]["total"] for r in there]) if there else None
+    def _at(self, alignment: float, loss: str, optimiser: str) -> dict[int, float]:
+        rows = [row for row in self.of(loss, optimiser) if alignment_of(row) == alignment]
+        return {row.config["data"]["seed"]: 1e3 * row.result["kl"] for row in rows}
 
     def predictions(self) -> dict[tuple[float, int, str, str], tuple[float, float]]:
         """Predicted and measured excess KL by alignment, batch size, loss and rate.
@@ -473,13 +446,13 @@ class Density:
         excess, which can be negative: slow directions that have not converged may lie below the optimum's KL.
         """
         excess = {
-            (*_place(row), row.config["batch_size"], loss, lr): value
+            (*_place(row.config["data"]).values(), row.config["batch_size"], loss, lr): value
             for row in self.noise for loss in PAIR for lr, value in row.result[loss]["excess_kl"].items()
         }  # fmt: skip
-        best = {_place(row): row.result["kl"] for row in self.optimum}
+        best = {tuple(_place(row.config["data"]).values()): row.result["kl"] for row in self.optimum}
         found: dict[Any, list[tuple[float, float, bool]]] = defaultdict(list)
         for row in self.grid:
-            c, place = row.config, _place(row)
+            c, place = row.config, tuple(_place(row.config["data"]).values())
             setting = c["batch_size"], c["loss"], f"{c['lr']:g}"
             predicted = excess.get((*place, *setting))
             if c["optimiser"] == "sgd" and predicted and place in best:
@@ -489,56 +462,23 @@ class Density:
         return {key: (predicted, measured) for key, (predicted, measured, falling) in means.items() if not falling}
 
 
-def read(rows: Sequence[Row]) -> Density:
-    fits = [row for row in rows if row.config["part"] == "fit"]
-    protocols = Counter(_protocol(row) for row in fits if row.config["loss"] == "nll" and row.config["patience"])
-    if not protocols:
-        raise ValueError("no finished fit of NLL yet")
-    protocol = max(protocols, key=lambda key: (protocols[key], key[0]))
-    part: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        if _sizes(row.config["data"]) == protocol[-1] or row.config["part"] == "speed":
-            part[row.config["part"]].append(row)
-    return Density(
-        fits=[row for row in fits if _protocol(row) == protocol],
-        optimum=part["optimum"],
-        noise=[row for row in part["noise"] if "losses" not in row.config],
-        expected_noise=[row for row in part["noise"] if "losses" in row.config],
-        grid=_longest(row for row in part["fit"] if row.config["tail"]),
-        contrast=_longest(row for row in part["fit"] if row.config["loss"] == "soft-target-info-nce"),
-        maps=sorted(part["map"], key=_place),
-        speed=part["speed"][-1:],
-    )
+def _place(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {"alignment": data["alignment"], "seed": data["seed"]}
+
+
+def alignment_of(row: Row) -> float:
+    return float(row.config["data"]["alignment"])
 
 
 def by_alignment(rows: Sequence[Row], value: str | Callable[[Mapping[str, Any]], float]) -> dict[float, Estimate]:
     """Mean of a measured value over the rows of each alignment."""
     get = value if callable(value) else lambda result: result[value]
-    return over(rows, lambda row: _place(row)[0], lambda row: float(get(row.result)))
+    return over(rows, alignment_of, lambda row: float(get(row.result)))
 
 
 def _minus(a: dict[int, float], b: dict[int, float]) -> Estimate | None:
     seeds = sorted(a.keys() & b.keys())
     return estimate([a[seed] - b[seed] for seed in seeds]) if seeds else None
-
-
-def _longest(rows: Iterable[Row]) -> list[Row]:
-    found = list(rows)
-    most = max((row.config["epochs"] for row in found), default=0)
-    return [row for row in found if row.config["epochs"] == most]
-
-
-def _place(row: Row) -> tuple[float, int]:
-    return float(row.config["data"]["alignment"]), row.config["data"]["seed"]
-
-
-def _sizes(data: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(value for name, value in sorted(data.items()) if name not in ("alignment", "seed"))
-
-
-def _protocol(row: Row) -> tuple[Any, ...]:
-    c = row.config
-    return c["epochs"], c["batch_size"], c["patience"], c["tolerance"], _sizes(c["data"])
 
 
 # Claims. "Better" and "worse" mean by more than a tenth of the statistical limit.
@@ -559,36 +499,33 @@ CLAIMS = (
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
-    found = read(rows)
+    found = Density(rows)
     lowest, highest = min(found.alignments), max(found.alignments)
     tenth, unit = 100 * found.limit, " (thousandths of a nat)"
     answers: dict[str, Finding] = {}
 
     def on(gap: Estimate) -> str:
-        return f"mixtures of {found.fits[0].config['data']['num_modes']} Gaussians, {gap.count} seeds"
+        return f"mixtures of {found.data['num_modes']} Gaussians, {gap.count} seeds"
 
     gaps = {optimiser: gap for optimiser in PROTOCOLS if (gap := found.gap(highest, optimiser))}
     if len(gaps) == 2:
         words = "; ".join(f"{gap.signed()} {PROTOCOLS[optimiser]}" for optimiser, gap in gaps.items())
         decided = verdict(gaps["adam"], above=tenth, cause=[gaps["sgd"]])
         answers["density-gap"] = Finding(f"NLL − InfoNCE at {highest:g} %: {words}{unit}", on(gaps["adam"]), decided)
+    adam, sgd = ([rise for loss in PAIR if (rise := found.rise(loss, optimiser))] for optimiser in PROTOCOLS)
+    if len(adam) == len(sgd) == 2:
 
-    rises, words = {}, []
-    for optimiser in PROTOCOLS:
-        ends = {loss: [found.at(end, loss, optimiser) for end in (lowest, highest)] for loss in PAIR}
-        rises[optimiser] = [rise for first, last in ends.values() if (rise := _minus(last, first))]
-        courses = [f"{milli(first)} → {milli(last)} ({LOOKS[loss].name})" for loss, (first, last) in ends.items()]
-        words.append(f"{PROTOCOLS[optimiser]} {', '.join(courses)}")
-    if all(len(each) == 2 for each in rises.values()):
-        decided = verdict(*rises["adam"], above=tenth, cause=rises["sgd"])
-        text = f"from {lowest:g} % to {highest:g} %: {'; '.join(words)}{unit}"
-        answers["density-trend"] = Finding(text, on(rises["adam"][0]), decided)
+        def course(loss: str, optimiser: str) -> str:
+            first, last = (found.milli(end, loss, optimiser) for end in (lowest, highest))
+            return f"{first} → {last} ({LOOKS[loss].name})"
 
+        words = "; ".join(f"{name} {', '.join(course(loss, o) for loss in PAIR)}" for o, name in PROTOCOLS.items())
+        text = f"from {lowest:g} % to {highest:g} %: {words}{unit}"
+        answers["density-trend"] = Finding(text, on(adam[0]), verdict(*adam, above=tenth, cause=sgd))
     if gap := found.gap(0, "adam"):
-        nll, info_nce = (milli(found.at(0, loss, "adam")) for loss in PAIR)
+        nll, info_nce = (found.milli(0, loss, "adam") for loss in PAIR)
         text = f"NLL {nll}, InfoNCE {info_nce}; difference {gap.signed()}{unit}"
         answers["density-orthogonal"] = Finding(text, on(gap), verdict(gap, above=-tenth, below=tenth))
-
     if found.contrast:
         answers["density-soft-target"] = _soft_target(found)
     gap = found.gap(highest, "sgd", "expected-info-nce")
@@ -615,39 +552,55 @@ def _soft_target(found: Density) -> Finding:
     return Finding(text, on, verdict(e, below=2 * found.limit))
 
 
-def milli(of_seed: Mapping[int, float]) -> str:
-    return f"{estimate(list(of_seed.values())).mean:.2f}" if of_seed else "–"
-
-
 # Tables and figures
 
 
+def cell(of: Mapping[Any, Estimate], at: Any, shown: str = ".2f", factor: float = 1.0) -> str:
+    return f"{factor * of[at].mean:{shown}}" if at in of else "–"
+
+
 def tables(rows: Sequence[Row]) -> list[Table]:
-    found = read(rows)
+    found = Density(rows)
     exact, ignorant = (by_alignment(found.optimum, value) for value in ("kl", "uniform"))
+    names, thousandths = [LOOKS[loss].name for loss in EXPECTED], "KL in thousandths of a nat"
     body, expected = [], []
     for a in found.alignments:
         cells = [f"{a:g} %"]
         for optimiser in PROTOCOLS:
             gap = found.gap(a, optimiser)
-            cells += [*(milli(found.at(a, loss, optimiser)) for loss in PAIR), gap.spread(2, sign=True) if gap else "–"]
-        body.append([*cells, *(f"{1e3 * e[a].mean:.2f}" if a in e else "–" for e in (exact, ignorant))])
+            kls = (found.milli(a, loss, optimiser) for loss in PAIR)
+            cells += [*kls, gap.spread(2, sign=True) if gap else "–"]
+        body.append([*cells, cell(exact, a, factor=1e3), cell(ignorant, a, factor=1e3)])
         if gap := found.gap(a, "sgd", "expected-info-nce"):
-            kls = [milli(found.at(a, loss, "sgd")) for loss in EXPECTED]
+            kls = (found.milli(a, loss, "sgd") for loss in EXPECTED)
             expected.append([f"{a:g} %", *kls, gap.spread(2, sign=True)])
-    sides = [f"{name}, {part}" for name in ("Adam", "SGD") for part in ("NLL", "InfoNCE", "difference")]
-    noise = []
-    for a, size in sorted({(_place(row)[0], row.config["batch_size"]) for row in found.expected_noise}):
-        ratios = [found.relative_noise(a, size, loss) for loss in EXPECTED[1:]]
-        noise.append([f"{a:g} %, batch {size}", *(f"{ratio.mean:.2f}" if ratio else "–" for ratio in ratios)])
+    ratios = [over(found.expected_noise, lambda row: (alignment_of(row), row.config["batch_size"]),
+                   lambda row, loss=loss: row.result[loss]["total"] / row.result["nll"]["total"])
+              for loss in EXPECTED[1:]]  # fmt: skip
+    noise = [[f"{a:g} %, batch {size}", *(cell(ratio, (a, size)) for ratio in ratios)] for a, size in ratios[0]]
     large = [
         [f"{a:g} %, batch {size}, rate {lr}, {LOOKS[loss].name}", f"{1e3 * predicted:.2f}", f"{1e3 * measured:.2f}",
          f"{measured / predicted:.2f}"]
         for (a, size, loss, lr), (predicted, measured) in sorted(found.predictions().items())
         if predicted >= found.limit / 10
     ]  # fmt: skip
-    names = [LOOKS[loss].name for loss in EXPECTED]
-    thousandths = "KL in thousandths of a nat"
+    ce = found.kl("soft-ce", "adam")
+    kl, temperature, tempered, right = (
+        by_alignment(found.contrast, v) for v in ("kl", "best_temperature", "kl_at_best_temperature", "agreement")
+    )
+    soft = [
+        [f"{a:g} %", cell(ce, a, ".1e"), cell(kl, a, ".2g"), cell(temperature, a, ".2g"), cell(tempered, a, ".2g"),
+         cell(ignorant, a, ".2g"), cell(right, a, ".0f", 100)]
+        for a in kl
+    ]  # fmt: skip
+    programs = {"all fits as one tensor program, every core": "batched", "the same on one core": "batched_on_one_core",
+                "one fit after another, autograd": "plain"}  # fmt: skip
+    speed = [
+        [name, f"{1e3 * row.result[key]:.1f}", f"{row.result[key] / row.result['batched']:.1f}"]
+        for row in found.speed
+        for name, key in programs.items()
+    ]
+    sides = [f"{name}, {part}" for name in ("Adam", "SGD") for part in ("NLL", "InfoNCE", "difference")]
     return [
         Table("density-kl", ("alignment", *sides, "exact fit", "1/K"), body,
               title=f"{thousandths}; difference NLL − InfoNCE"),
@@ -655,37 +608,15 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         Table("density-noise", ("alignment, batch", *names[1:]), noise, title="gradient variance over NLL's"),
         Table("density-predicted", ("setting", "predicted", "measured", "ratio"), large,
               title=f"Excess KL of SGD, {thousandths}"),
-        Table("density-soft", *_soft_table(found), title="KL in nats, the true conditional as target"),
-        Table("density-speed", *_speed_table(found), title="ms per fit and epoch"),
+        Table("density-soft", ("alignment", "soft target cross-entropy", "soft target InfoNCE", "best temperature",
+                               "at that temperature", "predicting 1/K", "right class (%)"), soft,
+              title="KL in nats, the true conditional as target"),
+        Table("density-speed", ("program", "ms", "ratio"), speed, title="ms per fit and epoch"),
     ]  # fmt: skip
-
-
-def _soft_table(found: Density) -> tuple[tuple[str, ...], list[list[str]]]:
-    values = ("kl", "best_temperature", "kl_at_best_temperature", "agreement")
-    kl, temperature, tempered, right = (by_alignment(found.contrast, value) for value in values)
-    exact, ignorant = found.kl("soft-ce", "adam"), by_alignment(found.optimum, "uniform")
-    body = [
-        [f"{a:g} %", f"{exact[a].mean:.1e}" if a in exact else "–", f"{kl[a].mean:.2g}", f"{temperature[a].mean:.2g}",
-         f"{tempered[a].mean:.2g}", f"{ignorant[a].mean:.2g}" if a in ignorant else "–", f"{100 * right[a].mean:.0f}"]
-        for a in kl
-    ]  # fmt: skip
-    names = ("soft target cross-entropy", "soft target InfoNCE", "best temperature", "at that temperature")
-    return ("alignment", *names, "predicting 1/K", "right class (%)"), body
-
-
-def _speed_table(found: Density) -> tuple[tuple[str, ...], list[list[str]]]:
-    body = []
-    for row in found.speed:
-        s = row.result
-        body.append(["all fits as one tensor program, every core", f"{1e3 * s['batched']:.1f}", "1.0"])
-        body.append(["the same on one core", f"{1e3 * s['batched_on_one_core']:.1f}",
-                     f"{s['batched_on_one_core'] / s['batched']:.1f}"])  # fmt: skip
-        body.append(["one fit after another, autograd", f"{1e3 * s['plain']:.1f}", f"{s['ratio']:.1f}"])
-    return ("program", "ms", "ratio"), body
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    found = read(rows)
+    found = Density(rows)
     drawn = [_kl_figure(found)]
     if found.noise and found.grid:
         drawn += [_noise_figure(found), _grid_figure(found)]
@@ -715,15 +646,17 @@ def _kl_figure(found: Density) -> Figure:
 def _noise_figure(found: Density) -> Figure:
     points = {key: pair for key, pair in found.predictions().items() if pair[1] > 0}
     ends = [value for pair in points.values() for value in pair] or [1e-5, 1e-2]
+    limits = 0.5 * min(ends), 2 * max(ends)
+    size = found.fits[0].config["batch_size"]
+    noise = [row for row in found.noise if row.config["batch_size"] == size]
 
     def draw(axes: Any) -> None:
         for loss in PAIR:
-            curve(axes[0], found.noise_over(lambda result, loss=loss: result[loss]["total"]), loss=loss)
-        rest = found.noise_over(lambda result: result["nll"]["total"] - result["nll"]["along_mean"])
+            curve(axes[0], by_alignment(noise, lambda result, loss=loss: result[loss]["total"]), loss=loss)
+        rest = by_alignment(noise, lambda result: result["nll"]["total"] - result["nll"]["along_mean"])
         curve(axes[0], rest, name="NLL, off the mean of x", colour=LOOKS["nll"].colour, dash=":")
         label(axes[0], ALIGNMENT, "variance of the batch gradient", title="noise at the optimum")
-        limits = 0.5 * min(ends), 2 * max(ends)
-        axes[1].plot(limits, limits, color="#808080", ls="--", lw=1)
+        axes[1].plot(limits, limits, color=OTHER, ls="--", lw=1)
         for (_, _, loss, _), (predicted, measured) in points.items():
             look, alpha = LOOKS[loss], 1.0 if predicted >= found.limit / 10 else 0.35
             axes[1].plot(predicted, measured, look.marker, color=look.colour, alpha=alpha, mew=0)
@@ -741,23 +674,23 @@ def _grid_figure(found: Density) -> Figure:
     cells: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
     for row in found.grid:
         c = row.config
-        cells[_place(row)[0], c["optimiser"], c["loss"], c["lr"], c["batch_size"]].append(row.result)
+        cells[alignment_of(row), c["optimiser"], c["loss"], c["lr"], c["batch_size"]].append(row.result)
     alignments, _, _, lrs, sizes = (sorted(set(values)) for values in zip(*cells, strict=True))
     panels = list(itertools.product(alignments, OPTIMISERS, PAIR))
 
-    def cell(*key: Any) -> tuple[float | None, str]:
+    def ratio(*key: Any) -> tuple[float | None, str]:
         results = cells.get(key, [])
         numbers = [r["kl_tail"] / found.limit for r in results if r["kl_tail"] is not None]
         if not numbers:
             return None, "diverged" if results else ""
-        ratio = statistics.fmean(numbers)
+        mean = statistics.fmean(numbers)
         falling = sum(r["still_falling"] for r in results) > len(results) / 2
-        return math.log10(ratio), f"{ratio:.{2 if ratio < 10 else 0}f}" + (" ↓" if falling else "")
+        return math.log10(mean), f"{mean:.{2 if mean < 10 else 0}f}" + (" ↓" if falling else "")
 
     def draw(axes: Any) -> None:
         for ax, (alignment, optimiser, loss) in zip(axes, panels, strict=True):
-            found_cells = [[cell(alignment, optimiser, loss, lr, size) for lr in lrs] for size in sizes]
-            values, texts = ([[one[part] for one in row] for row in found_cells] for part in (0, 1))
+            shown = [[ratio(alignment, optimiser, loss, lr, size) for lr in lrs] for size in sizes]
+            values, texts = ([[one[part] for one in row] for row in shown] for part in (0, 1))
             heat(ax, [f"{lr:g}" for lr in lrs], list(map(str, sizes)), values, texts, 0, 1)
             label(ax, "learning rate", "batch", title=f"{LOOKS[loss].name}, {optimiser}, {alignment:g} %")
 
@@ -765,13 +698,11 @@ def _grid_figure(found: Density) -> Figure:
 
 
 def _soft_figure(found: Density) -> Figure:
-    look = LOOKS["soft-target-info-nce"]
-
     def draw(axes: Any) -> None:
         curve(axes[0], found.kl("soft-ce", "adam"), loss="soft-ce", band=False)
         curve(axes[0], by_alignment(found.contrast, "kl"), loss="soft-target-info-nce", band=False)
-        tempered = by_alignment(found.contrast, "kl_at_best_temperature")
-        curve(axes[0], tempered, name="at its best temperature", colour=look.colour, dash=":", band=False)
+        curve(axes[0], by_alignment(found.contrast, "kl_at_best_temperature"), name="at its best temperature",
+              colour=LOOKS["soft-target-info-nce"].colour, dash=":", band=False)  # fmt: skip
         curve(axes[0], by_alignment(found.optimum, "uniform"), name="predicting 1/K", dash="--", band=False)
         label(axes[0], ALIGNMENT, KL, title="true conditional as soft target", log="y", ylim=(1e-7, 200))
         curve(axes[1], found.kl("soft-dist-info-nce", "adam", "kl_smoothed"), loss="soft-dist-info-nce")
@@ -788,23 +719,13 @@ def _maps_figure(found: Density) -> Figure:
             r = row.result
             ax.scatter(r["x"], r["y"], c=r["labels"], cmap="viridis", s=5, lw=0, alpha=0.85, rasterized=True)
             ax.set_axis_off()
-            ax.set_title(f"{_place(row)[0]:g} %")
+            ax.set_title(f"{alignment_of(row):g} %")
 
     return Figure("density-maps", draw, panels=len(found.maps), size=(2.4, 2.3))
 
 
 EXPERIMENT = Experiment(
-    name="density",
-    question="Does InfoNCE estimate parameters better than NLL, and why?",
-    minutes=3,
-    presets={"quick": QUICK, "paper": Options()},
-    runs=runs,
-    perform=perform,
-    alone=lambda run: isinstance(run, Speed),
-    groups=groups,
-    perform_group=perform_group,
-    claims=CLAIMS,
-    findings=findings,
-    tables=tables,
-    figures=figures,
-)
+    name="density", question="Does InfoNCE estimate parameters better than NLL, and why?", minutes=3,
+    presets={"quick": QUICK, "paper": Options()}, runs=runs, groups=groups, perform_group=perform,
+    alone=lambda run: isinstance(run, Speed), claims=CLAIMS, findings=findings, tables=tables, figures=figures,
+)  # fmt: skip

@@ -1,11 +1,8 @@
 """Many fits of a linear softmax model as one tensor program.
 
-D data sets × L variants (loss, optimiser, learning rate) are fitted together: parameters are one (D, L, K, d)
-tensor, a step is one gather, two batched products and a softmax for all of them. Variants of a data set see the
-same batches, so their differences are paired. Gradients are written out, not traced: for a linear model they
-are the residual times the inputs, and the losses differ in the residual alone.
-
-With scores s = logits + log r, r a weight for each class, and q = softmax(s):
+D data sets × L variants (loss, optimiser, learning rate) are fitted together: parameters are one (D, L, K, d) tensor.
+Variants of a data set see the same batches, so their differences are paired. Gradients are written out, not traced: for
+a linear model they are the residual times the inputs. With scores s = logits + log r and q = softmax(s):
 
     NLL                         q − onehot(y)       r_k = 1
     InfoNCE                     q − onehot(y)       r_k = n_k / (N η_k), n_k the batch's counts (O(N·K), not O(N²))
@@ -15,11 +12,7 @@ With scores s = logits + log r, r a weight for each class, and q = softmax(s):
     soft target cross-entropy   q − p(·|x)          r_k = 1
     soft target InfoNCE         Σ_j w_ij p_j − p_i  r_k = 1/η_k, w_i = softmax over the batch's j of Σ_k p_jk s_ik
 
-NLL with the batch-count correction (q normalised with r_k = n_k / (N η_k)) is InfoNCE: the two differ by a
-constant, log n_y, and have the same gradient.
-
-Time per step: O(D·L·N·K·d), with an additional O(D·U²·K) for each soft target InfoNCE variant, U ≤ N the batch's
-distinct points; memory O(D·L·N·K), for soft target InfoNCE O(U²).
+A step takes O(D·L·N·K·d), and O(U²·K) for each fit of soft target InfoNCE, U ≤ N the batch's distinct points.
 
 Gradient noise: near the optimum a loss is a quadratic with curvature H. Along an eigenvector of H with value h and
 noise variance c, a step of gradient descent is w ← a·w − lr·ξ with a = 1 − lr·h. An epoch's m batches are drawn without
@@ -30,25 +23,18 @@ replacement, so any two noises have covariance −c/(m−1). At the end of an ep
 and the excess KL is ½ Σ h·v. For m → ∞ and small lr it is lr/4 times the trace of the gradient's covariance.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor
 
 from experiments.density.mixture import Mixture, hessian
 
-Loss = Literal[
-    "nll",
-    "info-nce",
-    "info-nce-without-noise",
-    "soft-dist-info-nce",
-    "expected-info-nce",
-    "soft-ce",
-    "soft-target-info-nce",
-]
+Loss = Literal["nll", "info-nce", "info-nce-without-noise", "soft-dist-info-nce", "expected-info-nce", "soft-ce",
+               "soft-target-info-nce"]  # fmt: skip
 Optimiser = Literal["adam", "sgd"]
 COUNTED = ("info-nce", "info-nce-without-noise", "soft-dist-info-nce", "expected-info-nce")
 
@@ -85,14 +71,6 @@ class Stopping:
     every: int = 5
 
 
-@dataclass(frozen=True)
-class Fits:
-    """Fitted parameters, (D, L, K, d) in double precision, and the epochs each took, (D, L)."""
-
-    weights: Tensor
-    epochs: Tensor
-
-
 def fit(
     data: Mixture,
     variants: Sequence[Variant],
@@ -103,64 +81,68 @@ def fit(
     stopping: Stopping | None = None,
     dtype: torch.dtype = torch.float32,
     on_epoch: Callable[[int, Tensor], None] | None = None,
-) -> Fits:
-    """Fit every variant to every data set, starting at zero, in one tensor program.
+) -> tuple[Tensor, Tensor]:
+    """Fits every variant to every data set, starting at zero: weights (D, L, K, d) in fp64, and epochs taken (D, L).
 
     Args:
         data: D data sets.
-        variants: L ways to fit.
-        seeds: (D,) seed of each data set's batch order. Every epoch is a new order without replacement, cut into
-            full batches; the samples left over differ from epoch to epoch.
+        variants: L ways to fit, in the order of ``Variant.family``.
+        seeds: (D,) seed of each data set's batch order.
         stopping: when to stop early; None runs all epochs.
         on_epoch: called after each epoch with its number and all weights (D, L, K, d).
     """
     (D, n), L, (K, d) = data.index.shape, len(variants), data.modes.shape[1:]
     if not 1 <= batch_size <= n:
         raise ValueError(f"batch_size: got {batch_size}, need 1 to {n}, the number of samples")
-    gradient = Gradient(data, variants, dtype)
-    progress = _Progress.start(D, L, K, d, dtype)
-    lr = torch.tensor([variant.lr for variant in variants], dtype=dtype)[:, None, None]
-    adam = torch.tensor([variant.optimiser == "adam" for variant in variants])[:, None, None]
-    shuffling, redrawing = _generators(seeds, 1), _generators(seeds, 2)
     weights, ended = torch.zeros(D, L, K, d, dtype=torch.float64), torch.zeros(D, L, dtype=torch.long)
-    active = torch.arange(D)  # data sets with a variant still running; the others have left the tensors
-    step = 0
+    running = torch.ones(D, L, dtype=torch.bool)
+    best, best_epoch = torch.full((D, L), torch.inf, dtype=torch.float64), torch.zeros(D, L, dtype=torch.long)
+    generators = {seed: _generators(seed) for seed in seeds}
+    rows, columns = torch.arange(D), torch.arange(L)  # data sets and variants with a fit that runs; others have left
+    w, mean, square = torch.zeros(3, D, L, K, d, dtype=dtype)
+    gradient, step = Gradient(data, variants, dtype), 0
 
     for epoch in range(1, epochs + 1):
-        used = [seeds[position] for position in active.tolist()]
-        samples = _once_per_seed(used, lambda seed: torch.randperm(n, generator=shuffling[seed]))
-        chance = drawn = samples.new_zeros(len(active), 0)
-        if gradient.redraws:
-            chance = _once_per_seed(used, lambda seed: torch.rand(n, generator=redrawing[seed]))
-            drawn = _once_per_seed(used, lambda seed: torch.randint(K, (n,), generator=redrawing[seed]))
-        for start in range(0, n - batch_size + 1, batch_size):
+        here = rows[:, None], columns
+        used = [variants[column] for column in columns.tolist()]
+        adam = torch.tensor([variant.optimiser == "adam" for variant in used])[:, None, None]
+        lr = torch.tensor([variant.lr for variant in used], dtype=dtype) * running[here]  # 0 for stopped fits
+        for batch in gradient.batches([generators[seeds[row]] for row in rows.tolist()], batch_size):
             step += 1
-            batch = slice(start, start + batch_size)
-            redrawn = (chance[:, batch], drawn[:, batch]) if gradient.redraws else None
-            progress.step(gradient(progress.weights, samples[:, batch], redrawn), step, lr, adam)
-        progress.epochs.add_(progress.running)
-
-        if stopping and epoch % stopping.every == 0:
-            progress.stop(gradient.objective(progress.weights), stopping)
-        weights[active], ended[active] = progress.weights.double(), progress.epochs
+            move = gradient(w, *batch)
+            if adam.any():  # torch's defaults
+                mean.lerp_(move, 0.1)
+                square.mul_(0.999).addcmul_(move, move, value=0.001)
+                scale = square.div(1 - 0.999**step).sqrt_().add_(1e-8)
+                move = torch.where(adam, (mean / (1 - 0.9**step)).div_(scale), move)
+            w.sub_(move.mul_(lr[..., None, None]))
+        weights[here] = w.double()
+        ended[here] += running[here]
         if on_epoch:
             on_epoch(epoch, weights)
-        keep = progress.running.any(1)
-        if not keep.any():
-            break
-        if not keep.all():
-            active, progress, gradient = active[keep], progress[keep], Gradient(gradient.data[keep], variants, dtype)
-    return Fits(weights, ended)
+        if stopping and epoch % stopping.every == 0:
+            objective = gradient.objective(w)
+            better = objective < best[here] - stopping.tolerance
+            best[here] = torch.where(better, objective, best[here])
+            best_epoch[here] = torch.where(better, epoch, best_epoch[here])
+            running &= ended - best_epoch < stopping.patience
+            kept = running[here].any(1), running[here].any(0)
+            if not kept[0].any():
+                break
+            if not (kept[0].all() and kept[1].all()):
+                rows, columns = rows[kept[0]], columns[kept[1]]
+                w, mean, square = (tensor[kept[0]][:, kept[1]] for tensor in (w, mean, square))
+                gradient = Gradient(data[rows], [variants[column] for column in columns.tolist()], dtype)
+    return weights, ended
+
+
+def _generators(seed: int) -> tuple[Generator, Generator]:
+    """Of the order of samples, and of redrawn labels."""
+    return Generator().manual_seed(3 * seed + 1), Generator().manual_seed(3 * seed + 2)
 
 
 class Gradient:
-    """The gradient of every variant's loss on one batch of every data set.
-
-    Args:
-        data: D data sets.
-        variants: L variants, those of one family next to each other in the order of ``Variant.family``.
-        dtype: of the products.
-    """
+    """The gradient of L variants' losses on one batch of each of D data sets, in a dtype."""
 
     def __init__(self, data: Mixture, variants: Sequence[Variant], dtype: torch.dtype) -> None:
         families = [variant.family for variant in variants]
@@ -168,55 +150,62 @@ class Gradient:
             raise ValueError(
                 "variants: label losses come first, then soft target cross-entropy, then soft target InfoNCE"
             )
-        self.data = data
-        self.variants = tuple(variants)
+        self.data, self.variants = data, tuple(variants)
         self.hard, self.soft = families.count(0), families.count(0) + families.count(1)
-        self.points = data.points.to(dtype).reshape(-1, data.points.shape[2])  # (D·M, d)
-        self.targets = data.conditional.to(dtype).reshape(-1, data.num_classes)  # (D·M, K)
+        self.points = data.points.to(dtype).flatten(0, 1)  # (D·M, d)
+        self.targets = data.conditional.to(dtype).flatten(0, 1)  # (D·M, K)
         self.log_noise = torch.stack([log_noise(data, variant) for variant in variants], 1).to(dtype)  # (D, L, K)
         self.counted = torch.tensor([variant.loss in COUNTED for variant in variants])[:, None]
         # Classes that expected InfoNCE counts beside the batch's: m·η with m = K.
         more = [data.num_classes * (variant.loss == "expected-info-nce") for variant in variants]
         self.more = self.log_noise.exp() * torch.tensor(more, dtype=dtype)[:, None]  # (D, L, K)
         self.smoothing = torch.tensor([variant.smoothing for variant in variants])[:, None]
-        self.redraws = bool(self.smoothing.any())
 
-    def __call__(self, weights: Tensor, samples: Tensor, redrawn: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """(D, L, K, d) gradients of the mean loss over the batch at ``weights`` (D, L, K, d).
+    def batches(self, generators: Sequence[tuple[Generator, Generator]], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Points (D, N) and labels (D, 1 or L, N) of an epoch's full batches, in a new order without replacement.
 
-        ``samples`` (D, N) are positions in the data sets. ``redrawn``, for soft distribution InfoNCE, holds a
-        uniform number and a uniform label for each, (D, N): the label replaces the sample's own where the number is
-        below ε.
+        Data sets with the same generators share one order. Soft distribution InfoNCE redraws each label with
+        probability ε.
         """
-        (D, L, K, d), N = weights.shape, samples.shape[1]
+        (D, n), K = self.data.index.shape, self.data.num_classes
+        orders = {pair: torch.randperm(n, generator=pair[0]) for pair in dict.fromkeys(generators)}
+        order = torch.stack([orders[pair] for pair in generators])
         first = torch.arange(D)[:, None] * self.data.points.shape[1]
-        point = (self.data.index.gather(1, samples) + first).view(-1)
-        x = self.points.index_select(0, point).view(D, N, d)
-        labels = self.data.labels.gather(1, samples)[:, None].expand(D, L, N)
-        if redrawn is not None:
-            chance, drawn = redrawn
-            labels = torch.where(chance[:, None] < self.smoothing, drawn[:, None], labels)
+        point, labels = (self.data.index + first).gather(1, order), self.data.labels.gather(1, order)[:, None]
+        chances = {pair: torch.rand(n, generator=pair[1]) for pair in orders}
+        redrawn = {pair: torch.randint(K, (n,), generator=pair[1]) for pair in orders}
+        if self.smoothing.any():
+            chance, drawn = (torch.stack([of[pair] for pair in generators])[:, None] for of in (chances, redrawn))
+            labels = torch.where(chance < self.smoothing, drawn, labels)
+        for start in range(0, n - size + 1, size):
+            yield point[:, start : start + size], labels[..., start : start + size]
 
+    def __call__(self, weights: Tensor, point: Tensor, labels: Tensor) -> Tensor:
+        """(D, L, K, d) gradients at ``weights`` (D, L, K, d) of the mean loss over a batch of :meth:`batches`."""
+        (D, L, K, d), N = weights.shape, point.shape[1]
+        flat = point.reshape(-1)
+        x = self.points.index_select(0, flat).view(D, N, d)
         log_r = -self.log_noise
         if self.counted.any():
-            counts = log_r.new_zeros(D, L, K).scatter_add_(2, labels, log_r.new_ones(()).expand(D, L, N))
+            one = log_r.new_ones(()).expand_as(labels)
+            counts = log_r.new_zeros(D, labels.shape[1], K).scatter_add_(2, labels, one)
             log_r = torch.where(self.counted, log_r + (counts + self.more).log(), log_r)
         # Classes before samples, (D, L·K, N): the softmax over classes then runs along contiguous memory.
         logits = torch.bmm(weights.view(D, L * K, d), x.transpose(1, 2)).view(D, L, K, N)
         scores = logits.add_(log_r[..., None])  # baddbmm would first write log_r to all N columns
 
         residuals = []
+        if self.soft:
+            residuals.append(scores[:, : self.soft].softmax(2))
         if self.hard:
-            q = scores[:, : self.hard].softmax(2)
-            one = q.new_ones(()).expand(D, self.hard, 1, N)
-            residuals.append(q.scatter_add_(2, labels[:, : self.hard, None], -one))
+            own = labels[:, : self.hard, None].expand(D, self.hard, 1, N)
+            residuals[0][:, : self.hard].scatter_add_(2, own, scores.new_full((), -1.0).expand_as(own))
         if self.hard < L:
-            targets = self.targets.index_select(0, point).view(D, N, K).transpose(1, 2)  # (D, K, N)
+            targets = self.targets.index_select(0, flat).view(D, N, K).transpose(1, 2)  # (D, K, N)
             if self.hard < self.soft:
-                residuals.append(scores[:, self.hard : self.soft].softmax(2) - targets[:, None])
+                residuals[0][:, self.hard :].sub_(targets[:, None])
             if self.soft < L:
-                each = [_pick(scores[i, self.soft :], targets[i], point.view(D, N)[i]) for i in range(D)]
-                residuals.append(torch.stack(each))
+                residuals.append(torch.stack([_pick(scores[i, self.soft :], targets[i], point[i]) for i in range(D)]))
         residual = residuals[0] if len(residuals) == 1 else torch.cat(residuals, 1)
         return torch.bmm(residual.view(D, L * K, N), x).view(D, L, K, d) / N
 
@@ -265,68 +254,16 @@ def log_noise(data: Mixture, variant: Variant) -> Tensor:
     """(D, K) log η of the variant: the class frequencies of the targets it is trained with; 0 if it uses none."""
     frequency = data.label_share.sum(1)
     match variant.loss:
-        case "info-nce" | "expected-info-nce":
-            return _log_frequency(frequency)
-        case "soft-dist-info-nce":
-            return _log_frequency(
-                torch.lerp(frequency, torch.full_like(frequency, 1 / data.num_classes), variant.smoothing)
-            )
+        case "info-nce" | "expected-info-nce" | "soft-dist-info-nce":
+            return _log_frequency((1 - variant.smoothing) * frequency + variant.smoothing / data.num_classes)
         case "soft-target-info-nce":
             return _log_frequency((data.weight[:, :, None] * data.conditional).sum(1))
-        case _:
-            return torch.zeros_like(frequency)
+    return torch.zeros_like(frequency)
 
 
 def _log_frequency(frequency: Tensor) -> Tensor:
     # A class without samples is in no batch: its count's log, −∞, must not meet another infinity.
     return frequency.clamp_min(1e-30).log()
-
-
-@dataclass(frozen=True)
-class _Progress:
-    """Where each fit stands; all tensors begin with (D, L)."""
-
-    weights: Tensor
-    mean: Tensor  # Adam's moments
-    square: Tensor
-    running: Tensor
-    epochs: Tensor  # run so far
-    best: Tensor  # lowest objective that counted as progress, and its epoch
-    best_epoch: Tensor
-
-    @classmethod
-    def start(cls, D: int, L: int, K: int, d: int, dtype: torch.dtype) -> "_Progress":
-        weights, mean, square = (torch.zeros(D, L, K, d, dtype=dtype) for _ in range(3))
-        running = torch.ones(D, L, dtype=torch.bool)
-        best = torch.full((D, L), torch.inf, dtype=torch.float64)
-        return cls(weights, mean, square, running, torch.zeros_like(running).long(), best, torch.zeros(D, L).long())
-
-    def __getitem__(self, keep: Tensor) -> "_Progress":
-        return _Progress(**{field.name: getattr(self, field.name)[keep] for field in fields(self)})
-
-    def step(self, gradient: Tensor, step: int, lr: Tensor, adam: Tensor) -> None:
-        """Adam with torch's defaults where ``adam``, else gradient descent; stopped fits stay where they are."""
-        self.mean.lerp_(gradient, 0.1)
-        self.square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        scale = self.square.div(1 - 0.999**step).sqrt_().add_(1e-8)
-        move = torch.where(adam, (self.mean / (1 - 0.9**step)).div_(scale), gradient)
-        self.weights.sub_(move.mul_(lr).mul_(self.running[..., None, None]))
-
-    def stop(self, objective: Tensor, stopping: Stopping) -> None:
-        better = objective < self.best - stopping.tolerance
-        self.best.copy_(torch.where(better, objective, self.best))
-        self.best_epoch.copy_(torch.where(better, self.epochs, self.best_epoch))
-        self.running.logical_and_(self.epochs - self.best_epoch < stopping.patience)
-
-
-def _generators(seeds: Sequence[int], purpose: int) -> dict[int, torch.Generator]:
-    return {seed: torch.Generator().manual_seed(3 * seed + purpose) for seed in seeds}
-
-
-def _once_per_seed(seeds: Sequence[int], draw: Callable[[int], Tensor]) -> Tensor:
-    """(D, n): data sets with the same seed share one draw."""
-    drawn = {seed: draw(seed) for seed in dict.fromkeys(seeds)}
-    return torch.stack([drawn[seed] for seed in seeds])
 
 
 @dataclass(frozen=True)
@@ -366,35 +303,25 @@ def measure_noise(
 
     Batches are without replacement, as in a fit. Time O(epochs·n·L·K·d) per data set.
     """
-    (D, n), (K, d), L = data.index.shape, weights.shape[1:], len(variants)
+    D, L, (K, d) = len(data), len(variants), weights.shape[1:]
     q = torch.einsum("dmj,dkj->dmk", data.points, weights).softmax(2)
     systems = [torch.linalg.eigh(hessian(data.points[i], data.weight[i], q[i])) for i in range(D)]
-    curvature = torch.stack([system.eigenvalues for system in systems]).clamp_min(0)
-    basis = torch.stack([system.eigenvectors for system in systems])  # (D, Kd, Kd), columns
-
-    gradient = Gradient(data, variants, torch.float64)
-    generator = torch.Generator().manual_seed(seed)
+    gradient, shared = Gradient(data, variants, torch.float64), [(Generator().manual_seed(seed),) * 2] * D
     at = weights[:, None].expand(D, L, K, d).contiguous()
-    mean = torch.nn.functional.normalize(torch.einsum("dm,dmj->dj", data.weight, data.points), dim=1)
-    along, along_mean = [], []
-    for _ in range(epochs):
-        order = torch.randperm(n, generator=generator).expand(D, n)
-        chance, drawn = torch.rand(D, n, generator=generator), torch.randint(K, (D, n), generator=generator)
-        for start in range(0, n - batch_size + 1, batch_size):
-            batch = slice(start, start + batch_size)
-            redrawn = (chance[:, batch], drawn[:, batch]) if gradient.redraws else None
-            g = gradient(at, order[:, batch], redrawn)
-            along.append(torch.bmm(g.view(D, L, K * d), basis))
-            along_mean.append(torch.einsum("dlkj,dj->dlk", g, mean))
-    return GradientNoise(curvature, torch.stack(along).var(0), torch.stack(along_mean).var(0).sum(2))
+    found = torch.stack([gradient(at, *b) for _ in range(epochs) for b in gradient.batches(shared, batch_size)], 2)
+    along = found.flatten(3).flatten(1, 2) @ torch.stack([system.eigenvectors for system in systems])  # (D, L·B, Kd)
+    mean = F.normalize(torch.einsum("dm,dmj->dj", data.weight, data.points), dim=1)
+    return GradientNoise(
+        torch.stack([system.eigenvalues for system in systems]).clamp_min(0),
+        along.view(D, L, -1, K * d).var(2),
+        torch.einsum("dlbkj,dj->dlbk", found, mean).var(2).sum(2),
+    )
 
 
 def fit_plainly(
     data: Mixture, variant: Variant, seed: int, *, batch_size: int, epochs: int, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """(K, d) weights of one variant on one data set by autograd, with the batches and draws of :func:`fit`."""
-    if len(data) != 1:
-        raise ValueError(f"data: got {len(data)} data sets, need one")
     points, targets = data.points[0].to(dtype), data.conditional[0].to(dtype)
     index, labels = data.index[0], data.labels[0]
     n, (K, d) = len(index), data.modes.shape[1:]
@@ -402,27 +329,24 @@ def fit_plainly(
     model = torch.nn.Linear(d, K, bias=False, dtype=dtype)
     torch.nn.init.zeros_(model.weight)
     optimiser = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[variant.optimiser](model.parameters(), lr=variant.lr)
-    shuffling = torch.Generator().manual_seed(3 * seed + 1)
-    redrawing = torch.Generator().manual_seed(3 * seed + 2)
+    shuffling, redrawing = _generators(seed)
     for _ in range(epochs):
         order = torch.randperm(n, generator=shuffling)
         y = labels[order]
         if variant.smoothing:
             chance = torch.rand(n, generator=redrawing)
             y = torch.where(chance < variant.smoothing, torch.randint(K, (n,), generator=redrawing), y)
-        for start in range(0, n - batch_size + 1, batch_size):
-            batch, label = order[start : start + batch_size], y[start : start + batch_size]
+        for batch, label in zip(order.split(batch_size), y.split(batch_size), strict=True):
+            if len(batch) < batch_size:
+                break
+            soft = targets[index[batch]]
             scores = model(points[index[batch]]) - log_eta
-            if variant.loss == "soft-target-info-nce":
-                soft = targets[index[batch]]
-                loss = F.cross_entropy(scores @ soft.T, torch.arange(batch_size))
-            elif variant.loss == "soft-ce":
-                loss = F.cross_entropy(scores, targets[index[batch]])
-            else:
-                if variant.loss in COUNTED:
-                    more = K * log_eta.exp() if variant.loss == "expected-info-nce" else 0.0
-                    scores = scores + (torch.bincount(label, minlength=K).to(dtype) + more).log()
-                loss = F.cross_entropy(scores, label)
+            if variant.loss in COUNTED:
+                more = K * log_eta.exp() if variant.loss == "expected-info-nce" else 0.0
+                scores = scores + (torch.bincount(label, minlength=K).to(dtype) + more).log()
+            elif variant.loss == "soft-target-info-nce":
+                scores, label = scores @ soft.T, torch.arange(batch_size)
+            loss = F.cross_entropy(scores, soft if variant.loss == "soft-ce" else label)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

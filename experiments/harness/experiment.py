@@ -20,10 +20,6 @@ def nothing(rows: Sequence[Row]) -> Any:
     return {}
 
 
-def singly(todo: Sequence[Run]) -> list[list[Run]]:
-    return [[run] for run in todo]
-
-
 @dataclass(frozen=True)
 class Experiment:
     """An experiment from question to figure.
@@ -35,6 +31,8 @@ class Experiment:
         presets: options by preset, "quick" first; frozen dataclasses of :func:`option` fields.
         runs: options to runs, in order of their start: frozen dataclasses whose fields determine the result.
         perform: one run to its measurements; a function of a module, called in a process of its own.
+        groups: runs to lists of runs that are computed together, the longest first.
+        perform_group: with ``groups``, in the place of ``perform``: such a list to its measurements, in order.
         version: raised when a run's meaning changes; older rows then no longer count.
         claims: static texts.
         findings: rows to findings by claim key. Rows of any preset may be there; leave out what they cannot answer.
@@ -42,8 +40,6 @@ class Experiment:
         follow_up: further runs that depend on rows, such as all seeds at the best rate; asked until all are finished.
         prepare: called once before the first run, such as to read data that all share.
         alone: true for runs that are timed: one after another, before the others, with all cores.
-        groups: runs to lists of runs that are computed together, the longest first; `perform_group` does one list.
-        perform_group: a list of runs to their measurements, in order; None: ``perform`` for each.
     """
 
     name: str
@@ -51,17 +47,17 @@ class Experiment:
     minutes: float
     presets: Mapping[str, Any]
     runs: Callable[[Any], Sequence[Run]]
-    perform: Callable[[Any], Result]
+    perform: Callable[[Any], Result] | None = None
+    groups: Callable[[Sequence[Any]], Iterable[Sequence[Run]]] = lambda todo: ([run] for run in todo)
+    perform_group: Callable[[Sequence[Any]], Sequence[Result]] | None = None
     version: int = 1
     claims: Sequence[Claim] = ()
     findings: Callable[[Sequence[Row]], Mapping[str, Finding]] = nothing
     tables: Callable[[Sequence[Row]], Sequence[Table]] = nothing
     figures: Callable[[Sequence[Row]], Sequence[Figure]] = nothing
     follow_up: Callable[[Any, Sequence[Row]], Sequence[Run]] | None = None
-    prepare: Callable[[Sequence[Any]], None] | None = None
+    prepare: Callable[[Sequence[Any]], None] = nothing
     alone: Callable[[Any], bool] = lambda run: False
-    groups: Callable[[Sequence[Any]], Iterable[Sequence[Run]]] = singly
-    perform_group: Callable[[Sequence[Any]], Sequence[Result]] | None = None
 
     def results(self, directory: str | Path) -> Results:
         """The rows of this experiment in a folder of results."""
@@ -70,16 +66,13 @@ class Experiment:
 
 def names() -> list[str]:
     """Names of all experiments: every file or folder of experiments/ that defines EXPERIMENT."""
-    found = []
-    for path in [*FOLDER.glob("*.py"), *FOLDER.glob("*/__init__.py")]:
-        if "\nEXPERIMENT = Experiment(" in path.read_text(encoding="utf-8"):
-            found.append((path.parent.name if path.name == "__init__.py" else path.stem).replace("_", "-"))
-    return sorted(found)
+    paths = [*FOLDER.glob("*.py"), *FOLDER.glob("*/__init__.py")]
+    found = [path for path in paths if "\nEXPERIMENT = Experiment(" in path.read_text(encoding="utf-8")]
+    return sorted((path.parent if path.stem == "__init__" else path).stem.replace("_", "-") for path in found)
 
 
 def load(name: str) -> Experiment:
     """The experiment of that name."""
-    module = import_module(f"experiments.{name.replace('-', '_')}")
-    experiment = module.EXPERIMENT
+    experiment = import_module(f"experiments.{name.replace('-', '_')}").EXPERIMENT
     assert isinstance(experiment, Experiment)
     return experiment

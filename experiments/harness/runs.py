@@ -29,6 +29,7 @@ from experiments.harness.rows import Results
 ATTEMPTS = 3
 """Starts of a list of runs whose process is killed."""
 Job = tuple[Run, ...]
+Engine = Callable[[Iterable[Job]], Iterator["Outcome"]]
 
 
 class Diverged(RuntimeError):
@@ -37,14 +38,7 @@ class Diverged(RuntimeError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Runs computed together: their measurements in order, or the error that ended them.
-
-    Attributes:
-        job: the runs.
-        results: one per run; empty after an error.
-        seconds: wall time of all.
-        error: kind and message.
-    """
+    """Runs computed together: their measurements in order and wall time, or the error that ended them in words."""
 
     job: Job
     results: Sequence[Result] = ()
@@ -58,7 +52,7 @@ def cores() -> int:
 
 
 def make(experiment: Experiment, options: Any, where: Where) -> list[str]:
-    """Does the runs that have no row yet; returns a line for each failure.
+    """Does the runs that have no row yet; returns a line for each kind of failure.
 
     An interrupt ends the command with exit code 130; finished rows stay.
     """
@@ -68,13 +62,20 @@ def make(experiment: Experiment, options: Any, where: Where) -> list[str]:
     while True:
         todo = missing(results, wanted)
         print(f"{experiment.name}: {len(todo)} runs to do, {len(set(wanted)) - len(todo)} already in {results.path}")
-        _do(experiment, [run for run in todo if run not in failed], results, where, failed)
+        if todo := [run for run in todo if run not in failed]:
+            _do(experiment, todo, results, where, failed)
         if experiment.follow_up is None:
             break
         wanted = list(experiment.follow_up(options, results.rows()))
         if all(run in failed for run in missing(results, wanted)):
             break
-    return _named(failed)
+    by_error: dict[str, list[Run]] = {}
+    for run, error in failed.items():
+        by_error.setdefault(error, []).append(run)
+    return [
+        f"{error}: {first}" + (f" and {len(others)} more" if others else "")
+        for error, (first, *others) in by_error.items()
+    ]
 
 
 def missing(results: Results, runs: Iterable[Run]) -> list[Run]:
@@ -84,30 +85,27 @@ def missing(results: Results, runs: Iterable[Run]) -> list[Run]:
 
 
 def _do(experiment: Experiment, todo: list[Run], results: Results, where: Where, failed: dict[Run, str]) -> None:
-    if not todo:
-        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    if experiment.prepare is not None:
-        experiment.prepare(todo)
+    experiment.prepare(todo)
     perform = partial(_perform, experiment.perform, experiment.perform_group)
-    timed = [(run,) for run in todo if experiment.alone(run)]
+    timed: list[Job] = [(run,) for run in todo if experiment.alone(run)]
     jobs = [tuple(group) for group in experiment.groups([run for run in todo if not experiment.alone(run)])]
-    if where.engine == "ray":
-        engine: Callable[[Iterator[Job]], Iterator[Outcome]] = partial(_on_ray, perform, address=where.address)
-    else:
-        engine = partial(one_per_core, perform)
+    one_by_one: Engine = partial(one_per_core, perform, slots=1)
+    engine: Engine = (
+        partial(_on_ray, perform, where.address) if where.engine == "ray" else partial(one_per_core, perform)
+    )
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     done = 0
     with Progress(*columns) as progress:
         bar = progress.add_task("runs finished", total=len(todo))
         try:
-            for part, way in ((timed, partial(one_per_core, perform, slots=1)), (jobs, engine)):
+            for part, way in ((timed, one_by_one), (jobs, engine)):
                 for outcome in _divided(part, way, results, failed):
                     for run, result in zip(outcome.job, outcome.results, strict=not outcome.error):
                         results.append(to_mapping(run), result, outcome.seconds / len(outcome.job))
                         done += 1
-                    failed.update(dict.fromkeys(outcome.job, outcome.error) if outcome.error else {})
+                    failed |= dict.fromkeys(outcome.job, outcome.error) if outcome.error else {}
                     progress.advance(bar, len(outcome.job))
         except KeyboardInterrupt:
             progress.stop()
@@ -115,9 +113,7 @@ def _do(experiment: Experiment, todo: list[Run], results: Results, where: Where,
             raise SystemExit(130) from None
 
 
-def _divided(
-    jobs: list[Job], engine: Callable[[Iterator[Job]], Iterator[Outcome]], results: Results, failed: dict[Run, str]
-) -> Iterator[Outcome]:
+def _divided(jobs: list[Job], engine: Engine, results: Results, failed: dict[Run, str]) -> Iterator[Outcome]:
     """Does the jobs, each once among all processes that work in the folder of the results.
 
     A lock ends with its process, so the jobs of a killed command are free again. Ends when every run is finished or
@@ -129,15 +125,13 @@ def _divided(
     def taken(todo: list[Job]) -> Iterator[Job]:
         for job in todo:
             lock = FileLock(folder / f"{results.id_of(to_mapping(job[0]))}.lock")
-            try:
+            with suppress(Timeout):
                 lock.acquire(timeout=0)
-            except Timeout:
-                continue
-            if missing(results, job):
-                held[job] = lock
-                yield job
-            else:
-                lock.release()
+                if missing(results, job):
+                    held[job] = lock
+                    yield job
+                else:
+                    lock.release()
 
     def release(job: Job) -> None:
         lock = held.pop(job)
@@ -159,9 +153,7 @@ def _divided(
             folder.rmdir()
 
 
-def _perform(
-    perform: Callable[[Run], Result], perform_group: Callable[[Sequence[Run]], Sequence[Result]] | None, job: Job
-) -> Outcome:
+def _perform(perform: Any, perform_group: Any, job: Job) -> Outcome:
     """In the process of the runs: measurements, or the error in words, which every process can read."""
     started = time.perf_counter()
     try:
@@ -170,17 +162,6 @@ def _perform(
         kind = "" if isinstance(error, Diverged) else f"{type(error).__name__}: "
         return Outcome(job, error=f"{kind}{error}".replace("\n", " ") or "an error without words")
     return Outcome(job, results, time.perf_counter() - started)
-
-
-def _named(failed: dict[Run, str]) -> list[str]:
-    """Failures in lines: those of the same error together, with the first run."""
-    by_error: dict[str, list[Run]] = {}
-    for run, error in failed.items():
-        by_error.setdefault(error, []).append(run)
-    return [
-        f"{error}: {runs[0]}" + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
-        for error, runs in by_error.items()
-    ]
 
 
 def one_per_core(perform: Callable[[Job], Outcome], jobs: Iterable[Job], slots: int = 0) -> Iterator[Outcome]:
@@ -193,43 +174,36 @@ def one_per_core(perform: Callable[[Job], Outcome], jobs: Iterable[Job], slots: 
         jobs: each is taken when a process is free.
         slots: number of processes instead of one per core, each with all cores.
     """
-    waiting = iter(jobs)
+    waiting = ((job, 1) for job in jobs)
     threads = cores() if slots else 1
-    pools = [_pool(threads) for _ in range(slots or cores())]  # one each: a killed process takes no other job with it
-    idle = list(pools)
+    idle = [_pool(threads) for _ in range(slots or cores())]  # one each: a killed process takes no other job with it
     pending: dict[Future[Outcome], tuple[ProcessPoolExecutor, Job, int]] = {}
     again: list[tuple[Job, int]] = []
     try:
         while True:
-            while idle:
-                job, attempt = again.pop() if again else (next(waiting, None), 1)
-                if job is None:
-                    break
+            while idle and (found := again.pop() if again else next(waiting, None)):
                 pool = idle.pop()
-                pending[pool.submit(perform, job)] = pool, job, attempt
+                pending[pool.submit(perform, found[0])] = pool, *found
             if not pending:
                 return
-            done, _ = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
+            for future in wait(pending, return_when=FIRST_COMPLETED).done:
                 pool, job, attempt = pending.pop(future)
-                if not isinstance(future.exception(), BrokenProcessPool):
-                    idle.append(pool)
+                killed = isinstance(future.exception(), BrokenProcessPool)
+                idle.append(_pool(threads) if killed else pool)
+                if not killed:
                     yield future.result()
-                    continue
-                pools.remove(pool)
-                pools.append(_pool(threads))
-                idle.append(pools[-1])
-                if attempt < ATTEMPTS:
+                elif attempt < ATTEMPTS:
                     again.append((job, attempt + 1))
                 else:
                     yield Outcome(job, error=f"its process was killed {ATTEMPTS} times, possibly out of memory")
     finally:
-        busy = {pool for pool, _, _ in pending.values()}
-        for pool in pools:
-            processes = list(pool._processes.values()) if pool in busy and pool._processes else []
-            pool.shutdown(wait=not processes, cancel_futures=True)
+        for pool, _, _ in pending.values():
+            processes = list((pool._processes or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
             for process in processes:
                 process.terminate()
+        for pool in idle:
+            pool.shutdown()
 
 
 def _pool(threads: int) -> ProcessPoolExecutor:
@@ -260,7 +234,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _on_ray(perform: Callable[[Job], Outcome], jobs: Iterable[Job], address: str = "") -> Iterator[Outcome]:
+def _on_ray(perform: Callable[[Job], Outcome], address: str, jobs: Iterable[Job]) -> Iterator[Outcome]:
     """``perform(job)`` on the nodes of a Ray cluster, one core each; a lost one is started again elsewhere.
 
     Every node needs this repository, and the data and the results under the same paths.
@@ -269,8 +243,7 @@ def _on_ray(perform: Callable[[Job], Outcome], jobs: Iterable[Job], address: str
         import ray
     except ModuleNotFoundError:
         raise ValueError("engine: ray is not installed; the extra `cluster` of pyproject.toml has it") from None
-    started = not ray.is_initialized()
-    if started:
+    if started := not ray.is_initialized():
         try:
             ray.init(address or None, log_to_driver=False, logging_level=logging.WARNING)
         except (ConnectionError, ValueError):
@@ -280,15 +253,11 @@ def _on_ray(perform: Callable[[Job], Outcome], jobs: Iterable[Job], address: str
     pending: dict[Any, Job] = {}
     try:
         while True:
-            while len(pending) < max(1, int(ray.cluster_resources().get("CPU", 1))):
-                job = next(waiting, None)
-                if job is None:
-                    break
+            while len(pending) < max(1, int(ray.cluster_resources().get("CPU", 1))) and (job := next(waiting, None)):
                 pending[remote.remote(perform, job)] = job
             if not pending:
                 return
-            done, _ = ray.wait(list(pending), timeout=5)  # then look whether nodes have come or gone
-            for reference in done:
+            for reference in ray.wait(list(pending), timeout=5)[0]:  # then look whether nodes have come or gone
                 job = pending.pop(reference)
                 try:
                     yield ray.get(reference)
