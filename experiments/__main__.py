@@ -11,29 +11,39 @@ from typing import NoReturn
 
 COMMANDS = {
     "list": "the experiments: question and minutes",
-    "run": "run NAME [--preset quick|paper] [--engine processes|ray] [--out DIR] [options]; `run all`",
+    "run": "run NAME... [--preset quick|paper] [--engine processes|ray] [--out DIR] [options]; `run all`",
     "train": "train CELL [options]: a network of the paper or a small recipe",
     "evaluate": "evaluate CHECKPOINT: accuracy and calibration",
     "report": "report: tables and figures of the documentation; report DIR: DIR/index.html",
 }
+EXAMPLES = """
+examples:
+  python -m experiments run digits                    three seeds of six losses, in seconds
+  python -m experiments run digits --help             the options of an experiment
+  python -m experiments run density --preset paper    as in the documentation
+"""
 USAGE = "usage: python -m experiments COMMAND [...]\n\n" + "\n".join(
     fill(text, 98, initial_indent=f"  {name:<10}", subsequent_indent=" " * 12) for name, text in COMMANDS.items()
 )
+HELP = ("help", "-h", "--help")
 BUSY = 0.5
 """Load per core from which on the machine is called busy."""
 
 
 def main(argv: Sequence[str]) -> int:
     """The command; returns its exit code."""
-    if not argv or argv[0] in ("help", "-h", "--help"):
-        print(USAGE)
+    command, *rest = argv or ["help"]
+    if command in HELP:
+        print(USAGE + "\n" + EXAMPLES)
         return 0
-    command, *rest = argv
     if command not in COMMANDS:
         refuse(f"{command!r} is no command;{near(command, list(COMMANDS))} `python -m experiments help` lists them")
     try:
         if command in ("train", "evaluate"):
             return int(getattr(import_module("experiments.cells.commands"), command)(rest) or 0)
+        if rest and rest[0] in HELP:
+            print(f"usage: python -m experiments {command}\n\n{COMMANDS[command]}\n{EXAMPLES}")
+            return 0
         return {"list": list_experiments, "run": run, "report": report}[command](rest)
     except ValueError as error:
         refuse(str(error))
@@ -52,54 +62,55 @@ def main(argv: Sequence[str]) -> int:
 def list_experiments(argv: Sequence[str]) -> int:
     from experiments.harness.experiment import load, names
 
-    for name in names():
-        experiment = load(name)
-        print(f"{name:<15}{experiment.minutes:>5g} min  " + fill(experiment.question, 74, subsequent_indent=" " * 26))
+    if argv:
+        refuse(f"list: got {' '.join(argv)!r}, need nothing more")
+    experiments = sorted(map(load, names()), key=lambda experiment: experiment.minutes)
+    for title, least, most in (("minutes", 0, 5), ("up to an hour", 5, 60), ("longer", 60, float("inf"))):
+        print(f"{title}, on two cores:")
+        for one in experiments:
+            if least <= one.minutes < most:
+                print(f"  {one.name:<15}{one.minutes:>5g} min  " + fill(one.question, 72, subsequent_indent=" " * 28))
     print("\n`python -m experiments run NAME --help` shows the options of an experiment.")
     return 0
 
 
 def run(argv: Sequence[str]) -> int:
+    """Does the missing runs of some experiments or of all, and prints their tables."""
     from experiments.harness.experiment import load, names
 
-    if not argv or argv[0] in ("help", "-h", "--help"):
-        print(f"usage: python -m experiments run {COMMANDS['run'][4:]}")
-        return list_experiments(())
-    name, *options = argv
-    options = ["--help" if word == "help" else word for word in options]
     every = names()
-    if name != "all" and name not in every:
-        refuse(f"run: {name!r} is no experiment;{near(name, every)} `python -m experiments list` lists them")
+    first_option = next((place for place, word in enumerate(argv) if word.startswith("-") or word in HELP), len(argv))
+    chosen, options = argv[:first_option], ["--help" if word == "help" else word for word in argv[first_option:]]
+    for name in chosen:
+        if name not in (*every, "all"):
+            refuse(f"run: {name!r} is no experiment;{near(name, every)} `python -m experiments list` lists them")
+    if not chosen:
+        refuse("run: which experiment? `python -m experiments list` lists them")
+    wanted = every if "all" in chosen else chosen
     codes = []
-    for one in every if name == "all" else [name]:
+    for name in wanted:
         try:
-            codes.append(run_one(load(one), options, shared_only=name == "all"))
+            codes.append(run_one(load(name), options, alone=len(wanted) == 1))
         except ValueError as error:
-            if name != "all":
+            if len(wanted) == 1:
                 raise
-            print(f"experiments run {one}: {error}", file=sys.stderr)
+            print(f"experiments run {name}: {error}", file=sys.stderr)
             codes.append(2)
-    return max(codes, default=0)
+    return max(codes)
 
 
-def run_one(experiment, options: Sequence[str], *, shared_only: bool = False) -> int:
-    """Does the missing runs of one experiment and prints its tables."""
+def run_one(experiment, options: Sequence[str], *, alone: bool) -> int:
+    """Not ``alone``: the options are those that all experiments have."""
     from experiments.harness.options import parse
     from experiments.harness.report import evidence
     from experiments.harness.runs import cores, make
 
-    prog, presets = f"python -m experiments run {experiment.name}", experiment.presets
-    if shared_only:
-        where, _ = parse(options, prog="python -m experiments run all", description="Every experiment.")
-        chosen = presets[where.preset]
-    else:
-        where, chosen = parse(options, prog=prog, description=experiment.question, presets=presets)
+    prog, presets = f"python -m experiments run {experiment.name if alone else 'NAME...'}", experiment.presets
+    where, chosen = parse(options, prog=prog, description=experiment.question, presets=presets if alone else None)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > BUSY * cores():
-        print(
-            f"This machine is busy (load {load:.1f}, {cores()} cores): runs take longer, and times are not comparable."
-        )
-    failures = make(experiment, chosen, where)
+        print(f"This machine is busy (load {load:.1f}, {cores()} cores): times are longer and not comparable.")
+    failures = make(experiment, chosen or presets[where.preset], where)
     found = evidence(Path(where.out), [experiment.name])
     for table in found.tables.values():
         table.show()
@@ -114,19 +125,12 @@ def run_one(experiment, options: Sequence[str], *, shared_only: bool = False) ->
 def report(argv: Sequence[str]) -> int:
     from experiments.harness.report import update_docs, write_page
 
-    if any(word in ("help", "-h", "--help") for word in argv):
-        print(f"usage: python -m experiments report [DIR]\n\n{COMMANDS['report']}")
-        return 0
     if len(argv) > 1 or (argv and argv[0].startswith("-")):
         refuse(f"report: got {' '.join(argv)!r}, need one folder or nothing")
-    if argv:
-        if not Path(argv[0]).is_dir():
-            refuse(f"report: {argv[0]} is no folder")
-        path, problems = write_page(Path(argv[0]))
-        print(path)
-    else:
-        written, problems = update_docs()
-        print("\n".join(map(str, written)))
+    if argv and not Path(argv[0]).is_dir():
+        refuse(f"report: {argv[0]} is no folder")
+    written, problems = write_page(Path(argv[0])) if argv else update_docs()
+    print("\n".join(map(str, written)))
     for line in problems:
         print(f"warning: {line}", file=sys.stderr)
     return 1 if problems else 0

@@ -12,29 +12,16 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from experiments.harness import (
-    LOOKS,
-    OTHER,
-    SERIES,
-    Claim,
-    Estimate,
-    Experiment,
-    Figure,
-    Finding,
-    Row,
-    curve,
-    estimate,
-    label,
-    largest,
-    later,
-    level,
-    option,
-    over,
-    verdict,
-)  # fmt: skip
-from experiments.harness import Table as MarkdownTable
+from experiments.harness.claims import Claim, Finding, verdict
+from experiments.harness.experiment import Experiment
+from experiments.harness.figures import LOOKS, OTHER, SERIES, Figure, curve, label, level
+from experiments.harness.options import later, option
+from experiments.harness.rows import Row
+from experiments.harness.statistics import Estimate, alike, estimate, largest, over
+from experiments.harness.tables import Table as MarkdownTable
 from softnce.theory.information import (
     classifier_information,
     conditional_entropy,
@@ -43,11 +30,12 @@ from softnce.theory.information import (
     mutual_information,
     paper_information_bound,
     smoothed_joint,
-)  # fmt: skip
+)
 
 DRAWN, SOFT, EXPECTED = "soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce"
 GROUPS = 8  # sets of negatives per step, each shared by an eighth of the batch
 NEGATIVE_SETS = 2000  # over which a bound is averaged
+TOGETHER = 20  # critics trained as one tensor program
 
 
 @dataclass(frozen=True)
@@ -131,11 +119,24 @@ def runs(options: Options) -> list[Run]:
     return wanted
 
 
-def perform(run: Run) -> dict[str, float]:
-    """Trains a critic, and takes its bound over the whole table and many sets of negatives."""
-    random = np.random.default_rng(run.seed)
-    channel = _channel(run)
-    scores = _train(run, channel, random) if run.critic != "exact" else _log_ratio(channel)
+def groups(todo: Sequence[Run]) -> list[list[Run]]:
+    """Critics of one shape are trained together."""
+    alike: dict[Any, list[Run]] = {}
+    for run in todo:
+        alike.setdefault((run.table, run.critic, run.steps, run.batch_size, run.lr, run.dimension), []).append(run)
+    parts = [of[first : first + TOGETHER] for of in alike.values() for first in range(0, len(of), TOGETHER)]
+    return sorted(parts, key=lambda part: part[0].critic == "exact")
+
+
+def perform(todo: Sequence[Run]) -> list[dict[str, float]]:
+    """Trains critics, and takes the bound of each over the whole table and many sets of negatives."""
+    channels = torch.stack([_channel(run) for run in todo])
+    randoms = [np.random.default_rng(run.seed) for run in todo]
+    trained = _log_ratio(channels) if todo[0].critic == "exact" else _train(todo, channels, randoms)
+    return [_measure(*one) for one in zip(todo, channels, trained, randoms, strict=True)]
+
+
+def _measure(run: Run, channel: Tensor, scores: Tensor, random: np.random.Generator) -> dict[str, float]:
     p_y = channel.sum(0)
     sets = _negatives(run, p_y, NEGATIVE_SETS, random)
     # The expectation over (z, y) is exact; only the negatives are sampled.
@@ -176,32 +177,37 @@ def _negatives(run: Run, p_y: Tensor, sets: int, random: np.random.Generator) ->
 
 
 def _log_ratio(channel: Tensor) -> Tensor:
-    return (channel / channel.sum(0) / channel.sum(1, keepdim=True)).log()
+    return (channel / channel.sum(-2, keepdim=True) / channel.sum(-1, keepdim=True)).log()
 
 
-def _train(run: Run, channel: Tensor, random: np.random.Generator) -> Tensor:
-    """Scores of all pairs (Z, K) after training. A soft target scores (1 − ε)·s_y, plus a part common to all."""
-    states, classes = channel.shape
+def _train(todo: Sequence[Run], channels: Tensor, randoms: Sequence[np.random.Generator]) -> Tensor:
+    """Scores of all pairs after training, (runs, Z, K).
+
+    A soft target scores (1 − ε)·s_y and a part common to all, so that its table of scores is as free as a label's.
+    """
+    run, (_, states, classes), p_y = todo[0], channels.shape, channels.sum(1)
     if run.critic == "free":
-        parameters = [torch.zeros(states, classes, dtype=torch.float64)]
+        parameters = [torch.zeros_like(channels)]
     else:
         shapes = (states, run.dimension), (classes, run.dimension)
-        parameters = [torch.from_numpy(random.normal(size=shape)) for shape in shapes]
+        parameters = [torch.stack([torch.from_numpy(r.normal(size=shape)) for r in randoms]) for shape in shapes]
     for parameter in parameters:
         parameter.requires_grad_()
-    p_y, size = channel.sum(0), run.batch_size // GROUPS
-    sharpness = 1 - run.epsilon if run.loss == SOFT else 1.0
-    optimiser = torch.optim.Adam(parameters, lr=run.lr / sharpness)  # the same steps in the scores for every ε
+    optimiser = torch.optim.Adam(parameters, lr=run.lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, run.steps)
+    size = run.batch_size // GROUPS
 
     def scores() -> Tensor:
-        return sharpness * (parameters[0] if len(parameters) == 1 else parameters[0] @ parameters[1].T)
+        return parameters[0] if len(parameters) == 1 else parameters[0] @ parameters[1].mT
 
     for _ in range(run.steps):
-        pairs = _counts(channel.flatten(), GROUPS, size, random).view(GROUPS, states, classes)
-        negatives = _negatives(run, p_y, GROUPS, random)
+        pairs, negatives = [], []
+        for one, channel, marginal, random in zip(todo, channels, p_y, randoms, strict=True):
+            pairs.append(_counts(channel.flatten(), GROUPS, size, random).view(GROUPS, states, classes))
+            negatives.append(_negatives(one, marginal, GROUPS, random))
         optimiser.zero_grad()
-        ((pairs * _losses(scores(), negatives)).sum() / (GROUPS * size)).backward()
+        losses = _losses(scores(), torch.stack(negatives))
+        ((torch.stack(pairs) * losses).sum() / (GROUPS * size)).backward()
         optimiser.step()
         schedule.step()
     return scores().detach()
@@ -213,9 +219,10 @@ def _counts(probs: Tensor, sets: int, size: int, random: np.random.Generator) ->
 
 
 def _losses(scores: Tensor, counts: Tensor) -> Tensor:
-    """ℓ of every pair (z, y) beside each set of negatives, from their class counts: (Z, K), (B, K) → (B, Z, K)."""
-    others = (scores + counts.log()[:, None]).logsumexp(-1, keepdim=True)
-    return torch.logaddexp(scores, others) - scores
+    """ℓ of every pair (z, y) beside each of B sets of negatives: (…, Z, K), class counts (…, B, K) → (…, B, Z, K)."""
+    top = scores.detach().amax(-1, keepdim=True)
+    others = top + ((scores - top).exp() @ counts.mT).log()  # (…, Z, B)
+    return F.softplus(others.mT[..., None] - scores[..., None, :, :], threshold=40.0)
 
 
 # Rows to numbers
@@ -227,42 +234,37 @@ def excess(rows: Sequence[Row], bound: str = "bound") -> Estimate:
     The truth is exact. The interval is the wider of that over seeds and that over the sampled negatives of one run.
     """
     found = []
-    for members in settings(rows):
-        e = estimate([row.result[bound] - row.result["truth"] for row in members])
-        sampled = 1.96 * max(row.result["standard_error"] for row in members)
-        half = max(e.high - e.mean, sampled)
+    for members in alike(rows, *(name for name in Run.__dataclass_fields__ if name != "seed")):
+        e = estimate([above_truth(row, bound) for row in members])
+        half = max(e.high - e.mean, 1.96 * max(row.result["standard_error"] for row in members))
         found.append(Estimate(e.mean, e.mean - half, e.mean + half, max(e.count, 2)))
     return max(found, key=lambda e: e.high)
 
 
-def settings(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows that differ in their seed alone, together."""
-    names = [name for name in Run.__dataclass_fields__ if name != "seed"]
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(str([row.config.get(name) for name in names]), []).append(row)
-    return list(groups.values())
+def above_truth(row: Row, bound: str = "bound") -> float:
+    return float(row.result[bound] - row.result["truth"])
 
 
-@dataclass(frozen=True)
 class Information:
-    """The rows of the table, steps and batch size that most critics were trained with.
+    """The rows of the table p(z, y), steps and batch size that most critics were trained with.
 
-    Attributes:
-        paper: those of the paper's losses.
-        expected: those of expected InfoNCE, η the labels' marginal.
-        outside: those of expected InfoNCE with another η, which bound nothing.
-        joint: the table p(z, y).
-        most: the largest number of candidates M.
-        epsilon: ε while M changes.
+    ``outside`` are those of expected InfoNCE with an η that is not the labels' marginal: they bound nothing. ``most``
+    is the largest number of candidates M, ``epsilon`` ε while M changes.
     """
 
-    paper: list[Row]
-    expected: list[Row]
-    outside: list[Row]
-    joint: Tensor
-    most: int
-    epsilon: float
+    def __init__(self, rows: Sequence[Row]) -> None:
+        trained = largest([row for row in rows if row.config["critic"] != "exact"], "table", "steps", "batch_size")
+        if not trained:
+            raise ValueError("no trained critic is finished yet")
+        table, steps = trained[0].config["table"], trained[0].config["steps"]
+        kept = [row for row in rows if row.config["table"] == table and row.config["steps"] in (0, steps)]
+        self.outside = [row for row in kept if "noise" in row.config]
+        self.paper = [row for row in kept if row.config["loss"] != EXPECTED]
+        self.expected = [row for row in kept if row.config["loss"] == EXPECTED and "noise" not in row.config]
+        exact = [row for row in self.paper if row.config["critic"] == "exact"]
+        self.joint = Table(**table).joint()
+        self.most = max(row.config["candidates"] for row in self.paper)
+        self.epsilon = (exact or self.paper)[0].config["epsilon"]
 
     def of(self, **wanted: Any) -> list[Row]:
         """The rows whose configuration has these values."""
@@ -283,27 +285,6 @@ class Information:
         return printed.item(), mutual_information(channel).item()
 
 
-def read(rows: Sequence[Row]) -> Information:
-    trained = largest([row for row in rows if row.config["critic"] != "exact"], "table", "steps", "batch_size")
-    if not trained:
-        raise ValueError("no trained critic is finished yet")
-    config = trained[0].config
-    kept = [
-        row for row in rows if row.config["table"] == config["table"] and row.config["steps"] in (0, config["steps"])
-    ]
-    paper = [row for row in kept if row.config["loss"] != EXPECTED]
-    ours = [row for row in kept if row.config["loss"] == EXPECTED]
-    exact = [row.config["epsilon"] for row in paper if row.config["critic"] == "exact"]
-    return Information(
-        paper,
-        [row for row in ours if "noise" not in row.config],
-        [row for row in ours if "noise" in row.config],
-        Table(**config["table"]).joint(),
-        most=max(row.config["candidates"] for row in paper),
-        epsilon=exact[0] if exact else paper[0].config["epsilon"],
-    )
-
-
 WHERE = "Bound on mutual information"
 CLAIMS = (
     Claim("bound", "log N − ℓ of soft distribution InfoNCE never exceeds the information of the smoothed labels.",
@@ -316,26 +297,30 @@ CLAIMS = (
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
-    found = read(rows)
+    found = Information(rows)
     on = f"a known table p(z, y), {len({row.config['seed'] for row in found.paper})} seeds"
     drawn = found.of(loss=DRAWN)
-    highest = max(row.result["paper_bound"] - row.result["truth"] for row in drawn)
-    text = f"the highest of {len(drawn)} bounds differs by {_signed(highest)} nats from the true value"
-    answers = {"bound": Finding(text, on, verdict(excess(drawn, "paper_bound"), below=0.0))}
-    courses = {loss: found.over("epsilon", loss=loss, critic="free", candidates=found.most) for loss in (DRAWN, SOFT)}
-    ends = min(courses[DRAWN]), max(courses[DRAWN])
+
+    def highest(rows: Sequence[Row], bound: str) -> str:
+        value = max(above_truth(row, bound) for row in rows)
+        return f"the highest of {len(rows)} bounds differs by {_signed(value)} nats from the true value"
+
+    answers = {
+        "bound": Finding(highest(drawn, "paper_bound"), on, verdict(excess(drawn, "paper_bound"), below=0.0)),
+    }
+    courses = [found.over("epsilon", loss=loss, critic="free", candidates=found.most) for loss in (DRAWN, SOFT)]
+    ends = min(courses[0]), max(courses[0])
     if ends[0] < ends[1]:
-        (first, last), (soft_first, soft_last) = ([course[end] for end in ends] for course in courses.values())
+        (first, last), (soft_first, soft_last) = ([course[end] for end in ends] for course in courses)
         text = f"bound {first.mean:.2f} → {last.mean:.2f} nats from ε = {ends[0]:g} to {ends[1]:g} for labels drawn"
         text += " from soft targets; for soft target InfoNCE it does not change, "
         text += f"{soft_first.mean:.2f} → {soft_last.mean:.2f}"
         fall = Estimate(first.mean - last.mean, first.low - last.high, first.high - last.low, first.count)
         answers["bound-epsilon"] = Finding(text, on, verdict(fall, above=0))
     if found.expected:
-        highest = max(row.result["bound"] - row.result["truth"] for row in found.expected)
-        text = f"the highest of {len(found.expected)} bounds differs by {_signed(highest)} nats from the true value"
+        text = highest(found.expected, "bound")
         if found.outside:
-            worst = max(found.outside, key=lambda row: row.result["bound"] - row.result["truth"]).result
+            worst = max(found.outside, key=above_truth).result
             text += f"; with uniform η (not the marginal): {worst['bound']:.2f}, true value {worst['truth']:.2f}"
         answers["expected-bound"] = Finding(text, on, verdict(excess(found.expected), below=0.0, new=True))
     return answers
@@ -349,7 +334,7 @@ def _signed(value: float) -> str:
 
 
 def tables(rows: Sequence[Row]) -> list[MarkdownTable]:
-    found = read(rows)
+    found = Information(rows)
     sizes = sorted({row.config["candidates"] for row in found.paper})
     kinds = {
         "soft distribution InfoNCE": found.of(loss=DRAWN, critic="free"),
@@ -365,7 +350,7 @@ def tables(rows: Sequence[Row]) -> list[MarkdownTable]:
         value = "paper_bound" if "printed" in name else "bound"
         there = [row for row in of if row.config["epsilon"] == found.epsilon]
         means = over(there, lambda row: row.config["candidates"], lambda row, value=value: row.result[value])
-        highest = max((row.result[value] - row.result["truth"] for row in of), default=math.nan)
+        highest = max((above_truth(row, value) for row in of), default=math.nan)
         body.append([name, *(f"{means[size].mean:.3f}" if size in means else "–" for size in sizes), _signed(highest)])
     title = (
         f"Bounds in nats at ε = {found.epsilon:g}, where I_ε(Z;Y) = {found.truth(found.epsilon):.3f}; highest excess"
@@ -374,7 +359,7 @@ def tables(rows: Sequence[Row]) -> list[MarkdownTable]:
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    found = read(rows)
+    found = Information(rows)
     most, epsilon, m = found.most, found.epsilon, float(found.joint.shape[1])
     grid = [i / 50 for i in range(51)]
     uniform = [found.smoothed_uniformly(e) for e in grid]
@@ -410,17 +395,8 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 EXPERIMENT = Experiment(
-    name="information",
-    question="How much information do the losses find, and do their bounds hold?",
-    minutes=1,
-    presets={
-        "quick": Options(seeds=1, epsilons=(0.0, 0.1, 0.5, 0.9), candidates=(2, 16, 256), steps=200),
-        "paper": Options(),
-    },
-    runs=runs,
-    perform=perform,
-    claims=CLAIMS,
-    findings=findings,
-    tables=tables,
-    figures=figures,
-)
+    name="information", question="How much information do the losses find, and do their bounds hold?", minutes=1,
+    presets={"quick": Options(seeds=1, epsilons=(0.0, 0.1, 0.5, 0.9), candidates=(2, 16, 256), steps=200),
+             "paper": Options()},
+    runs=runs, groups=groups, perform_group=perform, claims=CLAIMS, findings=findings, tables=tables, figures=figures,
+)  # fmt: skip

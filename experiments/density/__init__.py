@@ -239,7 +239,7 @@ def groups(todo: Sequence[Run]) -> list[list[Run]]:
             members.sort(key=lambda run: run.variant.family)
             same[tuple(run.variant for run in members)].append(members)
         for variants, sets in same.items():
-            at_once = 1 if slow else max(1, min(30_000, 40 * batch_size) // (len(variants) * batch_size))  # cache
+            at_once = 1 if slow else max(1, 30_000 // (len(variants) * batch_size))  # as many as a cache holds
             for first in range(0, len(sets), at_once):
                 together: list[Run] = [member for members in sets[first : first + at_once] for member in members]
                 found.append((len(together) * epochs * (30 if slow else 1), together))

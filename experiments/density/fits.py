@@ -243,8 +243,10 @@ def _pick(scores: Tensor, targets: Tensor, point: Tensor) -> Tensor:
     Samples of the same point have equal scores and targets: each point is computed once, and counted as a candidate
     as often as it is in the batch.
     """
-    distinct, position, count = point.unique(return_inverse=True, return_counts=True)
-    sample = position.new_zeros(len(distinct)).scatter_(0, position, torch.arange(len(point)))  # one of each point
+    count = point.bincount()
+    position = (count > 0).cumsum(0)[point] - 1  # as unique(return_inverse=True), without sorting
+    count = count[count > 0]
+    sample = position.new_zeros(len(count)).scatter_(0, position, torch.arange(len(point)))  # one of each point
     scores, targets = scores[:, :, sample], targets[:, sample]  # (L, K, U), (K, U)
     pick = (scores.transpose(1, 2) @ targets).add_(count.to(targets.dtype).log()).softmax(2)  # (L, U, U candidates)
     return (targets @ pick.transpose(1, 2) - targets)[:, :, position]
