@@ -77,6 +77,7 @@ def list_experiments(argv: Sequence[str]) -> int:
 def run(argv: Sequence[str]) -> int:
     """Does the missing runs of some experiments or of all, and prints their tables."""
     from experiments.harness.experiment import load, names
+    from experiments.harness.runs import cores
 
     every = names()
     first_option = next((place for place, word in enumerate(argv) if word.startswith("-") or word in HELP), len(argv))
@@ -87,6 +88,9 @@ def run(argv: Sequence[str]) -> int:
     if not chosen:
         refuse("run: which experiment? `python -m experiments list` lists them")
     wanted = every if "all" in chosen else chosen
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if busy > BUSY * cores() and not set(HELP) & set(options):
+        print(f"This machine is busy (load {busy:.1f}, {cores()} cores): times are longer and not comparable.")
     codes = []
     for name in wanted:
         try:
@@ -103,13 +107,10 @@ def run_one(experiment, options: Sequence[str], *, alone: bool) -> int:
     """Not ``alone``: the options are those that all experiments have."""
     from experiments.harness.options import parse
     from experiments.harness.report import evidence
-    from experiments.harness.runs import cores, make
+    from experiments.harness.runs import make
 
     prog, presets = f"python -m experiments run {experiment.name if alone else 'NAME...'}", experiment.presets
     where, chosen = parse(options, prog=prog, description=experiment.question, presets=presets if alone else None)
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if load > BUSY * cores():
-        print(f"This machine is busy (load {load:.1f}, {cores()} cores): times are longer and not comparable.")
     failures = make(experiment, chosen or presets[where.preset], where)
     found = evidence(Path(where.out), [experiment.name])
     for table in found.tables.values():

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import softnce
 from experiments.harness import LOOKS, Experiment, Figure, Row, Table, dots, label, largest, later, mean, option
+from experiments.losses import STUDIED, loss_with_noise
 from softnce import SoftTargets, calibration, noise
 
 IMAGES, CLASSES = 1797, 10
 HARD = ("nll", "info-nce")
-LOSSES = (*HARD, "soft-ce", "soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce")
+LOSSES = (*HARD, *(name for name in STUDIED if name not in HARD))
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,13 @@ class Run:
 
 def runs(options: Options) -> list[Run]:
     o = options
-    wanted = []
-    for loss in LOSSES:
-        soft = (0.0, 0.0) if loss in HARD else (o.smoothing, o.mixup)
-        for eta in ("labels", "smoothed") if loss == "soft-dist-info-nce" else ("labels",):
-            wanted += [
-                Run(loss, seed, o.train_size, o.epochs, o.batch_size, o.hidden, o.lr, *soft, eta)
-                for seed in range(o.seeds)
-            ]
-    return wanted
+    return [
+        Run(loss, seed, o.train_size, o.epochs, o.batch_size, o.hidden, o.lr,
+            *((0.0, 0.0) if loss in HARD else (o.smoothing, o.mixup)), eta)
+        for loss in LOSSES
+        for eta in (("labels", "smoothed") if loss == "soft-dist-info-nce" else ("labels",))
+        for seed in range(o.seeds)
+    ]  # fmt: skip
 
 
 def perform(run: Run) -> dict[str, Any]:
@@ -78,14 +76,17 @@ def perform(run: Run) -> dict[str, Any]:
     train, test = order[: run.train_size], order[run.train_size :]
 
     model = mlp(run.hidden, generator)
-    loss = build_loss(run, labels[train])
+    frequency = noise.from_labels(labels[train], CLASSES, floor=1e-3)
+    smoothed = (1 - run.smoothing) * frequency + run.smoothing / CLASSES
+    on_marginal = run.loss == "expected-info-nce" or run.noise == "smoothed"
+    loss = loss_with_noise(run.loss, smoothed if on_marginal else frequency)
+    soft = SoftTargets.from_labels(labels, CLASSES, run.smoothing)
     optimiser = torch.optim.Adam(model.parameters(), lr=run.lr)
     for _ in range(run.epochs):
         shuffled = train[torch.randperm(len(train), generator=generator)]
         for start in range(0, len(shuffled) - run.batch_size + 1, run.batch_size):
             batch = shuffled[start : start + run.batch_size]
-            x, y = images[batch], labels[batch]
-            targets = SoftTargets.from_labels(y, num_classes=CLASSES, smoothing=run.smoothing)
+            x, targets = images[batch], soft[batch]
             if run.mixup:
                 share = float(mixing.beta(run.mixup, run.mixup))
                 partner = torch.randperm(len(batch), generator=generator)
@@ -104,26 +105,6 @@ def perform(run: Run) -> dict[str, Any]:
         "best_temperature": temperature,
         "nll_at_best_temperature": calibration.negative_log_likelihood(logits / temperature, truth).item(),
     }
-
-
-def build_loss(run: Run, labels: Tensor) -> nn.Module:
-    """The loss, with η explicit."""
-    frequency = noise.from_labels(labels, CLASSES, floor=1e-3)
-    smoothed = (1 - run.smoothing) * frequency + run.smoothing / CLASSES
-    match run.loss:
-        case "nll":
-            return softnce.NLL()
-        case "soft-ce":
-            return softnce.SoftTargetCrossEntropy()
-        case "info-nce":
-            return softnce.InfoNCE(frequency)
-        case "soft-dist-info-nce":
-            return softnce.SoftDistributionInfoNCE(smoothed if run.noise == "smoothed" else frequency)
-        case "soft-target-info-nce":
-            return softnce.SoftTargetInfoNCE(frequency)
-        case "expected-info-nce":
-            return softnce.ExpectedInfoNCE(smoothed)
-    raise ValueError(f"loss: got {run.loss!r}, need one of {', '.join(LOSSES)}")
 
 
 @cache
@@ -158,18 +139,16 @@ def by_loss(rows: Sequence[Row]) -> dict[str, list[Row]]:
     chosen = largest(rows, "train_size", "epochs", "batch_size", "hidden", "lr")
     found: dict[str, list[Row]] = {}
     for loss in LOSSES:
-        for eta, suffix in (("labels", ""), ("smoothed", ", smoothed η")):
-            of = [r for r in chosen if (r.config["loss"], r.config.get("noise", "labels")) == (loss, eta)]
-            if of:
-                found[LOOKS[loss].name + suffix] = of
+        for row in chosen:
+            if row.config["loss"] == loss:
+                suffix = ", smoothed η" if "noise" in row.config else ""
+                found.setdefault(LOOKS[loss].name + suffix, []).append(row)
     return found
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    body = [
-        [name, *(mean(of, value).spread(digits) for value, digits in SCORES.values())]
-        for name, of in by_loss(rows).items()
-    ]
+    found = by_loss(rows).items()
+    body = [[name, *(mean(of, value).spread(digits) for value, digits in SCORES.values())] for name, of in found]
     return [Table("digits-scores", ("loss", *SCORES), body, title="Six losses on digits, test scores")]
 
 
@@ -189,12 +168,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 EXPERIMENT = Experiment(
-    name="digits",
-    question="How do the six losses compare on a network that trains in seconds?",
-    minutes=1,
-    presets={"quick": Options(seeds=3), "paper": Options()},
-    runs=runs,
-    perform=perform,
-    tables=tables,
-    figures=figures,
-)
+    name="digits", question="How do the six losses compare on a network that trains in seconds?", minutes=1,
+    presets={"quick": Options(seeds=3), "paper": Options()}, runs=runs, perform=perform, tables=tables, figures=figures,
+)  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, option
+from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, largest, option
 from softnce.theory import dynamics
 
 
@@ -44,26 +44,24 @@ def perform(run: Run) -> dict[str, Any]:
     labels = smoothed_labels(run.classes, run.smoothing)  # one candidate per class
 
     def response(true: Tensor, wrong: Tensor, candidates: Tensor, place: int) -> list[float]:
+        true, wrong = torch.broadcast_tensors(true, wrong)
         rows = torch.zeros(len(true), run.classes, dtype=torch.float64)
         rows[:, 0], rows[:, 1] = true, wrong
         own = torch.zeros(len(true), dtype=torch.long)
         return dynamics.cosine_response(rows, candidates, own, run.temperature)[:, place].tolist()
 
-    zero = torch.zeros_like(cosines)
+    zero = torch.zeros(1, dtype=torch.float64)
     numbers = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    hard_positive, hard_negative = [], []
-    for number in numbers:  # the target, and negatives that all hold the wrong class
-        candidates = torch.cat([labels[:1], labels[1:2].expand(number, -1)])
-        hard_positive += response(zero[:1], zero[:1], candidates, 0)
-        hard_negative += response(zero[:1] + 0.5, zero[:1], candidates, 1)
+    # The target, and negatives that all hold the wrong class.
+    hard = [torch.cat([labels[:1], labels[1:2].expand(number, -1)]) for number in numbers]
     target = labels[0]
     return {
         "cosine": cosines.tolist(),
         "true": response(cosines, zero, labels, 0),
-        "wrong": response(torch.full_like(cosines, 0.5), cosines, labels, 1),
+        "wrong": response(zero + 0.5, cosines, labels, 1),
         "negatives": numbers,
-        "hard_positive": hard_positive,
-        "hard_negative": hard_negative,
+        "hard_positive": [response(zero, zero, candidates, 0)[0] for candidates in hard],
+        "hard_negative": [response(zero + 0.5, zero, candidates, 1)[0] for candidates in hard],
         "penalty_true": (target[0] * (1 - target[0])).item(),
         "penalty_other": (target[1] * (1 - target[1])).item(),
         "cases": cases(labels),
@@ -92,9 +90,8 @@ def cases(labels: Tensor) -> dict[str, list[float]]:
 
 
 def by_epsilon(rows: Sequence[Row]) -> dict[float, dict[str, Any]]:
-    """Results by ε, of the last row's number of classes and temperature."""
-    last = [rows[-1].config[name] for name in ("classes", "temperature")]
-    kept = [row for row in rows if [row.config[name] for name in ("classes", "temperature")] == last]
+    """Results by ε, of the commonest number of classes and temperature."""
+    kept = largest(rows, "classes", "temperature")
     return {row.config["smoothing"]: row.result for row in sorted(kept, key=lambda row: float(row.config["smoothing"]))}
 
 
@@ -129,12 +126,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 EXPERIMENT = Experiment(
-    name="dynamics",
-    question="How do soft targets change attraction and repulsion?",
-    minutes=0.1,
-    presets={"quick": Options(), "paper": Options()},
-    runs=runs,
-    perform=perform,
-    tables=tables,
-    figures=figures,
-)
+    name="dynamics", question="How do soft targets change attraction and repulsion?", minutes=0.1,
+    presets={"quick": Options(), "paper": Options()}, runs=runs, perform=perform, tables=tables, figures=figures,
+)  # fmt: skip

@@ -4,6 +4,7 @@ To add a loss, add one entry to :data:`LOSSES`, and its colour to ``harness/figu
 """
 
 import difflib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import softnce
 from experiments.data.targets import Targets
+from softnce import BatchCandidates, ClassCandidates, NoiseCandidates, QueueCandidates, SampledCandidates
 
 ClassifierLoss = softnce.losses.ClassifierLoss
 
@@ -49,18 +51,14 @@ LOSSES: dict[str, LossKind] = {
         "soft target InfoNCE", softnce.SoftTargetInfoNCE, contrastive=True, takes_candidates=True
     ),
     "expected-info-nce": LossKind(
-        "expected InfoNCE",
-        softnce.ExpectedInfoNCE,
-        contrastive=True,
-        takes_candidates=True,
-        takes_noise_count=True,
+        "expected InfoNCE", softnce.ExpectedInfoNCE, contrastive=True, takes_candidates=True, takes_noise_count=True,
         smooths_noise=True,
     ),
     # Corrected: η is the marginal of the smoothed targets, from which the labels are drawn.
     "soft-dist-info-nce-smoothed-noise": LossKind(
         "soft distribution InfoNCE, η smoothed", softnce.SoftDistributionInfoNCE, contrastive=True, smooths_noise=True
     ),
-}
+}  # fmt: skip
 PAPER = ("nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce")
 """The paper's five losses, in the order of its tables; soft distribution InfoNCE in the authors' way."""
 STUDIED = (*PAPER, "expected-info-nce")
@@ -88,8 +86,8 @@ class Loss:
         temperature: τ, divides the scores.
         noise: η: frequencies of the training labels, or uniform.
         candidates: contrasted with each target, by soft-target-info-nce and expected-info-nce.
-        num_candidates: number of sampled or remembered candidates.
-        noise_count: expected-info-nce: m further candidates from η, in expectation; null: as many as classes.
+        num_candidates: number of sampled or queued candidates.
+        noise_count: m of expected-info-nce, candidates from η, in expectation; null: as many as classes.
     """
 
     name: str = "soft-target-info-nce"
@@ -104,16 +102,16 @@ class Loss:
             near = difflib.get_close_matches(str(self.name), LOSSES, n=1)
             hint = f", did you mean {near[0]}?" if near else ""
             raise ValueError(f"loss.name: got {self.name!r}, need one of {', '.join(LOSSES)}{hint}")
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"loss.temperature: got {self.temperature:g}, need a positive number")
-        if self.num_candidates < 1:
-            raise ValueError(f"loss.num_candidates: got {self.num_candidates}, need at least 1")
-        if self.candidates != "batch" and not self.kind.takes_candidates:
-            raise ValueError(f"loss.candidates {self.candidates}: {self.name} takes no candidates, need batch")
-        if self.noise_count is not None and not self.kind.takes_noise_count:
-            raise ValueError(f"loss.noise_count {self.noise_count:g}: {self.name} takes none, omit it")
-        if self.noise_count is not None and not 0 <= self.noise_count < float("inf"):
-            raise ValueError(f"loss.noise_count: got {self.noise_count:g}, need at least 0")
+        m = self.noise_count
+        for name, fine, need in (
+            ("temperature", 0 < self.temperature < math.inf, "a positive number"),
+            ("num_candidates", self.num_candidates >= 1, "at least 1"),
+            ("candidates", self.candidates == "batch" or self.kind.takes_candidates, f"batch for {self.name}"),
+            ("noise_count", m is None or self.kind.takes_noise_count, f"none for {self.name}"),
+            ("noise_count", m is None or 0 <= m < math.inf, "at least 0"),
+        ):
+            if not fine:
+                raise ValueError(f"loss.{name}: got {getattr(self, name)}, need {need}")
 
     @property
     def kind(self) -> LossKind:
@@ -142,10 +140,19 @@ def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int)
         eta = (1 - targets.smoothing) * eta + targets.smoothing / num_classes
     if not kind.takes_candidates:
         return kind.module(eta, temperature=config.temperature)
-    candidates = _candidates(config, targets, labels, num_classes)
+    candidates: Any = BatchCandidates()
+    match config.candidates:
+        case "sampled":
+            marginal = softnce.noise.from_counts(class_counts(labels, num_classes), floor=1)
+            candidates = SampledCandidates(config.num_candidates, marginal, targets.mixup, targets.smoothing)
+        case "queue":
+            candidates = BatchCandidates() + QueueCandidates(config.num_candidates)
+        case "classes":
+            candidates = ClassCandidates()
+        case "batch+classes":
+            candidates = BatchCandidates() + ClassCandidates()
     if kind.takes_noise_count:
-        count = num_classes if config.noise_count is None else config.noise_count
-        candidates = candidates + softnce.NoiseCandidates(count)
+        candidates += NoiseCandidates(num_classes if config.noise_count is None else config.noise_count)
     return kind.module(eta, candidates=candidates, temperature=config.temperature)
 
 
@@ -162,7 +169,7 @@ def loss_with_noise(name: str, eta: Tensor, strength: float = 0.0, noise_count: 
         return softnce.SoftTargetInfoNCE(eta, draw=DRAWS[name](strength))
     kind = LOSSES[name]
     if noise_count is not None and kind.takes_noise_count:
-        return kind.module(eta, candidates=softnce.BatchCandidates() + softnce.NoiseCandidates(noise_count))
+        return kind.module(eta, candidates=BatchCandidates() + NoiseCandidates(noise_count))
     return kind.module(eta) if kind.contrastive else kind.module()
 
 
@@ -170,19 +177,4 @@ def class_counts(labels: Tensor, num_classes: int) -> Tensor:
     """Class counts (K,) of labels (N,), ignored ones left out, or of votes (N, K), where every row counts once."""
     if labels.dim() == 1:
         return labels[labels >= 0].bincount(minlength=num_classes).double()
-    shares = labels.double() / labels.sum(1, keepdim=True).clamp(min=1e-300)
-    return shares.sum(0)
-
-
-def _candidates(config: Loss, targets: Targets, labels: Tensor, num_classes: int) -> Any:
-    match config.candidates:
-        case "sampled":
-            marginal = softnce.noise.from_counts(class_counts(labels, num_classes), floor=1)
-            return softnce.SampledCandidates(config.num_candidates, marginal, targets.mixup, targets.smoothing)
-        case "queue":
-            return softnce.BatchCandidates() + softnce.QueueCandidates(config.num_candidates)
-        case "classes":
-            return softnce.ClassCandidates()
-        case "batch+classes":
-            return softnce.BatchCandidates() + softnce.ClassCandidates()
-    return softnce.BatchCandidates()
+    return (labels.double() / labels.sum(1, keepdim=True).clamp(min=1e-300)).sum(0)

@@ -50,7 +50,7 @@ def prepare(probes: Iterable[Probe]) -> None:
 
 
 def train(probe: Probe, candidates: Targets | None = None) -> dict[str, Any]:
-    """Trains a head (see ``trained``); returns the measurements of the epoch that is best on the held-out part."""
+    """The measurements of a head trained as :func:`trained`, at the epoch that is best on the held-out part."""
     data = load(probe.data)
     return trained(probe, data, candidates).measurements(data)
 
@@ -72,34 +72,20 @@ def trained(probe: Probe, data: Features, candidates: Targets | None = None) -> 
 
 
 def fit(
-    head: nn.Module,
-    loss: Callable[..., Tensor],
-    x: Tensor,
-    targets: SoftTargets,
-    *,
-    batch: int,
-    lr: float,
-    epochs: int,
-    seed: int | torch.Generator,
-    mix: Targets = HARD,
-    weight_decay: float = WEIGHT_DECAY,
-    cosine: bool = True,
-    after: Callable[[int], None] = lambda epoch: None,
-) -> None:
+    head: nn.Module, loss: Callable[..., Tensor], x: Tensor, targets: SoftTargets, *,
+    batch: int, lr: float, epochs: int, seed: int | torch.Generator, mix: Targets = HARD,
+    weight_decay: float = WEIGHT_DECAY, cosine: bool = True, after: Callable[[int], None] = lambda epoch: None,
+) -> None:  # fmt: skip
     """Minimises ``loss`` over features and their targets by AdamW, in place; leaves the head in evaluation mode.
 
     Args:
-        head: any module that maps features to class scores (N, K).
-        loss: of scores and targets.
-        x: features, (N, d).
+        head: maps features ``x`` (N, d) to class scores (N, K).
         targets: N rows, before mixing.
         batch: rows per step. Every batch is whole: rows after the last one of an epoch are left out.
-        lr: learning rate of the first step.
-        epochs: passes over the rows.
         seed: determines the order of rows, mixing and draws; a generator is used as it is.
         mix: MixUp of features and targets; its smoothing has no effect here.
         weight_decay: of matrices; vectors are not decayed.
-        cosine: the learning rate falls to 0 along a cosine; otherwise it is constant.
+        cosine: the learning rate falls from ``lr`` to 0; otherwise it is constant.
         after: called with the number of each finished epoch, from 1, the head in evaluation mode.
     """
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
@@ -116,8 +102,7 @@ def fit(
                 for group in optimiser.param_groups:
                     group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / (epochs * steps)))
             inputs, soft = x[rows], targets[rows]
-            mixed = draw_mix(mix, inputs.shape, generator.initial_seed(), step) if mix.mixes else None
-            if mixed is not None:
+            if mix.mixes and (mixed := draw_mix(mix, inputs.shape, generator.initial_seed(), step)):
                 inputs, soft = mix_inputs(inputs, mixed), soft.mix(soft.flip(0), mixed.share)
             value = loss(head(inputs), soft, generator=generator)
             optimiser.zero_grad()
@@ -183,11 +168,10 @@ class Scores:
 
     def __init__(self, num_classes: int) -> None:
         self.num_classes = num_classes
-        self.calibration = calibration.CalibrationMeter()
         self.reset()
 
     def reset(self) -> None:
-        self.calibration.reset()
+        self.calibration = calibration.CalibrationMeter()
         # by class: rows, rows ranked first, rows ranked among the first five
         self.counts = torch.zeros(3, self.num_classes, dtype=torch.double)
 
@@ -232,8 +216,7 @@ def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
 def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> dict[str, list[float | None]]:
     """Bins of equal width: count, mean confidence and accuracy, None for an empty bin."""
     curve = calibration.reliability_curve(*calibration.top_label(logits.softmax(1), labels), bins=bins)
-
-    def plain(values: Tensor) -> list[float | None]:
-        return [None if math.isnan(value) else value for value in values.tolist()]
-
-    return {"count": plain(curve.count), "confidence": plain(curve.confidence), "accuracy": plain(curve.accuracy)}
+    return {
+        name: [None if math.isnan(value) else value for value in getattr(curve, name).tolist()]
+        for name in ("count", "confidence", "accuracy")
+    }

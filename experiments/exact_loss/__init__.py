@@ -14,37 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from experiments.exact_loss.training import (
-    CE,
-    CLASSES,
-    Cost,
-    Kind,
-    Method,
-    Noise,
-    Problem,
-    Shape,
-    Training,
-    perform,
-)
-from experiments.harness import (
-    LOOKS,
-    SERIES,
-    Claim,
-    Estimate,
-    Experiment,
-    Figure,
-    Finding,
-    Row,
-    Table,
-    curve,
-    estimate,
-    exactly,
-    label,
-    level,
-    mean,
-    option,
-    verdict,
-)
+from experiments.exact_loss.training import CE, CLASSES, Cost, Kind, Method, Noise, Problem, Shape, Training, perform
+from experiments.harness.claims import Claim, Finding, verdict
+from experiments.harness.experiment import Experiment
+from experiments.harness.figures import LOOKS, SERIES, Figure, curve, label, level
+from experiments.harness.options import option
+from experiments.harness.rows import Row
+from experiments.harness.statistics import Estimate, estimate, exactly, mean
+from experiments.harness.tables import Table
 
 # ------------------------------------------------------------------------------------------------------------ the runs
 
@@ -106,63 +83,49 @@ def runs(options: Options) -> list[Any]:
 # --------------------------------------------------------------------------------------------------------- the numbers
 
 TARGETS: dict[str, str] = {"labels": "smoothed labels", "conditional": "true conditional", "digits": "digits"}
+PAR = "K = 100, 40 epochs, batches of 256, one rate."
 CLAIMS = (
-    Claim(
-        "exact-sampling",
-        "The exact loss is impractical: its draws are inefficient with many classes. (Fewer than ten proposals "
-        "per draw would refute it; labels smoothed by 0.1, up to 10,000 classes.)",
-        "Exact loss, before its simplification",
-        "“especially with many classes (e.g., K = 1000)”",
-    ),
-    Claim(
-        "exact-substitute",
-        "The soft targets themselves can replace exact draws. (KL at most 1.1 times that of exact draws at their best "
-        "κ; K = 100, 40 epochs, batches of 256, one rate.)",
-        "Equation of soft target InfoNCE",
-        "“demonstrated good empirical performance”, not compared",
-    ),
-    Claim(
-        "exact-alternative",
-        "There is an alternative to the continuous categorical that can be sampled efficiently. (Means of n labels: KL "
-        "at most 1.1 times that of exact draws, each at its best n or κ; K = 100, 40 epochs, batches of 256, one "
-        "rate.)",
-        "Conclusions and limitations",
-        "left to future work",
-    ),
-    Claim(
-        "expected-conditional",
-        "Expected InfoNCE learns a known conditional nearly as well as soft target cross-entropy: KL at most 1.3 times "
-        "that of soft target cross-entropy and half that of soft distribution InfoNCE, gradient noise at most 1.1 "
-        "times. (K = 100, 40 epochs, batches of 256.)",
-        "Bound on mutual information",
-        "not considered; follows from the bound",
-    ),
-    Claim(
-        "expected-noise",
-        "With labels smoothed by 0.1 the gradient of expected InfoNCE is less noisy than that of soft target "
-        "cross-entropy. (K = 100 and 10, batches of 256 and 100, after one epoch.)",
-        "Bound on mutual information",
-        "not considered",
-    ),
-)
+    Claim("exact-sampling", "The exact loss is impractical: its draws are inefficient with many classes. (Fewer than "
+          "ten proposals per draw would refute it; labels smoothed by 0.1, up to 10,000 classes.)",
+          "Exact loss, before its simplification", "“especially with many classes (e.g., K = 1000)”"),
+    Claim("exact-substitute", "The soft targets themselves can replace exact draws. (KL at most 1.1 times that of "
+          f"exact draws at their best κ; {PAR})",
+          "Equation of soft target InfoNCE", "“demonstrated good empirical performance”, not compared"),
+    Claim("exact-alternative", "There is an alternative to the continuous categorical that can be sampled efficiently. "
+          f"(Means of n labels: KL at most 1.1 times that of exact draws, each at its best n or κ; {PAR})",
+          "Conclusions and limitations", "left to future work"),
+    Claim("expected-conditional", "Expected InfoNCE learns a known conditional nearly as well as soft target "
+          "cross-entropy: KL at most 1.3 times that of soft target cross-entropy and half that of soft distribution "
+          "InfoNCE, gradient noise at most 1.1 times. (K = 100, 40 epochs, batches of 256.)",
+          "Bound on mutual information", "not considered; follows from the bound"),
+    Claim("expected-noise", "With labels smoothed by 0.1 the gradient of expected InfoNCE is less noisy than that of "
+          "soft target cross-entropy. (K = 100 and 10, batches of 256 and 100, after one epoch.)",
+          "Bound on mutual information", "not considered"),
+)  # fmt: skip
 Trained = dict[str, dict[Method, list[Row]]]
+Seeds = dict[int, float]
 
 
 def of_part(rows: Sequence[Row], part: str) -> list[Row]:
     return [row for row in rows if row.config["part"] == part]
 
 
+def by_method(rows: Sequence[Row], problem: str) -> dict[Method, list[Row]]:
+    """The trainings of the most epochs."""
+    of = [row for row in of_part(rows, "training") if row.config["problem"] == problem]
+    epochs = max((row.config["epochs"] for row in of), default=0)
+    found: dict[Method, list[Row]] = defaultdict(list)
+    for row in of:
+        if row.config["epochs"] == epochs:
+            found[Method(**row.config["method"])].append(row)
+    return found
+
+
 def trainings(rows: Sequence[Row]) -> Trained:
-    """By problem and method those of the most epochs, of the seeds that all methods of a problem have."""
+    """By problem and method, of the seeds that all methods of a problem have."""
     found: Trained = {}
     for problem in get_args(Problem):
-        of = [row for row in of_part(rows, "training") if row.config["problem"] == problem]
-        epochs = max((row.config["epochs"] for row in of), default=0)
-        groups: dict[Method, list[Row]] = defaultdict(list)
-        for row in of:
-            if row.config["epochs"] == epochs:
-                groups[Method(**row.config["method"])].append(row)
-        if groups:
+        if groups := by_method(rows, problem):
             shared = set.intersection(*({row.config["seed"] for row in group} for group in groups.values()))
             order = sorted(groups, key=lambda m: (get_args(Kind).index(m.kind), m.strength, m.noise_count is not None))
             found[problem] = {m: [row for row in groups[m] if row.config["seed"] in shared] for m in order}
@@ -180,29 +143,20 @@ def best(trained: Trained, problem: str, kind: str) -> Method | None:
     return min(of_kind, key=lambda method: mean(trained[problem][method], error).mean, default=None)
 
 
-Seeds = dict[int, float]
-
-
-def divergences(rows: Sequence[Row], problem: str = "conditional") -> dict[Method, Seeds]:
+def divergences(rows: Sequence[Row]) -> dict[Method, Seeds]:
     """KL(p‖q) as trained, by method and seed: also of the seeds that only the losses compared closely have."""
-    of = [row for row in of_part(rows, "training") if row.config["problem"] == problem]
-    epochs = max((row.config["epochs"] for row in of), default=0)
-    found: dict[Method, Seeds] = defaultdict(dict)
-    for row in of:
-        if row.config["epochs"] == epochs:
-            found[Method(**row.config["method"])][row.config["seed"]] = row.result["divergence"]
-    return found
+    groups = by_method(rows, "conditional").items()
+    found = {method: {row.config["seed"]: row.result["divergence"] for row in of} for method, of in groups}
+    return defaultdict(dict, found)
 
 
 def gradient_noises(rows: Sequence[Row]) -> dict[tuple[str, Method, str], Seeds]:
     """By problem, method and η, by seed."""
     found: dict[tuple[str, Method, str], Seeds] = defaultdict(dict)
     for row in of_part(rows, "noise"):
-        c = row.config
-        if row.result["gradient_noise"] is not None:
-            found[c["problem"], Method(**c["method"]), c.get("eta", "targets")][c["seed"]] = row.result[
-                "gradient_noise"
-            ]
+        c, value = row.config, row.result["gradient_noise"]
+        if value is not None:
+            found[c["problem"], Method(**c["method"]), c.get("eta", "targets")][c["seed"]] = value
     return found
 
 
@@ -212,16 +166,19 @@ def excess(ours: Mapping[int, float], factor: float, theirs: Mapping[int, float]
     return estimate([ours[seed] - factor * theirs[seed] for seed in shared]) if shared else None
 
 
+def of_seeds(values: Mapping[int, float]) -> Estimate:
+    return estimate(list(values.values()))
+
+
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     answers = {}
     proposals = {row.config["classes"]: row.result["proposals"] for row in of_part(rows, "shape")}
     if 1000 in proposals:
         most = max(proposals.values())
         # The claim is that draws take many proposals; it is refuted by few.
-        answers["exact-sampling"] = Finding(
-            f"{proposals[1000]:.2f} proposals per draw, at most {most:.2f}", f"K = 1,000, up to {max(proposals):,}",
-            verdict(exactly(most), below=10, new=True),
-        )  # fmt: skip
+        text = f"{proposals[1000]:.2f} proposals per draw, at most {most:.2f}"
+        decided = verdict(exactly(most), below=10, new=True)
+        answers["exact-sampling"] = Finding(text, f"K = 1,000, up to {max(proposals):,}", decided)
     trained = trainings(rows)
     for key, kind in (("exact-substitute", "soft-target-info-nce"), ("exact-alternative", "averaged")):
         if finding := _beside_exact_draws(trained, kind):
@@ -241,7 +198,7 @@ def _beside_exact_draws(trained: Trained, kind: str) -> Finding | None:
         if gap is None:
             return None
         gaps[problem] = gap
-        words.append(f"KL {estimate(list(here.values())).spread(3)}, exact {estimate(list(there.values())).spread(3)}")
+        words.append(f"KL {of_seeds(here).spread(3)}, exact {of_seeds(there).spread(3)}")
     # With smoothed labels, which do not tell samples apart, the substitute works: see docs/theory.md.
     cause = [gaps["labels"]] if kind == "soft-target-info-nce" else []
     decided = verdict(*gaps.values(), below=0, new=kind == "averaged", cause=cause)
@@ -251,25 +208,22 @@ def _beside_exact_draws(trained: Trained, kind: str) -> Finding | None:
 
 def _expected(rows: Sequence[Row]) -> dict[str, Finding]:
     answers, kl, noise = {}, divergences(rows), gradient_noises(rows)
-    ours, theirs = ({p: noise.get((p, method, "targets"), {}) for p in TARGETS} for method in (EXPECTED, CE))
-    gaps = [
-        excess(kl[EXPECTED], 1.3, kl[CE]),
-        excess(kl[EXPECTED], 0.5, kl[DRAWN]),
-        excess(ours["conditional"], 1.1, theirs["conditional"]),
-    ]
-    known = [gap for gap in gaps if gap is not None]
+
+    def noisier(problem: str, factor: float) -> Estimate | None:
+        ours, theirs = (noise.get((problem, method, "targets"), {}) for method in (EXPECTED, CE))
+        return excess(ours, factor, theirs)
+
+    gaps = excess(kl[EXPECTED], 1.3, kl[CE]), excess(kl[EXPECTED], 0.5, kl[DRAWN]), noisier("conditional", 1.1)
+    known = [gap for gap in gaps if gap]
     if len(known) == 3:
-        means = [estimate(list(of.values())) for of in (kl[EXPECTED], kl[CE], kl[DRAWN])]
-        text = "; ".join(f"KL {e.spread(4)}" for e in means)
+        text = "; ".join(f"KL {of_seeds(kl[method]).spread(4)}" for method in (EXPECTED, CE, DRAWN))
         on = f"expected InfoNCE, soft target cross-entropy, soft distribution InfoNCE; {known[0].count} seeds"
         answers["expected-conditional"] = Finding(text, on, verdict(*known, below=0, new=True))
-    gaps = [excess(ours[problem], 1.0, theirs[problem]) for problem in ("labels", "digits")]
-    known = [gap for gap in gaps if gap is not None]
+    known = [gap for problem in ("labels", "digits") if (gap := noisier(problem, 1.0))]
     if len(known) == 2:
         text = "; ".join(gap.signed(3) for gap in known)
-        answers["expected-noise"] = Finding(text, f"K = {CLASSES}; K = 10; {known[0].count} seeds", verdict(
-            *known, below=0, new=True
-        ))  # fmt: skip
+        on = f"K = {CLASSES}; K = 10; {known[0].count} seeds"
+        answers["expected-noise"] = Finding(text, on, verdict(*known, below=0, new=True))
     return answers
 
 
@@ -283,61 +237,48 @@ def name_of(method: Method) -> str:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    trained, made = trainings(rows), []
-    methods = list(dict.fromkeys(method for of in trained.values() for method in of))
+    trained = trainings(rows)
     scores: dict[str, tuple[Callable[[Row], float], int]] = {
         "error": (error, 3), "accuracy (%)": (lambda row: 100 * row.result["accuracy"], 1)
     }  # fmt: skip
-    header = ["loss", *(f"{TARGETS[problem]}: {score}" for problem in trained for score in scores)]
-    body = [
+    errors = [
         [name_of(method), *(
-            mean(trained[problem][method], value).spread(digits) if trained[problem].get(method) else ""
-            for problem in trained
+            mean(of[method], value).spread(digits) if of.get(method) else ""
+            for of in trained.values()
             for value, digits in scores.values()
         )]
-        for method in methods
+        for method in dict.fromkeys(method for of in trained.values() for method in of)
     ]  # fmt: skip
-    made.append(Table("exact-loss-errors", header, body))
-    kl, noise = divergences(rows), gradient_noises(rows)
-    body = []
+    kl, noise, problems = divergences(rows), gradient_noises(rows), ("conditional", "labels", "digits")
+    noises = []
     for method, eta in dict.fromkeys((method, eta) for _, method, eta in noise):
         columns = [kl.get(method, {}) if eta == "targets" else {}]
-        columns += [noise.get((problem, method, eta), {}) for problem in ("conditional", "labels", "digits")]
-        cells = [
-            estimate(list(of.values())).spread(digits) if of else ""
-            for of, digits in zip(columns, (4, 3, 3, 3), strict=True)
-        ]
-        body.append([name_of(method) + ("" if eta == "targets" else ", η unsmoothed"), *cells])
-    header = ["loss", "KL", *(f"noise, {TARGETS[problem]}" for problem in ("conditional", "labels", "digits"))]
-    made.append(Table("exact-loss-noise", header, body))
+        columns += [noise.get((problem, method, eta), {}) for problem in problems]
+        cells = [of_seeds(of).spread(digits) if of else "" for of, digits in zip(columns, (4, 3, 3, 3), strict=True)]
+        noises.append([name_of(method) + ("" if eta == "targets" else ", η unsmoothed"), *cells])
     costs = {row.config["classes"]: row for row in of_part(rows, "cost")}
-    times = {
-        (k, Method(**method)): ms
-        for k, row in costs.items()
-        for method, ms in zip(row.config["methods"], row.result["milliseconds"], strict=True)
-    }
-    body = [
-        [name_of(method), *(f"{times[k, method]:.3g}" if (k, method) in times else "" for k in sorted(costs))]
-        for method in dict.fromkeys(method for _, method in times)
+    times: dict[Method, dict[int, float]] = defaultdict(dict)
+    for k, row in costs.items():
+        for method, ms in zip(row.config["methods"], row.result["milliseconds"], strict=True):
+            times[Method(**method)][k] = ms
+    sizes = sorted(costs)
+    steps = [[name_of(m), *(f"{of[k]:.3g}" if k in of else "" for k in sizes)] for m, of in times.items()]
+    draws = [costs[k].result["draw_seconds"] for k in sizes]
+    steps.append(["10,000 draws, times Dirichlet's", *(f"{d['continuous'] / d['dirichlet']:.1f}" for d in draws)])
+    return [
+        Table("exact-loss-errors", ["loss", *(f"{TARGETS[p]}: {score}" for p in trained for score in scores)], errors),
+        Table("exact-loss-noise", ["loss", "KL", *(f"noise, {TARGETS[problem]}" for problem in problems)], noises),
+        Table("exact-loss-cost", ["milliseconds per step", *(f"K = {k:,}" for k in sizes)], steps),
     ]
-    draws = {k: row.result["draw_seconds"] for k, row in costs.items()}
-    ratios = [f"{draws[k]['continuous'] / draws[k]['dirichlet']:.1f}" for k in sorted(costs)]
-    body.append(["10,000 draws, times Dirichlet's", *ratios])
-    made.append(Table("exact-loss-cost", ["milliseconds per step", *(f"K = {k:,}" for k in sorted(costs))], body))
-    return made
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     trained = trainings(rows)
     shapes = {row.config["classes"]: row.result for row in of_part(rows, "shape")}
-    made = []
-    if trained:
-        made.append(Figure("exact-loss-information", lambda axes: _information(trained, axes), panels=2 * len(trained),
-                           columns=len(trained), size=(3.9, 2.9)))  # fmt: skip
-    if shapes:
-        made.append(Figure("exact-loss-draws", lambda axes: _draws(dict(sorted(shapes.items())), axes), panels=3,
-                           size=(3.6, 3.0)))  # fmt: skip
-    return made
+    information = Figure("exact-loss-information", lambda axes: _information(trained, axes), panels=2 * len(trained),
+                         columns=len(trained), size=(3.9, 2.9))  # fmt: skip
+    draws = Figure("exact-loss-draws", lambda axes: _draws(dict(sorted(shapes.items())), axes), 3, size=(3.6, 3.0))
+    return [figure for figure, found in ((information, trained), (draws, shapes)) if found]
 
 
 def _information(trained: Trained, axes: Sequence[Any]) -> None:
@@ -387,13 +328,6 @@ def _draws(shapes: Mapping[int, Mapping[str, Any]], axes: Sequence[Any]) -> None
 EXPERIMENT = Experiment(
     name="exact-loss",
     question="Is the exact loss better than soft target InfoNCE, which replaces its draws by the soft targets?",
-    minutes=25,
-    presets=PRESETS,
-    runs=runs,
-    alone=lambda run: isinstance(run, Cost),
-    perform=perform,
-    claims=CLAIMS,
-    findings=findings,
-    tables=tables,
-    figures=figures,
-)
+    minutes=25, presets=PRESETS, runs=runs, alone=lambda run: isinstance(run, Cost), perform=perform, claims=CLAIMS,
+    findings=findings, tables=tables, figures=figures,
+)  # fmt: skip

@@ -3,7 +3,6 @@
 import math
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,9 +11,10 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution, kl_divergence
+from torch.distributions import kl_divergence
 
 import softnce
+from experiments.digits import digits, mlp
 from experiments.exact_loss.original import (
     cancelling_log_integral,
     exact_log_integral,
@@ -122,10 +122,7 @@ def data(problem: Problem, seed: int) -> Data:
     """Digits; or x normal and p(y|x) ∝ exp(x·θ_y + b_y), with that conditional or a smoothed label as target."""
     generator = torch.Generator().manual_seed(seed)
     if problem == "digits":
-        from sklearn.datasets import load_digits
-
-        digits = load_digits()
-        images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
+        images, labels = digits()
         train, test = torch.randperm(len(images), generator=generator).split([400, len(images) - 400])
         targets = SoftTargets.from_labels(labels[train], 10, SMOOTHING)
         noise = softnce.noise.from_labels(labels[train], 10, floor=1)
@@ -145,13 +142,10 @@ def data(problem: Problem, seed: int) -> Data:
 def model_of(problem: Problem, generator: torch.Generator) -> nn.Module:
     """An MLP for digits; for the known conditional the linear model that can represent it."""
     if problem == "digits":
-        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
-    else:
-        model = nn.Sequential(nn.Linear(DIMENSION, CLASSES))
-    for layer in model:
-        if isinstance(layer, nn.Linear):
-            nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
-            nn.init.zeros_(layer.bias)
+        return mlp(128, generator)
+    model = nn.Linear(DIMENSION, CLASSES)
+    nn.init.kaiming_uniform_(model.weight, nonlinearity="relu", generator=generator)
+    nn.init.zeros_(model.bias)
     return model
 
 
@@ -169,7 +163,7 @@ def train(problem: Problem, method: Method, seed: int, epochs: int) -> dict[str,
     here = data(problem, seed)
     model = model_of(problem, generator)
     course: list[float] = []
-    _fit(model, loss_of(method, here), here, epochs, generator, lambda _: course.append(_accuracy(model, here)))
+    _fit(model, loss_of(method, here), here, epochs, generator, after=lambda _: course.append(_accuracy(model, here)))
     with torch.no_grad():
         logits = model(here.test_inputs)
     truth = here.test_targets
@@ -190,17 +184,10 @@ def train(problem: Problem, method: Method, seed: int, epochs: int) -> dict[str,
     }
 
 
-def _fit(
-    model: nn.Module,
-    loss: Any,
-    here: Data,
-    epochs: int,
-    generator: torch.Generator,
-    after: Callable[[int], None] = lambda epoch: None,
-) -> None:
+def _fit(model: nn.Module, loss: Any, here: Data, epochs: int, generator: torch.Generator, **more: Any) -> None:
     fit(
         model, loss, here.inputs, here.targets,
-        batch=here.batch_size, lr=here.lr, epochs=epochs, seed=generator, weight_decay=0.0, after=after,
+        batch=here.batch_size, lr=here.lr, epochs=epochs, seed=generator, weight_decay=0.0, **more,
     )  # fmt: skip
 
 
@@ -217,14 +204,13 @@ def nats(problem: Problem, method: Method, seed: int) -> float | None:
     """KL of a draw from the target to one from the noise, mean over 512 targets: the information in one draw."""
     here = data(problem, seed)
     probs, noise = here.targets[:512].dense(torch.float64), here.noise.double()
-    draws: list[Distribution]
-    match method.kind:
-        case "soft-dist-info-nce" | "averaged":
-            draws = [AveragedCategorical(int(method.strength) or 1, p) for p in (probs, noise)]
-        case "continuous":
-            draws = [ContinuousCategorical(p, concentration=method.strength) for p in (probs, noise)]
-        case _:
-            return None
+    draws: list[Any]
+    if method.kind in ("soft-dist-info-nce", "averaged"):
+        draws = [AveragedCategorical(int(method.strength) or 1, p) for p in (probs, noise)]
+    elif method.kind == "continuous":
+        draws = [ContinuousCategorical(p, concentration=method.strength) for p in (probs, noise)]
+    else:
+        return None
     return kl_divergence(*draws).mean().item()
 
 
@@ -306,18 +292,17 @@ def cost(classes: int, methods: Sequence[Method], rows: int) -> dict[str, Any]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        milliseconds, drawing = [1e3 * t for t in _medians(steps, 7)], _medians(samplers, 3)
+        milliseconds, (continuous, dirichlet) = [1e3 * t for t in _medians(steps, 7)], _medians(samplers, 3)
     finally:
         torch.set_num_threads(threads)
-    return {"milliseconds": milliseconds, "draw_seconds": dict(zip(("continuous", "dirichlet"), drawing, strict=True))}
+    return {"milliseconds": milliseconds, "draw_seconds": {"continuous": continuous, "dirichlet": dirichlet}}
 
 
 def _medians(works: Sequence[Callable[[], Any]], repetitions: int) -> list[float]:
-    times: dict[int, list[float]] = defaultdict(list)
-    for repetition in range(repetitions + 1):
-        for place, work in enumerate(works):
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(repetitions + 1):
+        for work, seconds in zip(works, times, strict=True):
             started = time.perf_counter()
             work()
-            if repetition:  # the first warms up
-                times[place].append(time.perf_counter() - started)
-    return [statistics.median(times[place]) for place in range(len(works))]
+            seconds.append(time.perf_counter() - started)
+    return [statistics.median(seconds[1:]) for seconds in times]  # the first warms up

@@ -9,8 +9,9 @@
 jsonargparse reads the values. Ranges are those of the declarations; `check` applies them to any such dataclass.
 """
 
+import argparse
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -38,13 +39,24 @@ def later(default: Value, help: str) -> Value:
     return dataclasses.field(default=default, metadata={"help": help, "later": True})
 
 
-def check(options: Any, prefix: str = "") -> None:
-    """Raises a ValueError that names the first field outside its declared range."""
+def leaves(options: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """Dotted name, field and value of every option, also of dataclasses inside."""
     for field in dataclasses.fields(options):
-        name, value = f"{prefix}{field.name}", getattr(options, field.name)
+        value = getattr(options, field.name)
         if dataclasses.is_dataclass(value):
-            check(value, f"{name}.")
-            continue
+            yield from leaves(value, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}", field, value
+
+
+def dotted(options: Any) -> dict[str, Any]:
+    """The values by their dotted names."""
+    return {name: value for name, _, value in leaves(options)}
+
+
+def check(options: Any) -> None:
+    """Raises a ValueError that names the first field outside its declared range."""
+    for name, field, value in leaves(options):
         values = value if isinstance(value, tuple | list) else (value,)
         if len(values) < field.metadata.get("fewest", 0):
             raise ValueError(f"{name}: got {len(values)} values, need at least {field.metadata['fewest']}")
@@ -71,9 +83,7 @@ def to_mapping(run: Any) -> dict[str, Any]:
             return [plain(item) for item in value]
         return str(value) if isinstance(value, Path) else value
 
-    result = plain(run)
-    assert isinstance(result, dict)
-    return result
+    return dict(plain(run))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +104,7 @@ class _Help(DefaultHelpFormatter):
         if action.dest == "help" or default is None or default == "==SUPPRESS==":
             return str(action.help or "")
         shown = "[" + ", ".join(map(_short, default)) + "]" if isinstance(default, tuple | list) else _short(default)
-        return f"{action.help} (default: {shown})".replace("%", "%%")
+        return f"{action.help} (default: {shown})"
 
 
 def _short(value: Any) -> str:
@@ -113,71 +123,43 @@ def parse(
         presets: the options of an experiment by the name of their preset; None for those of every experiment alone.
     """
     parser = ArgumentParser(
-        prog=prog, description=description, formatter_class=_Help, exit_on_error=False, allow_abbrev=False
-    )
+        prog=prog, usage=f"{prog} [options]", description=description, formatter_class=_Help, exit_on_error=False,
+        allow_abbrev=False, epilog="Several numbers: --name '[1, 2]'. A repeated command does what is missing.",
+    )  # fmt: skip
     parser.add_class_arguments(Where, None)
+    parts: list[Any] = [Where()]
+    titles = {str(Where): "of every experiment"}
     if presets:
-        chosen = presets[_preset(argv, list(presets))]
-        parser.add_class_arguments(type(chosen), None)
-        parser.set_defaults(dotted(chosen))
-    helps = _helps(Where()) | (_helps(chosen) if presets else {})
+        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        first.add_argument("--preset", nargs="?")
+        preset = first.parse_known_args(argv)[0].preset or next(iter(presets))
+        if preset not in presets:
+            raise ValueError(f"preset: got {preset!r}, need one of {', '.join(presets)}")
+        parts.append(presets[preset])
+        parser.add_class_arguments(type(parts[1]), None)
+        parser.set_defaults(dotted(parts[1]))
+        titles[str(type(parts[1]))] = "of this experiment"
+    helps = {name: field.metadata.get("help", "") for part in parts for name, field, _ in leaves(part)}
+    helps["help"] = "show this text"
     for action in parser._actions:
-        action.help = helps.get(action.dest, action.help)
-    titles = {str(Where): "of every experiment", str(type(chosen) if presets else None): "of this experiment"}
+        action.help = helps.get(action.dest, "YAML file with these options")
     for group in parser._action_groups:
         title = str(group.title).rstrip(":")
-        is_nested = title.startswith("<class") and title not in titles
-        group.title = title.rpartition(".")[2].rstrip("'>").lower() if is_nested else titles.get(title, title)
+        group.title = titles.get(title, title.rpartition(".")[2].rstrip("'>").lower())
     try:
         values = parser.parse_args(list(argv))
     except Exception as error:  # jsonargparse raises several kinds
         raise ValueError(" ".join(str(error).split())) from None
-    where = _built(Where(), values)
-    options = _built(chosen, values) if presets else None
-    for part in (where, options):
-        if part is not None:
-            check(part)
-    return where, options
+    where, *options = (_built(part, values) for part in parts)
+    for part in (where, *options):
+        check(part)
+    return where, options[0] if options else None
 
 
-def _preset(argv: Sequence[str], names: list[str]) -> str:
-    given = names[0]
-    for place, word in enumerate(argv):
-        if word.startswith("--preset="):
-            given = word.partition("=")[2]
-        elif word == "--preset" and place + 1 < len(argv):
-            given = argv[place + 1]
-    if given not in names:
-        raise ValueError(f"preset: got {given!r}, need one of {', '.join(names)}")
-    return given
-
-
-def dotted(options: Any, prefix: str = "") -> dict[str, Any]:
-    """The values by their dotted names."""
-    flat: dict[str, Any] = {}
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        inner = dataclasses.is_dataclass(value)
-        flat |= dotted(value, f"{prefix}{field.name}.") if inner else {f"{prefix}{field.name}": value}
-    return flat
-
-
-def _helps(options: Any, prefix: str = "") -> dict[str, str]:
-    helps: dict[str, str] = {}
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if dataclasses.is_dataclass(value):
-            helps[f"{prefix}{field.name}"] = "YAML file with these options"
-            helps |= _helps(value, f"{prefix}{field.name}.")
-        else:
-            helps[f"{prefix}{field.name}"] = field.metadata.get("help", "")
-    return helps
-
-
-def _built(like: Value, values: Any, prefix: str = "") -> Value:
+def _built(like: Any, values: Any, prefix: str = "") -> Any:
     """A dataclass as ``like`` with the parsed values."""
     arguments = {}
-    for field in dataclasses.fields(like):  # type: ignore[arg-type]
+    for field in dataclasses.fields(like):
         key, default = f"{prefix}{field.name}", getattr(like, field.name)
         arguments[field.name] = _built(default, values, f"{key}.") if dataclasses.is_dataclass(default) else values[key]
     return type(like)(**arguments)

@@ -116,7 +116,7 @@ def update_docs(only: Sequence[str] = ()) -> tuple[list[Path], list[str]]:
     return written, found.problems
 
 
-def write_page(directory: Path) -> tuple[Path, list[str]]:
+def write_page(directory: Path) -> tuple[list[Path], list[str]]:
     """Writes ``directory/index.html``: the written pages of its experiments with its own tables and figures."""
     import markdown
 
@@ -145,4 +145,4 @@ def write_page(directory: Path) -> tuple[Path, list[str]]:
     style = html.escape((Path(__file__).parent / "page.css").read_text(encoding="utf-8"), quote=False)
     path.write_text(f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>softnce: results</title>\n'
                     f"<style>\n{style}</style>\n<body>\n{body}\n</body>\n</html>\n", encoding="utf-8")  # fmt: skip
-    return path, found.problems
+    return [path], found.problems

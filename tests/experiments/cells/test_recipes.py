@@ -58,7 +58,7 @@ def test_few_classes_are_learned_by_soft_target_cross_entropy():
         (["--optimiser.ema", "1"], "optimiser.ema: got 1, need less than 1"),
         (["--loss.name", "sof-ce"], "need one of nll.*did you mean soft-ce"),
         (["--loss.name", "nll"], "loss.name nll takes hard labels"),
-        (["--loss.noise_count", "3"], "loss.noise_count 3: soft-target-info-nce takes none"),
+        (["--loss.noise_count", "3"], "loss.noise_count: got 3.0, need none for soft-target-info-nce"),
         (["--head.kind", "mpl"], "need one of mlp.*did you mean mlp"),
         (["--schedule.warmup_epochs", "99"], "warmup_epochs 99 exceeds schedule.epochs 10"),
         (["--compute.micro_batch", "3"], "need even"),
