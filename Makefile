@@ -9,9 +9,7 @@ OUT ?= results/reproduce
 TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal
 
 reproduce: .venv/experiments
-	$(BIN)/python -m experiments run density --preset paper --out $(OUT)
-	$(BIN)/python -m experiments run information --preset paper --out $(OUT)
-	$(BIN)/python -m experiments run digits --preset paper --out $(OUT)
+	$(BIN)/python -m experiments run density information digits --preset paper --out $(OUT)
 	$(BIN)/python -m experiments report $(OUT)
 
 test: .venv/installed lint

@@ -17,7 +17,7 @@ from experiments.data.targets import Targets
 from experiments.features import EXPECTED, NLL, TOP1
 from experiments.harness import Experiment, Figure, Row, Table, curve, label, option
 from experiments.harness.claims import Claim, Finding, verdict
-from experiments.harness.statistics import Estimate, Value, difference, largest, mean, nats
+from experiments.harness.statistics import Estimate, Value, alike, difference, largest, mean, nats
 from experiments.losses import TITLES, Loss, build_loss
 from experiments.training import scores
 
@@ -79,11 +79,12 @@ def perform(run: Run) -> dict[str, Any]:
 
 def grid(rows: Sequence[Row]) -> dict[str, dict[float, list[Row]]]:
     """The largest group of trainings by loss and rate; {} without all losses at two rates."""
-    group = largest(rows, "data", "batch", "epochs")
     found: dict[str, dict[float, list[Row]]] = {loss: {} for loss in LOSSES}
-    for row in sorted(group, key=lambda row: float(row.config["lr"])):
-        found[row.config["loss"]].setdefault(row.config["lr"], []).append(row)
-    return found if len(set.intersection(*(set(by_rate) for by_rate in found.values()))) > 1 else {}
+    for of in alike(
+        sorted(largest(rows, "data", "batch", "epochs"), key=lambda row: float(row.config["lr"])), "loss", "lr"
+    ):
+        found[of[0].config["loss"]][of[0].config["lr"]] = of
+    return found if len(set.intersection(*map(set, found.values()))) > 1 else {}
 
 
 def best_rate(by_rate: dict[float, list[Row]]) -> float:

@@ -146,10 +146,7 @@ class Gradient:
 
     def __init__(self, data: Mixture, variants: Sequence[Variant], dtype: torch.dtype) -> None:
         families = [variant.family for variant in variants]
-        if families != sorted(families):
-            raise ValueError(
-                "variants: label losses come first, then soft target cross-entropy, then soft target InfoNCE"
-            )
+        assert families == sorted(families), "label losses first, then soft target cross-entropy, soft target InfoNCE"
         self.data, self.variants = data, tuple(variants)
         self.hard, self.soft = families.count(0), families.count(0) + families.count(1)
         self.points = data.points.to(dtype).flatten(0, 1)  # (D·M, d)
@@ -222,7 +219,7 @@ class Gradient:
             scores = logits[:, position]
             target = share
             if variant.loss == "info-nce-without-noise":
-                scores = scores + _log_frequency(share.sum(1))[:, None]
+                scores = scores + log_noise(data, Variant("info-nce"))[:, None]
             elif variant.loss == "soft-dist-info-nce":
                 target = torch.lerp(share, weight[:, :, None] / K, variant.smoothing)
             elif variant.family > 0:
@@ -254,18 +251,15 @@ def _pick(scores: Tensor, targets: Tensor, point: Tensor) -> Tensor:
 
 def log_noise(data: Mixture, variant: Variant) -> Tensor:
     """(D, K) log η of the variant: the class frequencies of the targets it is trained with; 0 if it uses none."""
-    frequency = data.label_share.sum(1)
     match variant.loss:
         case "info-nce" | "expected-info-nce" | "soft-dist-info-nce":
-            return _log_frequency((1 - variant.smoothing) * frequency + variant.smoothing / data.num_classes)
+            eta = (1 - variant.smoothing) * data.label_share.sum(1) + variant.smoothing / data.num_classes
         case "soft-target-info-nce":
-            return _log_frequency((data.weight[:, :, None] * data.conditional).sum(1))
-    return torch.zeros_like(frequency)
-
-
-def _log_frequency(frequency: Tensor) -> Tensor:
+            eta = (data.weight[:, :, None] * data.conditional).sum(1)
+        case _:
+            return torch.zeros_like(data.modes[..., 0])
     # A class without samples is in no batch: its count's log, −∞, must not meet another infinity.
-    return frequency.clamp_min(1e-30).log()
+    return eta.clamp_min(1e-30).log()
 
 
 @dataclass(frozen=True)

@@ -17,22 +17,14 @@ from torch import Tensor
 class Mixture:
     """D data sets of the same size, double precision.
 
-    The n samples are repetitions of M distinct points, so everything that depends on x alone is stored, and
-    later computed, once per point: n/M = 20 times less than once per sample at the paper's sizes.
-
-    Attributes:
-        modes: (D, K, d) true parameters θ.
-        points: (D, M, d) distinct points.
-        index: (D, n) which point each sample is.
-        labels: (D, n) drawn from the conditional at the sample's point.
-        conditional: (D, M, K) true p(k|x) at each point.
+    The n samples are repetitions of M distinct points: what depends on x alone is stored and computed once per point.
     """
 
-    modes: Tensor
-    points: Tensor
-    index: Tensor
-    labels: Tensor
-    conditional: Tensor
+    modes: Tensor  # (D, K, d) true parameters θ
+    points: Tensor  # (D, M, d) distinct points
+    index: Tensor  # (D, n) the point of each sample
+    labels: Tensor  # (D, n) drawn from the conditional at the sample's point
+    conditional: Tensor  # (D, M, K) true p(k|x) at each point
 
     def __len__(self) -> int:
         return self.modes.shape[0]
@@ -48,18 +40,15 @@ class Mixture:
     @property
     def weight(self) -> Tensor:
         """(D, M) share of the samples at each point."""
-        num_points, num_samples = self.points.shape[1], self.index.shape[1]
-        counts = self.points.new_zeros(len(self), num_points)
-        return counts.scatter_add_(1, self.index, counts.new_ones(()).expand_as(self.index)) / num_samples
+        return self.label_share.sum(2)
 
     @property
     def label_share(self) -> Tensor:
         """(D, M, K) share of the samples at each point with each label; sums to one over M and K."""
-        num_points, num_samples, K = self.points.shape[1], self.index.shape[1], self.num_classes
-        counts = self.points.new_zeros(len(self), num_points * K)
-        cell = self.index * K + self.labels
-        counts.scatter_add_(1, cell, counts.new_ones(()).expand_as(cell))
-        return counts.view(len(self), num_points, K) / num_samples
+        cell = self.index * self.num_classes + self.labels
+        one = self.points.new_ones(()).expand_as(cell)
+        counts = torch.zeros_like(self.conditional).flatten(1).scatter_add_(1, cell, one)
+        return counts.view_as(self.conditional) / cell.shape[1]
 
 
 def spherical_modes(alignment: float, num_modes: int, dimension: int) -> Tensor:
@@ -80,24 +69,14 @@ def spherical_modes(alignment: float, num_modes: int, dimension: int) -> Tensor:
 
 
 def sample_mixtures(
-    alignments: Sequence[float],
-    seeds: Sequence[int],
-    *,
-    num_modes: int = 20,
-    dimension: int = 20,
-    num_points: int = 1600,
-    num_samples: int = 32_000,
-    radius: float = 10.0,
-) -> Mixture:
+    alignments: Sequence[float], seeds: Sequence[int], *,
+    num_modes: int = 20, dimension: int = 20, num_points: int = 1600, num_samples: int = 32_000,
+) -> Mixture:  # fmt: skip
     """One data set for each pair of ``zip(alignments, seeds)``.
 
     A seed fixes the mode each point belongs to, its noise, the resampling and the uniform numbers behind the
     labels; they are common to all alignments, so differences along alignment are not blurred by them.
     """
-    if len(alignments) != len(seeds) or not seeds:
-        raise ValueError(f"need one seed for each alignment, got {len(seeds)} for {len(alignments)}")
-    if num_points < 1 or num_samples < 1:
-        raise ValueError(f"need at least one point and one sample, got {num_points} and {num_samples}")
     sets = []
     for alignment, seed in zip(alignments, seeds, strict=True):
         generator = torch.Generator().manual_seed(3 * seed)
@@ -106,7 +85,7 @@ def sample_mixtures(
         noise = torch.randn(num_points, dimension, generator=generator, dtype=torch.float64)
         index = torch.randint(num_points, (num_samples,), generator=generator)
         uniform = torch.rand(num_samples, 1, generator=generator, dtype=torch.float64)
-        points = radius * modes[member] + noise
+        points = 10 * modes[member] + noise
         conditional = torch.softmax(points @ modes.T, dim=1)
         below = conditional.cumsum(1)[index] < uniform  # (n, K): the classes whose cumulated mass u passed
         labels = below[:, :-1].sum(1)
@@ -115,12 +94,12 @@ def sample_mixtures(
 
 
 def kl_divergence(data: Mixture, weights: Tensor, smoothing: float = 0.0) -> Tensor:
-    """(D, L) KL(p‖q) in nats, averaged over the samples' x.
+    """(D, L) KL(p‖q) in nats, averaged over the samples' x, for ``weights`` (D, L, K, d).
 
-    ``weights`` are (D, L, K, d). With smoothing ε, p is (1−ε)·p + ε/K, what soft distribution InfoNCE estimates.
+    With smoothing ε, p is (1−ε)·p + ε/K, what soft distribution InfoNCE estimates.
     """
     log_q = torch.einsum("dmj,dlkj->dlmk", data.points, weights.double()).log_softmax(3)
-    p = torch.lerp(data.conditional, torch.full_like(data.conditional, 1 / data.num_classes), smoothing)[:, None]
+    p = ((1 - smoothing) * data.conditional + smoothing / data.num_classes)[:, None]
     kl = torch.special.xlogy(p, p).sum(3) - (p * log_q).sum(3)
     return torch.einsum("dm,dlm->dl", data.weight, kl)
 
@@ -138,8 +117,7 @@ def best_temperature(data: Mixture, weights: Tensor) -> tuple[Tensor, Tensor]:
     It separates what a fit gets wrong in scale from what it gets wrong in direction. KL is convex in 1/τ: golden
     section on log 1/τ in [−7, 7], one evaluation per step.
     """
-    shape = weights.shape[:2]
-    low, high = torch.full(shape, -7.0, dtype=torch.float64), torch.full(shape, 7.0, dtype=torch.float64)
+    low, high = (torch.full(weights.shape[:2], end, dtype=torch.float64) for end in (-7.0, 7.0))
 
     def kl(log_scale: Tensor) -> Tensor:
         return kl_divergence(data, weights * log_scale.exp()[..., None, None])
@@ -177,16 +155,11 @@ def maximum_likelihood(data: Mixture, share: Tensor | None = None, *, max_steps:
 
     Args:
         data: D data sets.
-        share: (D, M, K) share of the samples at each point with each class; the training labels' where None. With
-            weight·p^ε it gives the best linear model of a smoothed conditional.
-        max_steps: of Newton's method, halved until the likelihood rises.
-
-    Where classes are separable the maximum lies at infinity; then the weights at which a step gains less than 1e-12
-    nats are returned. Time per step and data set: O(M·(Kd)² + (Kd)³).
+        share: (D, M, K) share of the samples at each point with each class; the training labels' if None.
+        max_steps: of Newton's method, halved until the likelihood rises; ends if a step gains less than 1e-12 nats.
     """
-    if share is None:
-        share = data.label_share
-    return torch.stack([_newton(data.points[i], share[i], data.modes[i], max_steps) for i in range(len(data))])
+    share = data.label_share if share is None else share
+    return torch.stack([_newton(*one, max_steps) for one in zip(data.points, share, data.modes, strict=True)])
 
 
 def hessian(points: Tensor, weight: Tensor, q: Tensor) -> Tensor:

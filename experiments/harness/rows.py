@@ -12,7 +12,7 @@ import os
 import platform
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -24,10 +24,8 @@ FIELDS: dict[str, Any] = {
     "id": str, "study": str, "version": int, "config": dict, "result": dict, "seconds": (int, float), "time": str,
     "versions": dict,
 }  # fmt: skip
-FEW = 10
-"""Rows below which nothing can be said to be odd."""
-ODD = 0.03
-"""Largest share of the rows whose value differs in kind from the others' that counts as a mistake."""
+FEW, ODD = 10, 0.03
+"""A value that differs in kind from the others' is a mistake: among at least so many rows, in at most this share."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Row:
 
 def run_id(experiment: str, version: int, config: Mapping[str, Any]) -> str:
     """Name of a run: 16 hexadecimal digits of its experiment, version and configuration."""
-    text = json.dumps([experiment, version, _canonical(config)], sort_keys=True, allow_nan=False)
+    text = json.dumps([experiment, version, _plain(config, _canonical)], sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -81,11 +79,10 @@ class Results:
     def rows(self) -> list[Row]:
         """The usable rows in the order of the file; the first of two rows of one run counts."""
         self.update()
-        rows, odd = list(self._rows.values()), {}
-        for row, problem in _odd(rows):
-            odd[row.id] = problem
-        self._problem(*(f"{self.path}:{self._rows[name].line}: {problem}" for name, problem in odd.items()))
-        return [row for row in rows if row.id not in odd]
+        odd = {row.line: problem for row, problem in _odd(list(self._rows.values()))}
+        for line, problem in odd.items():
+            self._problem(line, problem)
+        return [row for row in self._rows.values() if row.line not in odd]
 
     def ids(self) -> set[str]:
         """The ids of the finished runs."""
@@ -113,7 +110,7 @@ class Results:
         """Writes a finished run and forces it to disk; a run that another process finished first is kept."""
         line = {
             "id": self.id_of(config), "study": self.experiment, "version": self.version, "config": config,
-            "result": _finite(result), "seconds": round(seconds, 4),
+            "result": _plain(result, _finite), "seconds": round(seconds, 4),
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "versions": versions(),
         }  # fmt: skip
         text = json.dumps(line, allow_nan=False).encode() + b"\n"
@@ -132,8 +129,7 @@ class Results:
         try:
             row = self._row(json.loads(raw, parse_constant=_refuse))
         except (ValueError, RecursionError) as error:
-            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            self._problem(f"{self.path}:{self._lines}: skipped, {reason}")
+            self._problem(self._lines, "nested too deeply" if isinstance(error, RecursionError) else str(error))
         else:
             if row is not None:
                 self._rows.setdefault(row.id, row)
@@ -151,25 +147,24 @@ class Results:
         kept = {name: line[name] for name in FIELDS if name not in ("study", "version")}
         return Row(**kept, line=self._lines)
 
-    def _problem(self, *lines: str) -> None:
-        self.problems += [line for line in lines if line not in self.problems]
+    def _problem(self, line: int, reason: str) -> None:
+        problem = f"{self.path}:{line}: skipped, {reason}"
+        if problem not in self.problems:
+            self.problems.append(problem)
 
 
 def _odd(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
     """Rows with a value of another kind than nearly all other rows have at its place."""
-    kinds: dict[str, Counter[str]] = defaultdict(Counter)
-    values: dict[str, list[tuple[str, Row, Any]]] = defaultdict(list)
+    found: dict[str, list[tuple[str, Row, Any]]] = defaultdict(list)
     for row in rows:
         for place, kind, value in _leaves(row.result, "result"):
-            kinds[place][kind] += 1
-            values[place].append((kind, row, value))
-    for place, counts in kinds.items():
-        usual, often = counts.most_common(1)[0]
-        total = counts.total()
-        if often < total and total - often <= max(1, ODD * total) and total >= FEW:
-            for kind, row, value in values[place]:
+            found[place].append((kind, row, value))
+    for place, values in found.items():
+        usual, often = Counter(kind for kind, _, _ in values).most_common(1)[0]
+        if len(values) >= FEW and 0 < len(values) - often <= max(1, ODD * len(values)):
+            for kind, row, value in values:
                 if kind != usual:
-                    yield row, f"skipped, {place} is {_shown(value)}; other rows have a {usual}"
+                    yield row, f"{place} is {_shown(value)}; other rows have a {usual}"
 
 
 def _leaves(value: Any, place: str) -> Iterator[tuple[str, str, Any]]:
@@ -207,28 +202,22 @@ def versions() -> dict[str, str]:
 
     from softnce import __version__
 
-    place = f"{sys.platform} {platform.machine()}"
-    return {
-        "softnce": __version__, "torch": torch.__version__, "python": platform.python_version(), "platform": place
-    }  # fmt: skip
+    return {"softnce": __version__, "torch": torch.__version__, "python": platform.python_version(),
+            "platform": f"{sys.platform} {platform.machine()}"}  # fmt: skip
 
 
-def _canonical(value: Any) -> Any:
+def _plain(value: Any, number: Callable[[float], Any]) -> Any:
+    """Mappings and lists of JSON, each float replaced."""
     if isinstance(value, Mapping):
-        return {str(key): _canonical(item) for key, item in value.items()}
+        return {str(key): _plain(item, number) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_canonical(item) for item in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)  # 1 and 1.0 are one setting
-    return value
+        return [_plain(item, number) for item in value]
+    return number(value) if isinstance(value, float) else value
 
 
-def _finite(value: Any) -> Any:
-    """NaN and infinity, which JSON lacks, as None."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+def _canonical(number: float) -> float:
+    return int(number) if number.is_integer() else number  # 1 and 1.0 are one setting
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None  # JSON has no NaN

@@ -6,32 +6,24 @@ from experiments.density.fits import Gradient, Stopping, Variant, fit, fit_plain
 from experiments.density.mixture import maximum_likelihood, sample_mixtures
 
 VARIANTS = [
-    Variant("nll"),
-    Variant("info-nce"),
-    Variant("nll", "sgd", 0.1),
-    Variant("info-nce", "sgd", 0.03),
-    Variant("info-nce-without-noise", lr=1e-2),
-    Variant("soft-dist-info-nce", smoothing=0.1),
-    Variant("expected-info-nce", "sgd", 0.1),
-    Variant("expected-info-nce"),
-    Variant("soft-ce"),
-    Variant("soft-ce", "sgd", 0.1),
-    Variant("soft-target-info-nce"),
-    Variant("soft-target-info-nce", "sgd", 0.1),
-]
+    Variant("nll"), Variant("info-nce"), Variant("nll", "sgd", 0.1), Variant("info-nce", "sgd", 0.03),
+    Variant("info-nce-without-noise", lr=1e-2), Variant("soft-dist-info-nce", smoothing=0.1),
+    Variant("expected-info-nce", "sgd", 0.1), Variant("expected-info-nce"), Variant("soft-ce"),
+    Variant("soft-ce", "sgd", 0.1), Variant("soft-target-info-nce"), Variant("soft-target-info-nce", "sgd", 0.1),
+]  # fmt: skip
 
 
 def numbers():
     return torch.Generator().manual_seed(0)
 
 
-def whole(data):
-    """All samples as one batch."""
-    return data.index, data.labels[:, None]
-
-
-def random_weights(*shape):
-    return torch.randn(*shape, generator=numbers(), dtype=torch.float64).requires_grad_()
+def small(*variants):
+    """A data set, the gradient of some variants, random weights, and the slope of the objective there."""
+    data = sample_mixtures([50], [0], num_points=40, num_samples=300)
+    gradient = Gradient(data, variants, torch.float64)
+    weights = torch.randn(1, len(variants), 20, 20, generator=numbers(), dtype=torch.float64).requires_grad_()
+    (slope,) = torch.autograd.grad(gradient.objective(weights).sum(), weights)
+    return data, gradient, weights.detach(), slope
 
 
 def test_batched_fits_equal_single_fits():
@@ -48,7 +40,7 @@ def test_gradients_are_those_of_the_library_losses():
     data = sample_mixtures([10, 70], [0, 1], num_points=60, num_samples=400)
     names = ("nll", "info-nce", "expected-info-nce", "soft-ce", "soft-target-info-nce")
     gradient = Gradient(data, [Variant(name) for name in names], torch.float64)
-    weights = random_weights(2, 5, 20, 20).detach()
+    weights = torch.randn(2, 5, 20, 20, generator=numbers(), dtype=torch.float64)
     point, labels = next(gradient.batches([(numbers(), numbers())] * 2, 96))
     ours = gradient(weights, point, labels)
     for i in range(2):
@@ -71,21 +63,17 @@ def test_gradients_are_those_of_the_library_losses():
 
 def test_objective_is_what_the_whole_data_set_as_one_batch_has_as_loss():
     # Differences between two points: the objective is defined up to a constant.
-    data = sample_mixtures([50], [0], num_points=40, num_samples=300)
-    variants = [v for v in VARIANTS if v.loss != "soft-dist-info-nce" and v.optimiser == "adam"]
-    gradient = Gradient(data, variants, torch.float64)
-    weights = random_weights(1, len(variants), 20, 20)
-    (slope,) = torch.autograd.grad(gradient.objective(weights).sum(), weights)
-    torch.testing.assert_close(gradient(weights.detach(), *whole(data)), slope, rtol=1e-9, atol=1e-12)
+    data, gradient, weights, slope = small(
+        *(v for v in VARIANTS if v.loss != "soft-dist-info-nce" and v.optimiser == "adam")
+    )
+    found = gradient(weights, data.index, data.labels[:, None])
+    torch.testing.assert_close(found, slope, rtol=1e-9, atol=1e-12)
 
 
 def test_redrawn_labels_have_the_smoothed_objective_on_average():
-    data = sample_mixtures([50], [0], num_points=40, num_samples=300)
-    gradient = Gradient(data, [Variant("soft-dist-info-nce", smoothing=0.3)], torch.float64)
-    weights, generator = random_weights(1, 1, 20, 20), numbers()
-    (slope,) = torch.autograd.grad(gradient.objective(weights).sum(), weights)
-    epochs = [list(gradient.batches([(generator, generator)], 300)) for _ in range(2000)]
-    draws = torch.stack([gradient(weights.detach(), *batch) for (batch,) in epochs])
+    _, gradient, weights, slope = small(Variant("soft-dist-info-nce", smoothing=0.3))
+    generator = numbers()
+    draws = torch.stack([gradient(weights, *next(gradient.batches([(generator,) * 2], 300))) for _ in range(2000)])
     # The counts' fluctuation biases InfoNCE by O(K/N) of its gradient: allow 5 standard errors and 0.02 beyond.
     assert ((draws.mean(0) - slope).abs() < 5 * draws.std(0) / 2000**0.5 + 0.02 * slope.abs().max()).all()
 
@@ -125,13 +113,10 @@ def test_a_class_nobody_has_does_no_harm():
     assert weights.isfinite().all()
 
 
-@pytest.mark.parametrize("batch_size", [0, 41])
-def test_batch_size_out_of_range(batch_size):
+def test_options_out_of_range():
     data = sample_mixtures([0], [0], num_points=3, num_samples=40)
-    with pytest.raises(ValueError, match=rf"batch_size: got {batch_size}, need 1 to 40"):
-        fit(data, [Variant()], [0], batch_size=batch_size)
-
-
-def test_smoothing_is_for_the_loss_that_draws():
+    for batch_size in (0, 41):
+        with pytest.raises(ValueError, match=rf"batch_size: got {batch_size}, need 1 to 40"):
+            fit(data, [Variant()], [0], batch_size=batch_size)
     with pytest.raises(ValueError, match="smoothing"):
         Variant("nll", smoothing=0.1)

@@ -15,6 +15,16 @@ from experiments.density.mixture import (
 )
 
 
+def noise_of(data, *variants, **sizes):
+    return measure_noise(data, maximum_likelihood(data), variants or [Variant("nll")], seed=0, **sizes)
+
+
+@pytest.fixture(scope="module")
+def four():
+    """Four modes in four dimensions."""
+    return sample_mixtures([60], [0], num_points=100, num_samples=2048, num_modes=4, dimension=4)
+
+
 def test_gradient_vanishes_at_the_maximum():
     data = sample_mixtures([20, 80], [0, 1])
     weights = maximum_likelihood(data)[:, None]
@@ -77,30 +87,26 @@ def test_maximum_likelihood_reaches_the_statistical_limit():
 
 
 @pytest.mark.slow
-def test_noise_of_nll_is_the_variance_of_its_samples_gradients():
-    data = sample_mixtures([60], [0], num_points=100, num_samples=2048, num_modes=4, dimension=4)
-    weights = maximum_likelihood(data)
-    noise = measure_noise(data, weights, [Variant("nll")], batch_size=64, epochs=400, seed=0)
-    x = data.points[0][data.index[0]]
-    residual = (x @ weights[0].T).softmax(1) - torch.nn.functional.one_hot(data.labels[0], 4)
+def test_noise_of_nll_is_the_variance_of_its_samples_gradients(four):
+    noise = noise_of(four, batch_size=64, epochs=400)
+    x = four.points[0][four.index[0]]
+    residual = (x @ maximum_likelihood(four)[0].T).softmax(1) - torch.nn.functional.one_hot(four.labels[0], 4)
     per_sample = torch.einsum("nk,nj->nkj", residual, x).flatten(1).var(0).sum()
     without_replacement = per_sample / 64 * (1 - 64 / 2048)
     # Monte Carlo error of a variance over 12,800 batches: below 2 % for any one direction.
     assert float(noise.total) == pytest.approx(float(without_replacement), rel=0.03)
 
 
-def test_limit_of_small_steps_is_a_quarter_of_lr_times_the_trace():
+def test_limit_of_small_steps_is_a_quarter_of_lr_times_the_trace(four):
     # Many batches an epoch and a step small against 1/h but an epoch long against it.
-    data = sample_mixtures([60], [0], num_points=100, num_samples=2048, num_modes=4, dimension=4)
-    noise = measure_noise(data, maximum_likelihood(data), [Variant("nll")], batch_size=256, epochs=20, seed=0)
+    noise = noise_of(four, batch_size=256, epochs=20)
     seen = noise.curvature > 1e-9
     trace = (noise.variance * seen[:, None]).sum()
     assert float(noise.excess_kl(1e-3, 10_000_000 // 100)) == pytest.approx(float(1e-3 / 4 * trace), rel=0.02)
 
 
-def test_unstable_steps_are_infinite():
-    data = sample_mixtures([60], [0], num_points=100, num_samples=2048, num_modes=4, dimension=4)
-    noise = measure_noise(data, maximum_likelihood(data), [Variant("nll")], batch_size=256, epochs=1, seed=0)
+def test_unstable_steps_are_infinite(four):
+    noise = noise_of(four, batch_size=256, epochs=1)
     assert noise.excess_kl(2.1 / float(noise.curvature.max()), 8).isinf().all()
 
 
@@ -111,7 +117,7 @@ def test_noise_predicts_the_error_of_gradient_descent():
     data = sample_mixtures([80] * 12, seeds, num_modes=8, dimension=8, num_points=400, num_samples=8192)
     optimum = maximum_likelihood(data)
     variants = [Variant("nll", "sgd", 0.1), Variant("info-nce", "sgd", 0.1)]
-    predicted = measure_noise(data, optimum, variants, batch_size=256, epochs=20, seed=0).excess_kl(0.1, 32).mean(0)
+    predicted = noise_of(data, *variants, batch_size=256, epochs=20).excess_kl(0.1, 32).mean(0)
     tail = []
 
     def keep(epoch, weights):
