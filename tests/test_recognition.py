@@ -9,8 +9,6 @@ from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets, functional
 from softnce.targets import Form
 
 N, K = 64, 40
-
-
 RATES = torch.rand(N, generator=seeded(1))
 
 
@@ -21,17 +19,13 @@ def mixed(k: int, lam: Tensor, smoothing: float = 0.1) -> SoftTargets:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_mixed_rows_become_pairs(smoothing: float, dtype: torch.dtype) -> None:
+def test_mixed_rows_become_pairs_and_labels_labels(smoothing: float, dtype: torch.dtype) -> None:
     rows = mixed(K, RATES, smoothing).dense(dtype)
     found = SoftTargets.from_dense(rows)
     assert found.form == Form.PAIRS
     assert "2 pairs per row" in repr(found)
     assert found.smoothing == pytest.approx(smoothing, rel=4 * torch.finfo(dtype).eps)
     torch.testing.assert_close(found.dense(torch.float64), rows.double(), rtol=0, atol=torch.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_labels_in_dense_rows_become_labels(smoothing: float) -> None:
     labels = torch.arange(K)
     found = SoftTargets.from_dense(SoftTargets.from_labels(labels, K, smoothing=smoothing).dense())
     assert found.form == Form.LABELS

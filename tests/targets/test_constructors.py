@@ -4,6 +4,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -152,7 +153,14 @@ SOFT = SoftTargets.from_labels(LABELS, K)
 OTHER_K = SoftTargets.from_labels(LABELS, K + 1)
 NUMBERS = ["1", None, True, math.nan]
 WHOLE = ["2", 2.5, None, True, 0, -1]
-SMOOTHING = {"smoothing": [*NUMBERS, 1.5, -0.1], "smoothing_dist": [torch.ones(K), [0.5, 0.5], "uniform", PROBS]}
+WRONG = {  # of every method that has the argument
+    "num_classes": WHOLE,
+    "ignore_index": ["255", 2.5, None, True],
+    "smoothing": [*NUMBERS, 1.5, -0.1],
+    "smoothing_dist": [torch.ones(K), [0.5, 0.5], "uniform", PROBS],
+    "temperature": [*NUMBERS, 0.0],
+    "generator": [0, "seed"],
+}
 NO_LABELS = ["text", None, 3, LABELS + 1, LABELS - 1, LABELS.float(), LABELS > 0, LABELS[None], np.array(["a"])]
 NO_LOGITS = ["text", None, LABELS, LOGITS[0], torch.full((N, K), -math.inf), LOGITS * math.nan, LOGITS + math.inf]
 NO_PROBS = [LOGITS, LABELS, PROBS[0], torch.ones(N, K), torch.ones(N, 0), PROBS * math.nan, [[0.5], [0.5, 0.5]]]
@@ -160,71 +168,50 @@ NO_VOTES = ["text", LABELS, torch.zeros(N, K), -torch.ones(N, K), torch.ones(N, 
 NO_PAIRS = [torch.ones(N), torch.ones(N, 1).long(), torch.full((N, 1), 0.5), torch.ones(N, 2)]
 NO_ROWS = [N, -N - 1, None, "0", 0.5, True, [0.5], [N], (0, 0), torch.ones(N + 1) > 0, torch.zeros(1, 1).long(), ["a"]]
 
+INDEX = LABELS[:, None]
+NO_INDEX = ["text", LABELS, INDEX + 1, INDEX.float(), [[0], [1]]]
+NO_LOGS = ["text", torch.zeros(N), torch.ones(N, 1), torch.full((N, 1), -math.inf), INDEX]
+NO_LAM = ["half", None, 1.5, -0.1, math.nan, torch.ones(N + 1), torch.full((N,), 2.0), [0.5]]
+NO_ANNOTATION = {
+    "sample": ["text", None, [], [0, 1], [[0], [0], [1]], [0.0, math.nan, 1.0]],
+    "annotator": ["ann", 3, ["a", "b"], [["a"], ["b"], ["a"]]],
+    "label": ["text", None, [0.5, 1.0, 2.0], [0, 1], [0, 1, 3], [-1, 0, 1], ["cat", "dog", "cat"]],
+    "num_classes": ["3", 0, 2.5],
+    "num_samples": ["2", 1.5, 1, 0],
+}
+PAIRS, TOP = {"index": INDEX, "weight": torch.ones(N, 1)}, {"index": INDEX, "log_probs": torch.zeros(N, 1)}
+VOTES = {"sample": [0, 0, 1], "annotator": ["a", "b", "a"], "label": [2, 1, 0]}
+
 CALLS: list[tuple[Callable[..., Any], dict[str, Any], dict[str, list[Any]]]] = [
-    (SoftTargets, {"num_classes": K, "index": LABELS[:, None], "weight": None}, {"index": [None]}),
-    (
-        SoftTargets.from_labels,
-        {"labels": LABELS, "num_classes": K},
-        {"labels": [*NO_LABELS, [0, "1"]], "num_classes": WHOLE, "ignore_index": ["255", 2.5, None, True], **SMOOTHING},
-    ),
+    (lambda index: SoftTargets(K, index, None), {"index": INDEX}, {"index": [None]}),
+    (SoftTargets.from_labels, {"labels": LABELS, "num_classes": K}, {"labels": [*NO_LABELS, [0, "1"]]}),
     (SoftTargets.from_dense, {"probs": PROBS}, {"probs": ["text", None, *NO_PROBS]}),
     (
         SoftTargets.from_pairs,
-        {"index": LABELS[:, None], "weight": torch.ones(N, 1), "num_classes": K},
-        {
-            "index": ["text", None, LABELS, LABELS[:, None] + 1, LABELS[:, None].float(), [[0], [1]]],
-            "weight": ["text", None, *NO_PAIRS],
-            "num_classes": WHOLE,
-        },
+        {**PAIRS, "num_classes": K},
+        {"index": [*NO_INDEX, None], "weight": ["text", None, *NO_PAIRS]},
     ),
     (
         SoftTargets.from_topk,
         {"logits": LOGITS, "k": 2},
-        {"logits": NO_LOGITS, "k": [*WHOLE, K + 1], "temperature": [*NUMBERS, 0.0], "remainder": ["drop", None]},
+        {"logits": NO_LOGITS, "k": [*WHOLE, K + 1], "remainder": ["drop", None]},
     ),
     (
         SoftTargets.from_topk_log_probs,
-        {"index": LABELS[:, None], "log_probs": torch.zeros(N, 1), "num_classes": K},
-        {
-            "index": ["text", LABELS, LABELS[:, None] + 1],
-            "log_probs": ["text", torch.zeros(N), torch.ones(N, 1), torch.full((N, 1), -math.inf), LABELS[:, None]],
-            "num_classes": WHOLE,
-            "rest": ["drop", None, 1],
-        },
+        {**TOP, "num_classes": K},
+        {"index": NO_INDEX, "log_probs": NO_LOGS, "rest": ["drop", None, 1]},
     ),
-    (
-        SoftTargets.from_votes,
-        {"counts": torch.ones(N, K), "num_classes": K},
-        {"counts": NO_VOTES, "num_classes": WHOLE, **SMOOTHING},
-    ),
-    (
-        SoftTargets.from_annotations,
-        {"sample": [0, 0, 1], "annotator": ["a", "b", "a"], "label": [2, 1, 0], "num_classes": K},
-        {
-            "sample": ["text", None, [], [0, 1], [[0], [0], [1]], [0.0, math.nan, 1.0]],
-            "annotator": ["ann", 3, ["a", "b"], [["a"], ["b"], ["a"]]],
-            "label": ["text", None, [0.5, 1.0, 2.0], [0, 1], [0, 1, 3], [-1, 0, 1], ["cat", "dog", "cat"]],
-            "num_classes": ["3", 0, 2.5],
-            "num_samples": ["2", 1.5, 1, 0],
-            "smoothing": ["1", None, 1.5],
-        },
-    ),
-    (
-        SOFT.mix,
-        {"other": SOFT.flip(0), "lam": 0.5},
-        {
-            "other": [LABELS, None, SOFT[:2], OTHER_K],
-            "lam": ["half", None, 1.5, -0.1, math.nan, torch.ones(N + 1), torch.full((N,), 2.0), [0.5]],
-        },
-    ),
-    (SOFT.smooth, {"smoothing": 0.1}, {**SMOOTHING}),
+    (SoftTargets.from_votes, {"counts": torch.ones(N, K), "num_classes": K}, {"counts": NO_VOTES}),
+    (SoftTargets.from_annotations, {**VOTES, "num_classes": K}, NO_ANNOTATION),
+    (SOFT.mix, {"other": SOFT.flip(0), "lam": 0.5}, {"other": [LABELS, None, SOFT[:2], OTHER_K], "lam": NO_LAM}),
+    (SOFT.smooth, {"smoothing": 0.1}, {}),
     (SOFT.flip, {"dim": 0}, {"dim": [1, -1, None, "rows"]}),
     (SOFT.to, {"device": "cpu"}, {"device": [LABELS, 1.5], "dtype": [torch.long, "float32"]}),
     (SoftTargets.cat, {"parts": [SOFT, SOFT]}, {"parts": [[], SOFT, LABELS, [SOFT, LABELS], [SOFT, OTHER_K], None, 3]}),
     (lambda others: SOFT.compact(others), {"others": SOFT}, {"others": [LABELS, None, SOFT.smooth(0.1), OTHER_K]}),
     (SOFT.allclose, {"other": SOFT}, {"other": [LABELS, None, SOFT[:2]]}),
-    (SOFT.argmax, {}, {"ignore_index": ["255", 2.5, None, True]}),
-    (SOFT.sample, {}, {"generator": [0, "seed"]}),
+    (SOFT.argmax, {}, {}),
+    (SOFT.sample, {}, {}),
     (lambda rows: SOFT[rows], {"rows": 0}, {"rows": NO_ROWS}),
 ]
 
@@ -232,7 +219,9 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], dict[str, list[Any]]]] = [
 @pytest.mark.parametrize(("call", "good", "wrong"), CALLS)
 def test_wrong_arguments_are_named(call: Callable[..., Any], good: dict, wrong: dict) -> None:
     call(**good)
-    for argument, values in wrong.items():
+    checked = {name: WRONG[name] for name in signature(call).parameters if name in WRONG} | wrong
+    assert checked
+    for argument, values in checked.items():
         for value in values:
             with pytest.raises((ValueError, TypeError, IndexError), match=rf"\b{argument}\b"):
                 call(**{**good, argument: value})
