@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -287,8 +288,9 @@ def fit_together(fits: Sequence[Fit]) -> list[dict[str, Any]]:
     }  # fmt: skip
     if tail:
         found["kl_tail"] = torch.stack(tail).mean(0)
-        course = torch.stack(objectives)
-        found["still_falling"] = _still_falling(course[: -run.tail], course[-run.tail :])
+        before, after = torch.stack(objectives).split(run.tail)  # the training objective falls by more than its noise
+        fall, noise = before.mean(0) - after.mean(0), ((before.var(0) + after.var(0)) / run.tail).sqrt()
+        found["still_falling"] = (fall > 3 * noise) & (fall > 1e-6)
     results = []
     for i, j in itertools.product(range(len(places)), range(len(variants))):
         results.append({name: values[i, j].item() for name, values in found.items()})
@@ -296,13 +298,6 @@ def fit_together(fits: Sequence[Fit]) -> list[dict[str, Any]]:
             smoothed = kl_divergence(data, weights[:, j : j + 1], variants[j].smoothing)
             results[-1]["kl_smoothed"] = smoothed[i, 0].item()
     return results
-
-
-def _still_falling(before: Tensor, after: Tensor) -> Tensor:
-    """Whether the mean training objective fell from one stretch of epochs to the next by more than its noise."""
-    fall = before.mean(0) - after.mean(0)
-    noise = ((before.var(0) + after.var(0)) / len(after)).sqrt()
-    return (fall > 3 * noise) & (fall > 1e-6)
 
 
 def optimum(run: Optimum) -> dict[str, Any]:
@@ -615,68 +610,62 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     ]  # fmt: skip
 
 
-def figures(rows: Sequence[Row]) -> list[Figure]:
-    found = Density(rows)
-    drawn = [_kl_figure(found)]
-    if found.noise and found.grid:
-        drawn += [_noise_figure(found), _grid_figure(found)]
-    if found.contrast and found.kl("soft-ce", "adam"):
-        drawn.append(_soft_figure(found))
-    return [*drawn, _maps_figure(found)] if found.maps else drawn
-
-
 ALIGNMENT, KL, LIMIT = "mode alignment (%)", "KL(p‖q) (nats)", "statistical limit"
 
 
-def _kl_figure(found: Density) -> Figure:
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    found = Density(rows)
+    drawn = [Figure("density-kl", partial(_draw_kl, found), panels=2)]
+    if found.noise and found.grid:
+        panels = 4 * len({alignment_of(row) for row in found.grid})
+        drawn.append(Figure("density-noise", partial(_draw_noise, found), panels=3))
+        drawn.append(Figure("density-grid", partial(_draw_grid, found), panels, columns=4, size=(3.0, 2.4)))
+    if found.contrast and found.kl("soft-ce", "adam"):
+        drawn.append(Figure("density-soft", partial(_draw_soft, found), panels=2))
+    if found.maps:
+        drawn.append(Figure("density-maps", partial(_draw_maps, found), len(found.maps), size=(2.4, 2.3)))
+    return drawn
+
+
+def _draw_kl(found: Density, axes: Any) -> None:
     top = 1.1 * max(e.high for loss, o in itertools.product(PAIR, PROTOCOLS) for e in found.kl(loss, o).values())
-
-    def draw(axes: Any) -> None:
-        for ax, optimiser, title in zip(axes, PROTOCOLS, ("the paper's protocol: Adam", "noisier: SGD"), strict=True):
-            curve(ax, by_alignment(found.optimum, "uniform"), name="predicting 1/K", dash="--", band=False)
-            for loss in EXPECTED:
-                if points := found.kl(loss, optimiser):
-                    curve(ax, points, loss=loss)
-            level(ax, found.limit, LIMIT)
-            label(ax, ALIGNMENT, KL, title=title, ylim=(0, max(top, 1.5 * found.limit)))
-
-    return Figure("density-kl", draw, panels=2)
+    for ax, optimiser, title in zip(axes, PROTOCOLS, ("the paper's protocol: Adam", "noisier: SGD"), strict=True):
+        curve(ax, by_alignment(found.optimum, "uniform"), name="predicting 1/K", dash="--", band=False)
+        for loss in EXPECTED:
+            if points := found.kl(loss, optimiser):
+                curve(ax, points, loss=loss)
+        level(ax, found.limit, LIMIT)
+        label(ax, ALIGNMENT, KL, title=title, ylim=(0, max(top, 1.5 * found.limit)))
 
 
-def _noise_figure(found: Density) -> Figure:
+def _draw_noise(found: Density, axes: Any) -> None:
+    noise = [row for row in found.noise if row.config["batch_size"] == found.fits[0].config["batch_size"]]
+    for loss in PAIR:
+        curve(axes[0], by_alignment(noise, lambda result, loss=loss: result[loss]["total"]), loss=loss)
+    rest = by_alignment(noise, lambda result: result["nll"]["total"] - result["nll"]["along_mean"])
+    curve(axes[0], rest, name="NLL, off the mean of x", colour=LOOKS["nll"].colour, dash=":")
+    label(axes[0], ALIGNMENT, "variance of the batch gradient", title="noise at the optimum")
     points = {key: pair for key, pair in found.predictions().items() if pair[1] > 0}
     ends = [value for pair in points.values() for value in pair] or [1e-5, 1e-2]
     limits = 0.5 * min(ends), 2 * max(ends)
-    size = found.fits[0].config["batch_size"]
-    noise = [row for row in found.noise if row.config["batch_size"] == size]
-
-    def draw(axes: Any) -> None:
-        for loss in PAIR:
-            curve(axes[0], by_alignment(noise, lambda result, loss=loss: result[loss]["total"]), loss=loss)
-        rest = by_alignment(noise, lambda result: result["nll"]["total"] - result["nll"]["along_mean"])
-        curve(axes[0], rest, name="NLL, off the mean of x", colour=LOOKS["nll"].colour, dash=":")
-        label(axes[0], ALIGNMENT, "variance of the batch gradient", title="noise at the optimum")
-        axes[1].plot(limits, limits, color=OTHER, ls="--", lw=1)
-        for (_, _, loss, _), (predicted, measured) in points.items():
-            look, alpha = LOOKS[loss], 1.0 if predicted >= found.limit / 10 else 0.35
-            axes[1].plot(predicted, measured, look.marker, color=look.colour, alpha=alpha, mew=0)
-        label(axes[1], "predicted (nats)", "measured (nats)", title="excess KL of SGD", log="xy", xlim=limits,
-              ylim=limits)  # fmt: skip
-        curve(axes[2], found.kl("info-nce", "adam"), loss="info-nce")
-        curve(axes[2], found.kl("info-nce-without-noise", "adam"), name="without −log η", dash="--")
-        level(axes[2], found.limit, LIMIT)
-        label(axes[2], ALIGNMENT, KL, title="control: InfoNCE without −log η", log="y")
-
-    return Figure("density-noise", draw, panels=3)
+    axes[1].plot(limits, limits, color=OTHER, ls="--", lw=1)
+    for (_, _, loss, _), (predicted, measured) in points.items():
+        look, alpha = LOOKS[loss], 1.0 if predicted >= found.limit / 10 else 0.35
+        axes[1].plot(predicted, measured, look.marker, color=look.colour, alpha=alpha, mew=0)
+    names = "predicted (nats)", "measured (nats)"
+    label(axes[1], *names, title="excess KL of SGD", log="xy", xlim=limits, ylim=limits)
+    curve(axes[2], found.kl("info-nce", "adam"), loss="info-nce")
+    curve(axes[2], found.kl("info-nce-without-noise", "adam"), name="without −log η", dash="--")
+    level(axes[2], found.limit, LIMIT)
+    label(axes[2], ALIGNMENT, KL, title="control: InfoNCE without −log η", log="y")
 
 
-def _grid_figure(found: Density) -> Figure:
+def _draw_grid(found: Density, axes: Any) -> None:
     cells: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
     for row in found.grid:
         c = row.config
         cells[alignment_of(row), c["optimiser"], c["loss"], c["lr"], c["batch_size"]].append(row.result)
     alignments, _, _, lrs, sizes = (sorted(set(values)) for values in zip(*cells, strict=True))
-    panels = list(itertools.product(alignments, OPTIMISERS, PAIR))
 
     def ratio(*key: Any) -> tuple[float | None, str]:
         results = cells.get(key, [])
@@ -687,41 +676,33 @@ def _grid_figure(found: Density) -> Figure:
         falling = sum(r["still_falling"] for r in results) > len(results) / 2
         return math.log10(mean), f"{mean:.{2 if mean < 10 else 0}f}" + (" ↓" if falling else "")
 
-    def draw(axes: Any) -> None:
-        for ax, (alignment, optimiser, loss) in zip(axes, panels, strict=True):
-            shown = [[ratio(alignment, optimiser, loss, lr, size) for lr in lrs] for size in sizes]
-            values, texts = ([[one[part] for one in row] for row in shown] for part in (0, 1))
-            heat(ax, [f"{lr:g}" for lr in lrs], list(map(str, sizes)), values, texts, 0, 1)
-            label(ax, "learning rate", "batch", title=f"{LOOKS[loss].name}, {optimiser}, {alignment:g} %")
-
-    return Figure("density-grid", draw, panels=len(panels), columns=4, size=(3.0, 2.4))
+    for ax, (alignment, optimiser, loss) in zip(axes, itertools.product(alignments, OPTIMISERS, PAIR), strict=True):
+        shown = [[ratio(alignment, optimiser, loss, lr, size) for lr in lrs] for size in sizes]
+        values, texts = ([[one[part] for one in row] for row in shown] for part in (0, 1))
+        heat(ax, [f"{lr:g}" for lr in lrs], list(map(str, sizes)), values, texts, 0, 1)
+        label(ax, "learning rate", "batch", title=f"{LOOKS[loss].name}, {optimiser}, {alignment:g} %")
 
 
-def _soft_figure(found: Density) -> Figure:
-    def draw(axes: Any) -> None:
-        curve(axes[0], found.kl("soft-ce", "adam"), loss="soft-ce", band=False)
-        curve(axes[0], by_alignment(found.contrast, "kl"), loss="soft-target-info-nce", band=False)
-        curve(axes[0], by_alignment(found.contrast, "kl_at_best_temperature"), name="at its best temperature",
-              colour=LOOKS["soft-target-info-nce"].colour, dash=":", band=False)  # fmt: skip
-        curve(axes[0], by_alignment(found.optimum, "uniform"), name="predicting 1/K", dash="--", band=False)
-        label(axes[0], ALIGNMENT, KL, title="true conditional as soft target", log="y", ylim=(1e-7, 200))
-        curve(axes[1], found.kl("soft-dist-info-nce", "adam", "kl_smoothed"), loss="soft-dist-info-nce")
-        floor = by_alignment(found.optimum, "smoothed_floor")
-        curve(axes[1], floor, name="best linear model", dash=":", band=False)
-        label(axes[1], ALIGNMENT, "KL(p^ε‖q) (nats)", title="labels redrawn with smoothing", log="y")
-
-    return Figure("density-soft", draw, panels=2)
+def _draw_soft(found: Density, axes: Any) -> None:
+    tempered = by_alignment(found.contrast, "kl_at_best_temperature")
+    colour = LOOKS["soft-target-info-nce"].colour
+    curve(axes[0], found.kl("soft-ce", "adam"), loss="soft-ce", band=False)
+    curve(axes[0], by_alignment(found.contrast, "kl"), loss="soft-target-info-nce", band=False)
+    curve(axes[0], tempered, name="at its best temperature", colour=colour, dash=":", band=False)
+    curve(axes[0], by_alignment(found.optimum, "uniform"), name="predicting 1/K", dash="--", band=False)
+    label(axes[0], ALIGNMENT, KL, title="true conditional as soft target", log="y", ylim=(1e-7, 200))
+    curve(axes[1], found.kl("soft-dist-info-nce", "adam", "kl_smoothed"), loss="soft-dist-info-nce")
+    floor = by_alignment(found.optimum, "smoothed_floor")
+    curve(axes[1], floor, name="best linear model", dash=":", band=False)
+    label(axes[1], ALIGNMENT, "KL(p^ε‖q) (nats)", title="labels redrawn with smoothing", log="y")
 
 
-def _maps_figure(found: Density) -> Figure:
-    def draw(axes: Any) -> None:
-        for ax, row in zip(axes, found.maps, strict=True):
-            r = row.result
-            ax.scatter(r["x"], r["y"], c=r["labels"], cmap="viridis", s=5, lw=0, alpha=0.85, rasterized=True)
-            ax.set_axis_off()
-            ax.set_title(f"{alignment_of(row):g} %")
-
-    return Figure("density-maps", draw, panels=len(found.maps), size=(2.4, 2.3))
+def _draw_maps(found: Density, axes: Any) -> None:
+    for ax, row in zip(axes, found.maps, strict=True):
+        r = row.result
+        ax.scatter(r["x"], r["y"], c=r["labels"], cmap="viridis", s=5, lw=0, alpha=0.85, rasterized=True)
+        ax.set_axis_off()
+        ax.set_title(f"{alignment_of(row):g} %")
 
 
 EXPERIMENT = Experiment(

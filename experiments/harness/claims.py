@@ -27,34 +27,21 @@ MEANING: dict[Verdict, str] = {
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, or a question that it leaves open.
-
-    Attributes:
-        key: stable name.
-        text: the claim in one sentence.
-        where: figure, table, equation or section of the paper.
-        paper: the paper's figure.
-    """
+    """A statement of the paper in one sentence, or a question that it leaves open."""
 
     key: str
     text: str
-    where: str
-    paper: str
+    where: str  # figure, table, equation or section of the paper
+    paper: str  # the paper's figure
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Our answer to a claim.
+    """Our answer to a claim."""
 
-    Attributes:
-        ours: our figure with its interval, to compare with the paper's.
-        on: data, model and number of seeds, in a few words.
-        verdict: of :func:`verdict`.
-    """
-
-    ours: str
-    on: str
-    verdict: Verdict
+    ours: str  # our figure with its interval, to compare with the paper's
+    on: str  # data, model and number of seeds, in a few words
+    verdict: Verdict  # of :func:`verdict`
 
 
 def verdict(
@@ -78,11 +65,11 @@ def verdict(
             holds here, the verdict is "explained".
     """
     holds = _holds(found, above, below)
-    if holds is False and cause and _holds(cause, above, below):
-        return "explained"
     if holds is None:
         return "undecided"
-    return ("beyond" if new else "reproduced") if holds else "not reproduced"
+    if not holds:
+        return "explained" if _holds(cause, above, below) else "not reproduced"
+    return "beyond" if new else "reproduced"
 
 
 def _holds(found: Sequence[Estimate], above: float, below: float) -> bool | None:
@@ -146,7 +133,6 @@ def together(found: Sequence[Finding]) -> Finding:
 
 def checked(experiment: str, claims: Sequence[Claim], findings: Mapping[str, Finding]) -> dict[str, Finding]:
     """The findings; a ValueError names a key that is no claim of the experiment."""
-    unknown = sorted(findings.keys() - {claim.key for claim in claims})
-    if unknown:
+    if unknown := sorted(findings.keys() - {claim.key for claim in claims}):
         raise ValueError(f"findings: {', '.join(unknown)} is no claim of {experiment}")
     return dict(findings)

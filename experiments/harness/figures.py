@@ -22,6 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from experiments.harness.statistics import Estimate
 
 if TYPE_CHECKING:
@@ -54,18 +56,13 @@ INK = {"": "#333333", "-dark": "#DDDDDD"}
 
 @dataclass(frozen=True)
 class Figure:
-    """Attributes:
-    name: of its files, "density-kl".
-    draw: draws on the axes, one per panel.
-    panels, columns: number of panels, and panels per row (default: all in one).
-    size: inches of one panel.
-    """
+    """A figure of panels, drawn on their axes."""
 
-    name: str
+    name: str  # of its files, "density-kl"
     draw: "Callable[[Sequence[Axes]], None]"
     panels: int = 1
-    columns: int | None = None
-    size: tuple[float, float] = (4.6, 3.2)
+    columns: int | None = None  # panels per row; None: all in one
+    size: tuple[float, float] = (4.6, 3.2)  # inches of one panel
 
     def save(self, folder: Path) -> None:
         """Writes NAME.svg and NAME-dark.svg, the same bytes for the same numbers."""
@@ -134,9 +131,8 @@ def heat(ax: "Axes", x: Sequence[str], y: Sequence[str], values: Sequence[Sequen
     ax.grid(False)
     for i, row in enumerate(texts):
         for j, text in enumerate(row):
-            dark = not math.isnan(numbers[i][j]) and numbers[i][j] > (low + high) / 2
-            missing = math.isnan(numbers[i][j])
-            colour = OTHER if missing else "white" if dark else "black"
+            dark = numbers[i][j] > (low + high) / 2
+            colour = OTHER if math.isnan(numbers[i][j]) else "white" if dark else "black"
             ax.text(j, i, text, ha="center", va="center", fontsize=8, color=colour)
 
 
@@ -157,12 +153,12 @@ def _name_curves(ax: "Axes") -> None:
     height = ax.get_window_extent().height
     ends: list[list[Any]] = []  # height in pixels, name, colour
     for line in ax.get_lines():
-        name = str(line.get_gid() or "").removeprefix("named ")
-        if not name or not str(line.get_gid()).startswith("named "):
+        named, _, name = str(line.get_gid()).partition("named ")
+        if named or not name:
             continue
         inside = [
             (x, y)
-            for x, y in zip(_numbers(line.get_xdata()), _numbers(line.get_ydata()), strict=True)
+            for x, y in np.asarray(line.get_data(), dtype=float).T
             if low <= y <= high and (left <= x <= right or line.get_transform() != ax.transData)  # a level has any x
         ]
         if inside:
@@ -177,10 +173,6 @@ def _name_curves(ax: "Axes") -> None:
         place = 1, (pixel - excess) / height
         ax.annotate(name, place, (4, 0), xycoords="axes fraction", textcoords="offset points", color=colour,
                     fontsize=8.5, va="center", annotation_clip=False)  # fmt: skip
-
-
-def _numbers(data: Any) -> list[float]:
-    return [float(value) for value in data]
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import html
 import re
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.harness.claims import MEANING, Finding, checked
@@ -21,25 +21,21 @@ FIGURES = TOP / "docs" / "figures"
 
 @dataclass(frozen=True)
 class Evidence:
-    """The tables, figures and findings of a folder of results.
+    """The tables, figures and findings of the experiments of a folder, by name or claim key.
 
-    Attributes:
-        experiments: those with rows, by name.
-        findings: by claim key.
-        tables, figures: by name.
-        problems: one line per row or experiment that cannot be shown.
+    ``problems`` has a line per row or experiment that cannot be shown.
     """
 
-    experiments: dict[str, Experiment]
-    findings: dict[str, Finding]
-    tables: dict[str, Table | ClaimList]
-    figures: dict[str, Figure]
-    problems: list[str]
+    experiments: dict[str, Experiment] = field(default_factory=dict)
+    findings: dict[str, Finding] = field(default_factory=dict)
+    tables: dict[str, Table | ClaimList] = field(default_factory=dict)
+    figures: dict[str, Figure] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
 
 
 def evidence(directory: Path, only: Sequence[str] = ()) -> Evidence:
     """Everything that the rows of a folder give; an experiment that fails is named and left out."""
-    found = Evidence({}, {}, {}, {}, [])
+    found = Evidence()
     for name in only or names():
         if not (directory / f"{name}.jsonl").is_file():
             continue
@@ -54,7 +50,9 @@ def evidence(directory: Path, only: Sequence[str] = ()) -> Evidence:
             tables: list[Table | ClaimList] = [*experiment.tables(rows)]
             figures = list(experiment.figures(rows))
         except Exception as error:  # too few rows of many, another version's, edited ones
-            found.problems.append(f"{results.path}: {len(rows)} rows, but {_described(error)}")
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(place.filename).name}, line {place.lineno}"
+            found.problems.append(f"{results.path}: {len(rows)} rows, but {type(error).__name__}: {error} ({where})")
             continue
         if findings:
             tables.append(ClaimList(f"{name}-claims", experiment.claims, findings))
@@ -76,11 +74,6 @@ def evidence(directory: Path, only: Sequence[str] = ()) -> Evidence:
     return found
 
 
-def _described(error: Exception) -> str:
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
-
-
 def linked(found: Evidence) -> dict[Path, str]:
     """The files of all tables that pages link to, and their computed text."""
     computed: dict[str, str] = {}
@@ -94,11 +87,8 @@ def linked(found: Evidence) -> dict[Path, str]:
 
 def index() -> Table:
     """All experiments: question, command, minutes."""
-    rows = []
-    for name in names():
-        experiment = load(name)
-        command = f"`python -m experiments run {name} --preset paper`"
-        rows.append([name, experiment.question, command, f"{experiment.minutes:g}"])
+    command = "`python -m experiments run {} --preset paper`"
+    rows = [[e.name, e.question, command.format(e.name), f"{e.minutes:g}"] for e in map(load, names())]
     return Table("experiments", ("experiment", "question", "command", "minutes"), rows)
 
 

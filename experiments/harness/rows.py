@@ -11,21 +11,15 @@ import math
 import os
 import platform
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-FIELDS: dict[str, Any] = {
-    "id": str, "study": str, "version": int, "config": dict, "result": dict, "seconds": (int, float), "time": str,
-    "versions": dict,
-}  # fmt: skip
-FEW, ODD = 10, 0.03
-"""A value that differs in kind from the others' is a mistake: among at least so many rows, in at most this share."""
+FIELDS: dict[str, Any] = {"id": str, "study": str, "version": int, "config": dict, "result": dict}
 
 
 @dataclass(frozen=True)
@@ -36,19 +30,11 @@ class Row:
         id: hash of experiment, version and configuration.
         config: everything that determines the result, with the seed.
         result: the measurements; a number that is not finite is None.
-        seconds: wall time; for runs computed together, each one's share.
-        time: end of the run, UTC, ISO 8601.
-        versions: of Python, torch and softnce.
-        line: place in its file, from 1.
     """
 
     id: str
     config: dict[str, Any]
     result: dict[str, Any]
-    seconds: float = 0.0
-    time: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
-    line: int = field(default=0, compare=False)
 
 
 def run_id(experiment: str, version: int, config: Mapping[str, Any]) -> str:
@@ -58,15 +44,9 @@ def run_id(experiment: str, version: int, config: Mapping[str, Any]) -> str:
 
 
 class Results:
-    """The runs of one experiment in ``directory/<experiment>.jsonl``.
+    """The runs of one experiment in ``directory/<experiment>.jsonl``; rows of other versions stay there, unread.
 
-    Args:
-        directory: of the results; created by the first `append`.
-        experiment: its name.
-        version: rows of other versions stay in the file, unread.
-
-    Attributes:
-        problems: one line for each row that cannot be used, with file and line.
+    ``problems`` has one line for each row that cannot be used, with file and line.
     """
 
     def __init__(self, directory: str | os.PathLike[str], experiment: str, version: int = 1) -> None:
@@ -79,10 +59,7 @@ class Results:
     def rows(self) -> list[Row]:
         """The usable rows in the order of the file; the first of two rows of one run counts."""
         self.update()
-        odd = {row.line: problem for row, problem in _odd(list(self._rows.values()))}
-        for line, problem in odd.items():
-            self._problem(line, problem)
-        return [row for row in self._rows.values() if row.line not in odd]
+        return list(self._rows.values())
 
     def ids(self) -> set[str]:
         """The ids of the finished runs."""
@@ -103,8 +80,12 @@ class Results:
                     break
                 self._offset += len(raw)
                 self._lines += 1
-                if raw.strip():
-                    self._take(raw)
+                try:
+                    if raw.strip() and (row := self._row(json.loads(raw, parse_constant=_refuse))):
+                        self._rows.setdefault(row.id, row)
+                except (ValueError, RecursionError) as error:
+                    reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+                    self.problems.append(f"{self.path}:{self._lines}: skipped, {reason}")
 
     def append(self, config: Mapping[str, Any], result: Mapping[str, Any], seconds: float) -> None:
         """Writes a finished run and forces it to disk; a run that another process finished first is kept."""
@@ -125,70 +106,17 @@ class Results:
                     os.fsync(file.fileno())
                 self.update()
 
-    def _take(self, raw: bytes) -> None:
-        try:
-            row = self._row(json.loads(raw, parse_constant=_refuse))
-        except (ValueError, RecursionError) as error:
-            self._problem(self._lines, "nested too deeply" if isinstance(error, RecursionError) else str(error))
-        else:
-            if row is not None:
-                self._rows.setdefault(row.id, row)
-
     def _row(self, line: Any) -> Row | None:
         if not isinstance(line, dict):
             raise ValueError("not a mapping of fields")
         for name, kind in FIELDS.items():
             if not isinstance(line.get(name), kind) or isinstance(line[name], bool):
-                raise ValueError(f"{name} is {_shown(line[name]) if name in line else 'missing'}")
+                raise ValueError(f"{name} is {repr(line[name])[:40] if name in line else 'missing'}")
         if (line["study"], line["version"]) != (self.experiment, self.version):
             return None
         if self.id_of(line["config"]) != line["id"]:
             raise ValueError(f"id {line['id'][:20]} is not that of its configuration")
-        kept = {name: line[name] for name in FIELDS if name not in ("study", "version")}
-        return Row(**kept, line=self._lines)
-
-    def _problem(self, line: int, reason: str) -> None:
-        problem = f"{self.path}:{line}: skipped, {reason}"
-        if problem not in self.problems:
-            self.problems.append(problem)
-
-
-def _odd(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
-    """Rows with a value of another kind than nearly all other rows have at its place."""
-    found: dict[str, list[tuple[str, Row, Any]]] = defaultdict(list)
-    for row in rows:
-        for place, kind, value in _leaves(row.result, "result"):
-            found[place].append((kind, row, value))
-    for place, values in found.items():
-        usual, often = Counter(kind for kind, _, _ in values).most_common(1)[0]
-        if len(values) >= FEW and 0 < len(values) - often <= max(1, ODD * len(values)):
-            for kind, row, value in values:
-                if kind != usual:
-                    yield row, f"{place} is {_shown(value)}; other rows have a {usual}"
-
-
-def _leaves(value: Any, place: str) -> Iterator[tuple[str, str, Any]]:
-    """Dotted place, kind and value of every value that is no mapping, and of every mapping."""
-    if isinstance(value, dict):
-        yield place, "mapping", value
-        for name, item in value.items():
-            yield from _leaves(item, f"{place}.{name}")
-    elif isinstance(value, list):
-        yield place, "list", value
-        for kind in {_kind(item) for item in value}:
-            yield f"{place}[]", kind, next(item for item in value if _kind(item) == kind)
-    else:
-        yield place, _kind(value), value
-
-
-def _kind(value: Any) -> str:
-    names = {bool: "truth value", str: "text", list: "list", dict: "mapping"}
-    return names.get(type(value), "number")  # None is a number that was not finite
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"
+        return Row(line["id"], line["config"], line["result"])
 
 
 def _refuse(constant: str) -> None:

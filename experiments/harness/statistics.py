@@ -122,17 +122,19 @@ def by_seed(rows: Sequence[Row], value: Value) -> dict[int, float]:
 
 def difference(a: Sequence[Row], b: Sequence[Row], value: Value) -> Estimate:
     """``value`` of a minus that of b, paired over the seeds that both have."""
-    ours, theirs = by_seed(a, value), by_seed(b, value)
-    return estimate([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
+    return _paired((1, -1), (a, b), value)
 
 
-def difference_of_differences(
-    a: Sequence[Row], b: Sequence[Row], c: Sequence[Row], d: Sequence[Row], value: Value
-) -> Estimate:
+def difference_of_differences(a: Sequence[Row], b: Sequence[Row], c: Sequence[Row], d: Sequence[Row],
+                              value: Value) -> Estimate:  # fmt: skip
     """(a − b) − (c − d), paired over the seeds that all four have."""
-    first, second, third, fourth = (by_seed(rows, value) for rows in (a, b, c, d))
-    seeds = sorted(first.keys() & second.keys() & third.keys() & fourth.keys())
-    return estimate([first[seed] - second[seed] - third[seed] + fourth[seed] for seed in seeds])
+    return _paired((1, -1, -1, 1), (a, b, c, d), value)
+
+
+def _paired(signs: Sequence[int], groups: Sequence[Sequence[Row]], value: Value) -> Estimate:
+    found = [by_seed(rows, value) for rows in groups]
+    seeds = sorted(set.intersection(*map(set, found)))
+    return estimate([sum(sign * of[seed] for sign, of in zip(signs, found, strict=True)) for seed in seeds])
 
 
 def for_other_samples(a: Sequence[Row], b: Sequence[Row]) -> Estimate | None:
@@ -155,9 +157,9 @@ def _right(row: Row) -> list[bool]:
     return bits[: round(bits.sum() / top1) if top1 else None].tolist()
 
 
-def over(rows: Sequence[Row], x: Value, value: Value) -> dict[float, Estimate]:
+def over(rows: Sequence[Row], x: Callable[[Row], Any], value: Value) -> dict[Any, Estimate]:
     """Mean of ``value`` over the rows that share ``x``, in order of ``x``: a curve."""
-    groups: dict[float, list[float]] = {}
+    groups: dict[Any, list[float]] = {}
     for row in rows:
         groups.setdefault(x(row), []).append(value(row))
     return {at: estimate(values) for at, values in sorted(groups.items())}

@@ -20,11 +20,7 @@ LINKED = re.compile(r"^\[(\**)([^]*]+)\**\]\((?:[\w./]*/)?tables/([\w-]+)\.md\)$
 class Table:
     """Cells of text under a header; the first column is a name. One number (± half of its interval) per cell.
 
-    Attributes:
-        name: of its file, "density-kl".
-        header: column titles with units.
-        rows: of cells.
-        title: one line above it in the terminal.
+    ``name`` is that of its file, "density-kl"; ``title`` is one line above it in the terminal.
     """
 
     name: str

@@ -11,7 +11,7 @@ numbers = itertools.count()
 
 
 def row(config, result):
-    return Row(str(next(numbers)), config, result, 1.0, "2026-01-01", {"softnce": "0", "torch": "2"})
+    return Row(str(next(numbers)), config, result)
 
 
 def fits(seeds, *, adam_gap=0.0, sgd_gap=0.0, rise=0.0):
