@@ -118,9 +118,13 @@ def best_temperature(data: Mixture, weights: Tensor) -> tuple[Tensor, Tensor]:
     section on log 1/τ in [−7, 7], one evaluation per step.
     """
     low, high = (torch.full(weights.shape[:2], end, dtype=torch.float64) for end in (-7.0, 7.0))
+    logits, p = torch.einsum("dmj,dlkj->dlmk", data.points, weights.double()), data.conditional[:, None]
+    entropy, score, weight = torch.special.xlogy(p, p).sum(3), (p * logits).sum(3), data.weight
 
     def kl(log_scale: Tensor) -> Tensor:
-        return kl_divergence(data, weights * log_scale.exp()[..., None, None])
+        scale = log_scale.exp()[..., None]
+        normaliser = (scale[..., None] * logits).logsumexp(3)
+        return torch.einsum("dm,dlm->dl", weight, entropy - scale * score + normaliser)
 
     golden = (5**0.5 - 1) / 2
     left, right = high - golden * (high - low), low + golden * (high - low)

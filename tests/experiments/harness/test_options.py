@@ -73,8 +73,18 @@ def test_commands(capsys):
     listed = capsys.readouterr().out
     assert all(name in listed for name in names())
     assert max(map(len, listed.splitlines())) <= 100
-    for argv in (["lits"], ["run", "densty"], ["run", "density", "--seeds", "0"], ["report", "a", "b"]):
+    for argv in (
+        "lits",
+        "list digits",
+        "run",
+        "run densty",
+        "run digits densty",
+        "run density --seeds 0",
+        "report a b",
+    ):
         with pytest.raises(SystemExit) as ended:
-            main(argv)
+            main(argv.split())
         assert ended.value.code == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
+    assert main(["run", "digits", "dynamics", "--seeds", "1"]) == 2, "an option of one experiment"
+    assert len(capsys.readouterr().err.splitlines()) == 2
