@@ -157,8 +157,8 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; against the likeliest class of soft labels. Ignored rows do not count."""
         predicted = self.predict(X)
-        if _is_soft(y):
-            targets = _soft_targets(y)
+        targets = _soft_targets(y)
+        if targets is not None:
             rows, truth = _counted(targets).numpy(), self.classes_[targets.argmax(0).numpy()]
         else:
             truth = validation.column_or_1d(y)
@@ -219,8 +219,8 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Targets over K classes, and ``classes_``."""
         if y is None:
             raise ValueError("SoftLabelClassifier requires y to be passed, but the target y is None")
-        if _is_soft(y):
-            targets = _soft_targets(y)
+        targets = _soft_targets(y)
+        if targets is not None:
             if self.loss in LABELS_ONLY:
                 raise ValueError(f"loss={self.loss!r} takes labels (N,) only, got soft labels {tuple(targets.shape)}")
             names = getattr(y, "columns", range(targets.num_classes)) if self.classes is None else self.classes
@@ -250,9 +250,8 @@ def neg_soft_log_loss(estimator: Any, X: Any, y: Any, sample_weight: Any = None)
     For labels it equals ``"neg_log_loss"`` without clipping. Ignored rows do not count.
     """
     log_probs = torch.from_numpy(np.log(np.asarray(estimator.predict_proba(X), float)))
-    if _is_soft(y):
-        targets = _soft_targets(y)
-    else:
+    targets = _soft_targets(y)
+    if targets is None:
         y = validation.column_or_1d(y)
         known = {name: k for k, name in enumerate(estimator.classes_.tolist())}
         unknown = set(y[~_is_ignored(y)].tolist()) - set(known)
@@ -272,16 +271,13 @@ def _log_likelihood(log_probs: Tensor, targets: SoftTargets, weight: Tensor | No
     return float((each * share).sum() / share.sum())
 
 
-def _is_soft(y: Any) -> bool:
-    """Whether ``y`` is soft labels: SoftTargets, or two columns at least."""
-    shape = () if isinstance(y, SoftTargets) else np.asarray(y).shape
-    return isinstance(y, SoftTargets) or (len(shape) == 2 and shape[1] > 1)
-
-
-def _soft_targets(y: Any) -> SoftTargets:
-    """Soft labels as SoftTargets; rows of NaN are ignored."""
+def _soft_targets(y: Any) -> SoftTargets | None:
+    """Soft labels, of two columns at least, as SoftTargets, with rows of NaN ignored; None if ``y`` holds labels."""
     if isinstance(y, SoftTargets):
         return y.cpu()
+    shape = np.asarray(y).shape
+    if len(shape) != 2 or shape[1] < 2:
+        return None
     rows = as_tensor(y, "y").double().clone()
     is_ignored = rows.isnan().all(1)
     rows[is_ignored] = 1 / rows.shape[1]
