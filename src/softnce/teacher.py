@@ -15,7 +15,7 @@ import io
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -55,16 +55,15 @@ class TeacherOutputs:
         if len(shapes) != 1:
             raise ValueError(f"parts must have one k, number of classes and temperature, got {shapes or 'no parts'}")
         index, probability = torch.cat([p.index for p in parts]), torch.cat([p.probability for p in parts])
-        return TeacherOutputs(index, probability, parts[0].num_classes, parts[0].temperature)
+        return replace(parts[0], index=index, probability=probability)
 
     def __len__(self) -> int:
         return len(self.index)
 
     def targets(self, remainder: Rest = "renormalise", k: int | None = None) -> SoftTargets:
-        """Soft targets of the best ``k`` classes (None: all that were kept).
+        """Soft targets of the best ``k`` classes (None: all that were kept); stored dense if that is faster.
 
-        ``remainder`` is ``rest`` of :meth:`SoftTargets.from_topk_log_probs`. If k is a quarter of the classes or more,
-        rows are stored dense, which is then faster, unless the rest is a group.
+        ``remainder`` is ``rest`` of :meth:`SoftTargets.from_topk_log_probs`.
         """
         kept = self.index.shape[1]
         k = kept if k is None else as_whole(k, "k")
