@@ -20,18 +20,17 @@ def batch(seed: int, n: int = 5, kind: str = "mixed") -> SoftTargets:
     return make_targets(kind, n, K, torch.Generator().manual_seed(seed))
 
 
-def slow(logits: torch.Tensor, targets: SoftTargets, others: list[SoftTargets]) -> torch.Tensor:
-    rows = [c.dense(torch.float64) for c in others]
-    return slow_contrast(logits, targets.dense(torch.float64), torch.cat(rows), None).mean()
+def queue_of(size: int, targets: SoftTargets) -> QueueCandidates:
+    queue = QueueCandidates(size)
+    queue.remember(targets)
+    return queue
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "ignored"])
 def test_a_queue_contrasts_with_the_last_targets_of_earlier_batches(kind: str) -> None:
     loss = SoftTargetInfoNCE("uniform", candidates=QueueCandidates(12), reduction="none")
     logits = torch.randn(5, K, dtype=torch.float64)
-    batches = [batch(seed, kind="smoothed" if kind == "smoothed" and seed == 0 else kind) for seed in range(4)]
-    if kind == "smoothed":  # each draws its own ξ; a queue needs one
-        batches = [batches[0]] * 4
+    batches = [batch(0 if kind == "smoothed" else seed, kind=kind) for seed in range(4)]  # a queue needs one ξ
     assert loss(logits, batches[0]).eq(0).all(), "an empty queue leaves only the own target"
     loss(logits, batches[1])
     loss(logits, batches[2])
@@ -44,11 +43,10 @@ def test_a_queue_contrasts_with_the_last_targets_of_earlier_batches(kind: str) -
 
 def test_a_queue_takes_batches_of_any_form_and_smoothing() -> None:
     loss = SoftTargetInfoNCE("uniform", candidates=QueueCandidates(20))
-    logits = torch.randn(5, K, dtype=torch.float64)
-    kinds = ("labels", "mixed", "spread", "dense")
-    for seed, kind in enumerate(kinds):
-        loss(logits, batch(seed, kind=kind))
-    expected = torch.cat([batch(seed, kind=kind).dense(torch.float64) for seed, kind in enumerate(kinds)])
+    batches = [batch(seed, kind=kind) for seed, kind in enumerate(("labels", "mixed", "spread", "dense"))]
+    for targets in batches:
+        loss(torch.randn(5, K, dtype=torch.float64), targets)
+    expected = torch.cat([targets.dense(torch.float64) for targets in batches])
     torch.testing.assert_close(loss.candidates.held.dense(torch.float64), expected)
 
 
@@ -58,12 +56,6 @@ def test_targets_cannot_be_added_to_candidates() -> None:
             add(BatchCandidates(), batch(0))
     with pytest.raises(TypeError, match="unsupported operand"):
         BatchCandidates() + 3
-
-
-def test_a_queue_is_not_touched_in_eval() -> None:
-    loss = SoftTargetInfoNCE("uniform", candidates=QueueCandidates(20)).eval()
-    loss(torch.randn(5, K), batch(0))
-    assert len(loss.candidates) == 0
 
 
 @pytest.mark.parametrize("kind", ["labels", "mixed", "spread", "dense"])
@@ -84,11 +76,12 @@ def test_a_saved_queue_goes_on_exactly(kind: str, tmp_path) -> None:
     assert len(empty.candidates.terms[1]) == 0
 
 
-def test_a_validation_without_gradients_is_not_remembered() -> None:
-    """Also where the loss was left in training mode, as a criterion outside of the model is."""
+@pytest.mark.parametrize("train", [False, True])
+def test_a_validation_is_not_remembered(train: bool) -> None:
+    """In eval mode, or without gradients in training mode, as a criterion outside of the model is left."""
     running = noise.RunningNoise(K)
-    loss = SoftTargetInfoNCE(running, candidates=BatchCandidates() + QueueCandidates(9))
-    with torch.no_grad():
+    loss = SoftTargetInfoNCE(running, candidates=BatchCandidates() + QueueCandidates(9)).train(train)
+    with torch.set_grad_enabled(not train):
         loss(torch.randn(2, K), torch.tensor([0, 1]))
     assert len(loss.candidates.terms[1]) == 0
     torch.testing.assert_close(running.probs(), noise.uniform(K).double())
@@ -111,22 +104,13 @@ def test_a_queue_remembers_an_accumulated_batch_once_and_last(order: list[int]) 
     assert len(loss.candidates.terms[1]) == 6
 
 
-def test_own_must_name_the_rows_labels_in_the_batch() -> None:
-    loss, whole = SoftTargetInfoNCE("uniform", label_smoothing=0.1), SoftTargets.from_labels(torch.tensor([2, 2, 0]), K)
-    loss(torch.randn(1, K), torch.tensor([0]), batch=whole, own=torch.tensor([2]))
-    with pytest.raises(
-        ValueError,
-        match="row 1 of batch is the target of row 0, but it is label 2 and the target is label 0",
-    ):
-        loss(torch.randn(1, K), torch.tensor([0]), batch=whole, own=torch.tensor([1]))
-
-
 def test_a_smaller_queue_keeps_the_latest_of_a_saved_one() -> None:
-    large, small = QueueCandidates(20), QueueCandidates(3)
-    large.remember(batch(0, n=5))
-    small.load_state_dict(large.state_dict())
+    small = QueueCandidates(3)
+    small.load_state_dict(queue_of(20, batch(0, n=5)).state_dict())
     torch.testing.assert_close(small.held.dense(), batch(0, n=5).dense()[-3:])
     assert QueueCandidates(3)
+    with pytest.raises(ValueError, match="the queue holds targets of 6 classes, the batch has 7"):
+        small(SoftTargets.from_labels(torch.tensor([0]), K + 1), torch.tensor([0]))
 
 
 def test_vertices_smoothed_as_the_labels_hold_the_own_target_once() -> None:
@@ -143,9 +127,7 @@ def test_mixing_a_target_with_itself_is_still_a_hit() -> None:
     logits = torch.randn(8, K)
     loss = SoftTargetInfoNCE("uniform", remove_accidental_hits=True, reduction="none")
     torch.testing.assert_close(loss(logits, mixed), loss(logits, mixed.dense()))
-    other = SoftTargets.from_labels(torch.tensor([2]), K, 0.1, torch.softmax(torch.randn(K), 0))
-    queue = QueueCandidates(4)
-    queue.remember(other)
+    queue = queue_of(4, SoftTargets.from_labels(torch.tensor([2]), K, 0.1, torch.softmax(torch.randn(K), 0)))
     SoftTargetInfoNCE("uniform", candidates=queue, remove_accidental_hits=True).eval()(logits, mixed)
 
 
@@ -173,34 +155,29 @@ def test_sampled_candidates_get_the_own_target_added() -> None:
     loss = SoftTargetInfoNCE("uniform", candidates=SampledCandidates(30, mix_alpha=0.8, smoothing=0.1))
     logits, targets = torch.randn(5, K, dtype=torch.float64), batch(1)
     value = loss(logits, targets, generator=torch.Generator().manual_seed(3))
-    groups, _ = loss.candidates(targets, torch.arange(5), torch.Generator().manual_seed(3))
-    torch.testing.assert_close(value, slow(logits, targets, groups), rtol=0, atol=1e-12)
+    ([group], _) = loss.candidates(targets, torch.arange(5), torch.Generator().manual_seed(3))
+    expected = slow_contrast(logits, targets.dense(torch.float64), group.dense(torch.float64), None).mean()
+    torch.testing.assert_close(value, expected, rtol=0, atol=1e-12)
 
 
-def test_smoothed_class_candidates() -> None:
+@pytest.mark.parametrize(
+    ("smoothing", "by_row", "atol"), [(0.1, False, 1e-12), (None, False, 1e-12), (0.1, True, 1e-7)]
+)
+def test_smoothed_class_candidates(smoothing: float | None, by_row: bool, atol: float) -> None:
+    """Also beside labels smoothed row by row, in float32."""
     logits, targets = torch.randn(5, K, dtype=torch.float64), batch(1)
+    if by_row:
+        targets = SoftTargets.cat([SoftTargets.from_labels(torch.arange(n), K, n / 10 - 0.1) for n in (2, 3)])
     vertices = 0.9 * torch.eye(K, dtype=torch.float64) + 0.1 / K
-    for smoothing in (0.1, None):
-        loss = SoftTargetInfoNCE("uniform", candidates=ClassCandidates(smoothing))
-        expected = slow_contrast(logits, targets.dense(torch.float64), vertices, None, remove_hits=True).mean()
-        torch.testing.assert_close(loss(logits, targets), expected, rtol=0, atol=1e-12)
+    expected = slow_contrast(logits, targets.dense(torch.float64), vertices, None, remove_hits=True).mean()
+    loss = SoftTargetInfoNCE("uniform", candidates=ClassCandidates(smoothing))
+    torch.testing.assert_close(loss(logits, targets), expected, rtol=0, atol=atol)
     with pytest.raises(ValueError, match="one smoothing"):
         SoftTargetInfoNCE("uniform", candidates=ClassCandidates(None))(logits, batch(1, kind="spread"))
 
 
-def test_vertices_beside_labels_smoothed_row_by_row() -> None:
-    parts = [SoftTargets.from_labels(torch.tensor([0, 1]), K, smoothing) for smoothing in (0.1, 0.2)]
-    logits, targets = torch.randn(4, K, dtype=torch.float64), SoftTargets.cat(parts)
-    vertices = 0.9 * torch.eye(K, dtype=torch.float64) + 0.1 / K
-    expected = slow_contrast(logits, targets.dense(torch.float64), vertices, None, remove_hits=True).mean()
-    loss = SoftTargetInfoNCE("uniform", candidates=ClassCandidates(0.1))
-    torch.testing.assert_close(loss(logits, targets), expected, rtol=0, atol=1e-7)  # smoothing by row is float32
-
-
 def test_candidates_add_up_and_keep_the_own_in_place() -> None:
-    queue = QueueCandidates(8)
-    queue.remember(batch(9, n=4))
-    total = ClassCandidates() + (queue + BatchCandidates())
+    total = ClassCandidates() + (queue_of(8, batch(9, n=4)) + BatchCandidates())
     loss = SoftTargetInfoNCE("uniform", candidates=total, reduction="none")
     logits, targets = torch.randn(5, K, dtype=torch.float64), batch(1)
     rows = torch.cat([torch.eye(K, dtype=torch.float64), batch(9, n=4).dense(), targets.dense()])
@@ -211,14 +188,12 @@ def test_candidates_add_up_and_keep_the_own_in_place() -> None:
 
 
 def test_accidental_hits_are_left_out_and_the_own_never() -> None:
-    labels = torch.tensor([0, 0, 1, 2, 2])
-    logits = torch.randn(5, K, dtype=torch.float64)
-    targets = SoftTargets.from_labels(labels, K)
+    logits, targets = torch.randn(5, K, dtype=torch.float64), SoftTargets.from_labels(torch.tensor([0, 0, 1, 2, 2]), K)
     pairs = targets.mix(targets, 0.5)  # the same targets, as pairs that name a class twice
     rows = targets.dense(torch.float64)
     expected = slow_contrast(logits, rows, rows, torch.arange(5), remove_hits=True)
+    loss = SoftTargetInfoNCE("uniform", remove_accidental_hits=True, reduction="none")
     for form in (targets, pairs, SoftTargets.from_dense(rows)):
-        loss = SoftTargetInfoNCE("uniform", remove_accidental_hits=True, reduction="none")
         torch.testing.assert_close(loss(logits, form), expected, rtol=0, atol=1e-12)
 
 
@@ -238,25 +213,8 @@ def test_misuse(make, message: str) -> None:
         make()
 
 
-def test_a_queue_refuses_another_number_of_classes() -> None:
-    queue = QueueCandidates(4)
-    queue.remember(batch(0))
-    other = SoftTargets.from_labels(torch.tensor([0]), K + 1)
-    with pytest.raises(ValueError, match="the queue holds targets of 6 classes, the batch has 7"):
-        queue(other, torch.tensor([0]))
-
-
-def test_noise_for_sampled_candidates_may_have_empty_classes() -> None:
-    counts = torch.tensor([3, 0, 1])
-    with pytest.raises(ValueError, match=r"1 of 3 classes have no count \(1\).*floor=1"):
-        noise.from_counts(counts)
-    torch.testing.assert_close(noise.from_counts(counts, floor=1), torch.tensor([0.6, 0.2, 0.2]))
-
-
 def test_printing_says_how_many_and_which() -> None:
-    queue = QueueCandidates(5)
-    queue.remember(SoftTargets.from_labels(torch.arange(3), 4))
-    assert repr(queue) == "QueueCandidates(5, held=3)"
+    assert repr(queue_of(5, batch(0, n=3))) == "QueueCandidates(5, held=3)"
     sampled = SampledCandidates(7, torch.tensor([0.5, 0.5]), mix_alpha=0.8)
     assert repr(sampled) == "SampledCandidates(7, marginal=given, mix_alpha=0.8, smoothing=0)"
     assert repr(ClassCandidates(None)) == "ClassCandidates(smoothing=None)"

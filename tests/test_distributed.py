@@ -157,6 +157,33 @@ def accumulate(rank: int, world: int, sharded: bool) -> list[float]:
     return flat(p.grad.full_tensor() if sharded else p.grad for p in model.parameters())
 
 
+MODES = [{}, {"static_graph": True}, {"gradient_as_bucket_view": True}]
+MODES.append({"static_graph": True, "gradient_as_bucket_view": True})
+
+
+def updates(mode: dict[str, bool], rank: int, world: int) -> tuple[Tensor, Tensor]:
+    """The weights and the estimate of η after three updates in a mode of DDP, two parts each.
+
+    The first update is one part: with any loss, torch's reducer asserts if a static graph's first step is in no_sync.
+    """
+    generator, loss = torch.Generator().manual_seed(0), ExpectedInfoNCE()
+    torch.manual_seed(0)
+    net: nn.Module = nn.Sequential(nn.Linear(DIM, 4), nn.Tanh(), nn.Linear(4, K)).double()
+    model = DistributedDataParallel(net, **mode) if world > 1 else net
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.5)
+    for update in range(3):
+        x = torch.randn(8, DIM, dtype=torch.float64, generator=generator).chunk(world)[rank]
+        targets = SoftTargets.from_labels(torch.randint(K, (8,), generator=generator).chunk(world)[rank], K)
+        optimiser.zero_grad()
+        parts = torch.arange(len(x)).chunk(2 if update else 1)
+        for own in parts:
+            with model.no_sync() if world > 1 and own is not parts[-1] else contextlib.nullcontext():
+                loss(model(x[own]), targets[own], batch=targets, own=own).backward()
+        loss.remember(targets)
+        optimiser.step()
+    return torch.tensor(flat(net.parameters()), dtype=torch.float64), loss.noise.probs()
+
+
 def smoothed_on_all_but_the_first(rank: int) -> SoftTargets:
     """Targets without smoothing know no ξ."""
     targets = SoftTargets.from_labels(torch.tensor([rank, 0]), K)
@@ -182,6 +209,7 @@ def every_case(rank: int) -> dict:
     found["from table"], found["impossible class"] = from_table(sizes, rows), [impossible_class(sizes, rows)]
     found["accumulated"] = accumulate(rank, world, sharded=False)
     found["sharded"] = accumulate(rank, world, sharded=True)
+    found["modes"] = [updates(mode, rank, world) for mode in MODES]
     # What travels: count it at the collective.
     sent, real = [], _ranks.all_gather_single
 
@@ -194,24 +222,22 @@ def every_case(rank: int) -> dict:
     gathered, offset = Exchange().gather(t.mix(t.flip(0), torch.rand(1024)))
     assert (len(gathered), offset) == (1024 * world, 1024 * rank)
     found["bytes"] = list(sent)
+    model, x, targets, _ = problem([3] * world, "mixed")
     # Nobody waits in eval mode, nor where gradients are off and nobody thought of eval: only rank 0 calls the loss.
     if rank == 0:
-        model, x, targets, _ = problem([4], "mixed")
         SoftTargetInfoNCE("uniform").eval()(model(x), targets)
         with torch.no_grad():
             SoftTargetInfoNCE("uniform")(model(x), targets)
     # Gradients that are added up; and groups of two ranks, each on its own.
-    model, x, targets, _ = problem([3] * world, "mixed")
     rows = slice(3 * rank, 3 * rank + 3)
     value = SoftTargetInfoNCE("uniform", distributed="sum")(model(x[rows]), targets[rows])
-    found["sum"] = [value.item(), *flat(torch.autograd.grad(value, model.weight))]
+    found["sum"] = [value.item(), *flat(torch.autograd.grad(value, list(model.parameters())))]
     pairs = [dist.new_group([r, r + 1]) for r in range(0, world, 2)]
     value = SoftTargetInfoNCE("uniform", process_group=pairs[rank // 2])(model(x[rows]), targets[rows])
     found["group"] = value.item()
     found["background"] = Exchange().gather(smoothed_on_all_but_the_first(rank))[0].dense().tolist()
-    mismatch = make_targets("labels", 2, K + rank, torch.Generator())
     with pytest.raises(ValueError, match="different numbers of classes"):
-        Exchange().gather(mismatch)
+        Exchange().gather(make_targets("labels", 2, K + rank, torch.Generator()))
     dist.barrier()
     dist.destroy_process_group()
     return found
@@ -232,11 +258,11 @@ def test_processes_equal_one_process(processes: list[dict]) -> None:
             assert error <= 1e-12, f"{case}: {error}"
 
 
-def one_process(name: str, world: int) -> list[float]:
-    model, x, targets, _ = problem([(3 if name == "sum" else 6)] * world, "mixed")
+def whole_batch(rows: int, world: int) -> list[float]:
+    """The loss of a batch and its gradient."""
+    model, x, targets, _ = problem([rows] * world, "mixed")
     value = SoftTargetInfoNCE("uniform")(model(x), targets)
-    gradients = torch.autograd.grad(value, list(model.parameters()))
-    return [value.item(), *flat(gradients[:1])] if name == "sum" else flat(gradients)
+    return [value.item(), *flat(torch.autograd.grad(value, list(model.parameters())))]
 
 
 ALONE = {
@@ -244,9 +270,9 @@ ALONE = {
     "label table": lambda world: label_table([5] * world, None),
     "sharded table": lambda world: sharded_table([5] * world, None),
     "impossible class": lambda world: [impossible_class(SIZES["empty rank"][:world], slice(None))],
-    "sum": lambda world: one_process("sum", world),
-    "accumulated": lambda world: one_process("accumulated", world),
-    "sharded": lambda world: one_process("sharded", world),
+    "sum": lambda world: whole_batch(3, world),
+    "accumulated": lambda world: whole_batch(6, world)[1:],
+    "sharded": lambda world: whole_batch(6, world)[1:],
 }
 """What one process has; the mean of the ranks' gradients from a table, as DDP takes it, and the sum of ``sum``."""
 
@@ -258,6 +284,14 @@ def test_other_ways_equal_one_process(processes: list[dict], name: str) -> None:
     if name in ("from table", "sum"):
         many = many.mean(0, keepdim=True) if name == "from table" else many.sum(0, keepdim=True)
     torch.testing.assert_close(many, one.expand_as(many), rtol=0, atol=1e-12)
+
+
+def test_static_graphs_and_bucket_views_are_exact(processes: list[dict]) -> None:
+    weights, eta = updates({}, 0, 1)
+    for found in processes:
+        for mode, (theirs, their_eta) in zip(MODES, found["modes"], strict=True):
+            torch.testing.assert_close(theirs, weights, rtol=0, atol=1e-12, msg=lambda m, mode=mode: f"{mode}: {m}")
+            torch.testing.assert_close(their_eta, eta, rtol=0, atol=1e-15)
 
 
 def test_a_group_keeps_to_itself(processes: list[dict]) -> None:

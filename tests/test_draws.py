@@ -41,27 +41,22 @@ DRAWS = {
 NOISY = {name: draw for name, draw in DRAWS.items() if name != "label"}
 
 
-def fixed(log_noise: torch.Tensor | None) -> FixedNoise | None:
-    return None if log_noise is None else FixedNoise(log_noise.exp())
-
-
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def drawn(draw: draws.Draw, targets: SoftTargets, log_noise: Tensor | None, seed: int = 0) -> tuple[SoftTargets, ...]:
-    """α and noise of one call of the loss with that seed."""
-    generator = seeded(seed)
+def drawn(draw: draws.Draw, targets: SoftTargets, eta: Tensor | None = NOISE) -> tuple[SoftTargets, SoftTargets]:
+    """α and noise of one call of the loss with ``seeded()``."""
+    generator = seeded()
     alpha = draw.alpha(targets, generator)
-    noise = draw.candidates_from(fixed(log_noise), len(targets), targets, generator)
-    return alpha, noise
+    return alpha, draw.candidates_from(None if eta is None else FixedNoise(eta), len(targets), targets, generator)
 
 
 @pytest.mark.parametrize("name", NOISY)
 def test_what_is_drawn_lies_on_the_simplex(name: str) -> None:
     draw = NOISY[name]
-    for log_noise in (None, NOISE.log()):
-        alpha, noise = drawn(draw, SMOOTHED, log_noise)
+    for eta in (None, NOISE):
+        alpha, noise = drawn(draw, SMOOTHED, eta)
         assert len(alpha) == N
         assert len(noise) == (draw.candidates or N)
         for points in (alpha, noise):
@@ -69,15 +64,11 @@ def test_what_is_drawn_lies_on_the_simplex(name: str) -> None:
             assert dense.shape == (len(points), K)
             assert (dense >= 0).all()
             torch.testing.assert_close(dense.sum(1), torch.ones(len(points), dtype=torch.float64), rtol=0, atol=1e-6)
-            if isinstance(draw, draws.Averaged):
+            if isinstance(draw, draws.Averaged):  # pairs, unless the classes are fewer
                 counts = draw.n * dense
                 torch.testing.assert_close(counts, counts.round(), rtol=0, atol=1e-5)
-
-
-def test_means_are_pairs_unless_the_classes_are_fewer() -> None:
-    assert draws.Averaged(3).alpha(SMOOTHED).index.shape == (N, 3)
-    assert draws.Averaged(1).alpha(SMOOTHED).is_hard
-    assert draws.Averaged(K).alpha(SMOOTHED).weight.shape == (N, K)
+                assert points.form.name == ("LABELS" if draw.n == 1 else "PAIRS" if draw.n < K else "DENSE")
+                assert points.index is None or points.index.shape[1] == draw.n
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -111,12 +102,11 @@ def test_averaged_labels_have_the_targets_distribution(kind: str) -> None:
             assert p > ALARM / 4
 
 
-@pytest.mark.parametrize("log_noise", [None, NOISE.log()])
-def test_averaged_noise_has_the_distribution_of_means_of_labels(log_noise: Tensor | None) -> None:
+@pytest.mark.parametrize("eta", [None, FixedNoise(NOISE)])
+def test_averaged_noise_has_the_distribution_of_means_of_labels(eta: FixedNoise | None) -> None:
     """Every point of the lattice as often as AveragedCategorical says: independent labels, not only right marginals."""
-    probs = torch.full((K,), 1 / K, dtype=torch.float64) if log_noise is None else NOISE
-    size = 100_000
-    noise = draws.Averaged(2, candidates=size).candidates_from(fixed(log_noise), 1, SMOOTHED, seeded())
+    probs, size = torch.full((K,), 1 / K, dtype=torch.float64) if eta is None else NOISE, 100_000
+    noise = draws.Averaged(2, candidates=size).candidates_from(eta, 1, SMOOTHED, seeded())
     found, counts = noise.dense(torch.float64).unique(dim=0, return_counts=True)
     expected = size * distributions.AveragedCategorical(2, probs).log_prob(found).exp()
     assert len(found) == K * (K + 1) // 2
@@ -130,7 +120,7 @@ def test_continuous_categorical_draws_have_its_moments(concentration: float) -> 
     eta = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     draw, size = draws.ContinuousCategorical(concentration, candidates=20_000), 20_000
     alpha = draw.alpha(targets[torch.arange(2).repeat(size)], seeded(3)).dense().view(size, 2, 3)
-    noise = draw.candidates_from(fixed(eta.log()), 1, targets, seeded(4)).dense()
+    noise = draw.candidates_from(FixedNoise(eta), 1, targets, seeded(4)).dense()
     uniform = draw.candidates_from(None, 1, targets, seeded(5)).dense().double()
     flat = torch.full((3,), 1 / 3, dtype=torch.float64)
     comparisons = [(alpha[:, 0], targets.dense()[0]), (alpha[:, 1], targets.dense()[1]), (noise, eta), (uniform, flat)]
@@ -146,7 +136,7 @@ def test_continuous_categorical_draws_have_its_moments(concentration: float) -> 
 def test_the_mean_of_one_label_is_soft_distribution_info_nce_with_noise_from_eta() -> None:
     """The same labels, the same candidates, the same loss; and α is distributed as the categorical draw's."""
     draw = draws.Averaged(1, candidates=7)
-    alpha, noise = drawn(draw, SMOOTHED, NOISE.log())
+    alpha, noise = drawn(draw, SMOOTHED)
     ours = SoftTargetInfoNCE(NOISE, temperature=0.6, draw=draw)(LOGITS, SMOOTHED, generator=seeded())
     expected = functional.info_nce(LOGITS, alpha.index[:, 0], NOISE, temperature=0.6, candidates=noise)
     torch.testing.assert_close(ours, expected, **EXACT)
@@ -175,53 +165,34 @@ class _Given(draws.Draw):
         return self.given_noise
 
 
-def posterior_loss(log_ratio: Tensor, log_ratio_noise: Tensor) -> Tensor:
-    """−log P(S = own | T) of rows (N,) beside noise (N, M), from the likelihood ratios alone."""
-    return torch.cat([log_ratio[:, None], log_ratio_noise], 1).logsumexp(1) - log_ratio
+def law(draw: draws.Draw, probs: Tensor) -> torch.distributions.Distribution:
+    """What a draw from soft targets ``probs`` follows."""
+    if isinstance(draw, draws.Averaged):
+        return distributions.AveragedCategorical(draw.n, probs)
+    return distributions.ContinuousCategorical(probs, concentration=draw.concentration)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
-def test_averaged_at_the_true_scores_is_the_posterior(n: int) -> None:
-    """Identity 7: exp(n·σ(α)) is the likelihood ratio of means of n labels, with no constant left over."""
+@pytest.mark.parametrize(
+    "draw",
+    [draws.Averaged(n, 6) for n in (1, 2, 3, 8)] + [draws.ContinuousCategorical(c, 6) for c in (0.5, 1.0, 5.0, 50.0)],
+    ids=str,
+)
+def test_at_the_true_scores_the_loss_is_the_posterior(draw: draws.Draw) -> None:
+    """exp(n·σ(α)) is the likelihood ratio of means of n labels (identity 7); with concentration κ up to a factor that
+    does not depend on α (eq:stnce_posterior)."""
     targets = make_targets("dense", N, K, seeded(7))
-    p = targets.dense()
-    draw = draws.Averaged(n, candidates=6)
-    alpha, noise = (points.dense(torch.float64) for points in drawn(draw, targets, NOISE.log()))
-
-    def log_ratio(points: Tensor) -> Tensor:  # (N, …, K)
-        shape = (N,) + (1,) * (points.dim() - 2) + (K,)
-        target = distributions.AveragedCategorical(n, p.view(shape))
-        return target.log_prob(points) - distributions.AveragedCategorical(n, NOISE).log_prob(points)
-
-    scores = p.log() - NOISE.log()
-    torch.testing.assert_close(log_ratio(alpha), draw.scale * (alpha * scores).sum(1), **EXACT)
+    p, scores = targets.dense(), targets.dense().log() - NOISE.log()
+    alpha, noise = (points.dense(torch.float64) for points in drawn(draw, targets))
+    points = torch.cat([alpha[:, None], noise.expand(N, -1, -1)], 1)
+    log_ratio = law(draw, p[:, None]).log_prob(points) - law(draw, NOISE).log_prob(points)
+    factor = log_ratio - draw.scale * (points * scores[:, None]).sum(-1)
+    is_mean = isinstance(draw, draws.Averaged)
+    within = {"rtol": 0.0, "atol": 1e-12 if is_mean else 1e-10}
+    torch.testing.assert_close(
+        factor, torch.zeros_like(factor) if is_mean else factor[:, :1].expand_as(factor), **within
+    )
     loss = SoftTargetInfoNCE(NOISE, draw=draw, reduction="none")(p.log(), targets, generator=seeded())
-    expected = posterior_loss(log_ratio(alpha), log_ratio(noise.expand(N, -1, -1)))
-    torch.testing.assert_close(loss, expected, **EXACT)
-
-
-@pytest.mark.parametrize("concentration", [0.5, 1.0, 5.0, 50.0])
-def test_continuous_categorical_at_the_true_scores_is_the_posterior(concentration: float) -> None:
-    """eq:stnce_posterior; with concentration κ the ratio is exp(κ·σ(α)) times a factor that does not depend on α."""
-    targets = make_targets("dense", N, K, seeded(7))
-    p = targets.dense()
-    draw = draws.ContinuousCategorical(concentration, candidates=6)
-    alpha, noise = (points.dense() for points in drawn(draw, targets, NOISE.log()))
-
-    def log_ratio(points: Tensor) -> Tensor:
-        shape = (N,) + (1,) * (points.dim() - 2) + (K,)
-        target = distributions.ContinuousCategorical(p.view(shape), concentration=concentration)
-        return target.log_prob(points) - distributions.ContinuousCategorical(
-            NOISE, concentration=concentration
-        ).log_prob(points)
-
-    scores = p.log() - NOISE.log()
-    everything = torch.cat([alpha[:, None], noise.expand(N, -1, -1)], 1)
-    factor = log_ratio(everything) - draw.scale * (everything * scores[:, None]).sum(-1)
-    torch.testing.assert_close(factor, factor[:, :1].expand_as(factor), rtol=0, atol=1e-10)
-    loss = SoftTargetInfoNCE(NOISE, draw=draw, reduction="none")(p.log(), targets, generator=seeded())
-    expected = posterior_loss(log_ratio(alpha), log_ratio(noise.expand(N, -1, -1)))
-    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(loss, log_ratio.logsumexp(1) - log_ratio[:, 0], **within)
 
 
 def lattice(n: int, classes: int) -> Tensor:
@@ -256,43 +227,30 @@ def assert_minimal_at(truth: Tensor, loss) -> None:  # type: ignore[no-untyped-d
         assert loss(away).item() > at_truth.item() + 1e-6
 
 
-@pytest.mark.parametrize(("n", "negatives"), [(1, 1), (1, 3), (2, 2), (4, 1)])
-def test_the_averaged_loss_is_minimal_at_the_true_conditional(n: int, negatives: int) -> None:
-    """Over every outcome of α and of the noise, K = 3."""
-    p = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
-    eta = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-    points = lattice(n, 3)
-    p_target, p_noise = (distributions.AveragedCategorical(n, q).log_prob(points).exp() for q in (p, eta))
+@pytest.mark.parametrize(
+    ("draw", "negatives"),
+    [(draws.Averaged(n), negatives) for n, negatives in ((1, 1), (1, 3), (2, 2), (4, 1))]
+    + [(draws.ContinuousCategorical(concentration), 1) for concentration in (1.0, 6.0)],
+    ids=str,
+)
+def test_the_loss_is_minimal_at_the_true_conditional(draw: draws.Draw, negatives: int) -> None:
+    """Over every outcome of α and of the noise, K = 3; of the exact loss (eq:theo-soft-target-infonce) K = 2 and
+    Gauss-Legendre quadrature."""
+    if isinstance(draw, draws.Averaged):
+        p, eta = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3]], dtype=torch.float64)
+        points, weights = lattice(draw.n, 3), torch.ones(())
+    else:
+        p, eta = torch.tensor([[0.8, 0.2], [0.4, 0.6]], dtype=torch.float64)
+        nodes, weights = map(torch.from_numpy, np.polynomial.legendre.leggauss(24))
+        points, weights = torch.stack([(1 + nodes) / 2, (1 - nodes) / 2], 1), weights / 2
+    p_target, p_noise = (weights * law(draw, q).log_prob(points).exp() for q in (p, eta))
+    torch.testing.assert_close(p_target.sum(), torch.tensor(1.0, dtype=torch.float64), rtol=0, atol=1e-12)
 
-    def loss(logits: Tensor, scale: float = draws.Averaged(n).scale) -> Tensor:
+    def loss(logits: Tensor, scale: float = draw.scale) -> Tensor:
         return expected_loss(logits, scale, eta, points, p_target, p_noise, negatives)
 
     assert_minimal_at(p.log(), loss)
-    if n > 1:  # without the factor n it is minimal elsewhere
-        logits = p.log().clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(loss(logits, scale=1.0), logits)
-        assert gradient.abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("concentration", [1.0, 6.0])
-def test_the_exact_loss_is_minimal_at_the_true_conditional(concentration: float) -> None:
-    """eq:theo-soft-target-infonce, K = 2, one negative: α on [0, 1], integrated by Gauss-Legendre quadrature."""
-    p, eta = torch.tensor([0.8, 0.2], dtype=torch.float64), torch.tensor([0.4, 0.6], dtype=torch.float64)
-    nodes, weights = np.polynomial.legendre.leggauss(24)
-    x = torch.from_numpy((nodes + 1) / 2)
-    points = torch.stack([x, 1 - x], 1)
-    p_target, p_noise = (
-        torch.from_numpy(weights / 2)
-        * distributions.ContinuousCategorical(q, concentration=concentration).log_prob(points).exp()
-        for q in (p, eta)
-    )
-    torch.testing.assert_close(p_target.sum(), torch.tensor(1.0, dtype=torch.float64), rtol=0, atol=1e-12)
-
-    def loss(logits: Tensor, scale: float = draws.ContinuousCategorical(concentration).scale) -> Tensor:
-        return expected_loss(logits, scale, eta, points, p_target, p_noise, 1)
-
-    assert_minimal_at(p.log(), loss)
-    if concentration != 1:  # without the factor κ it is minimal elsewhere
+    if draw.scale != 1:  # without the factor it is minimal elsewhere
         logits = p.log().clone().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(logits, scale=1.0), logits)
         assert gradient.abs().max() > 1e-3
@@ -309,13 +267,12 @@ def test_a_smoothed_label_is_not_the_conditional() -> None:
     smoothed = (1 - epsilon) * torch.eye(2, dtype=torch.float64) + epsilon / 2
     mixture = p @ distributions.AveragedCategorical(n, smoothed[:, None]).log_prob(points).exp()
     p_noise = distributions.AveragedCategorical(n, eta).log_prob(points).exp()
-    margin = torch.linspace(0, 1.2, 25, dtype=torch.float64)
-    losses = torch.stack(
-        [expected_loss(torch.stack([m, 0 * m]), float(n), eta, points, mixture, p_noise, 1) for m in margin]
-    )
-    best = margin[losses.argmin()].item()
-    p_smoothed = (1 - epsilon) * p + epsilon / 2
-    assert best < 0.6 * (p_smoothed[0] / p_smoothed[1]).log().item()
+
+    def loss(margin: Tensor) -> float:
+        return float(expected_loss(torch.stack([margin, 0 * margin]), float(n), eta, points, mixture, p_noise, 1))
+
+    best, p_smoothed = min(torch.linspace(0, 1.2, 25, dtype=torch.float64), key=loss), (1 - epsilon) * p + epsilon / 2
+    assert best < 0.6 * (p_smoothed[0] / p_smoothed[1]).log()
 
 
 def test_targets_that_tell_their_samples_apart_leave_soft_targets_without_an_optimum() -> None:
@@ -339,14 +296,16 @@ def test_targets_that_tell_their_samples_apart_leave_soft_targets_without_an_opt
 # --------------------------------------------------------------------------------------------------- the loss
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.4])
+@pytest.mark.parametrize(("eta", "temperature"), [(NOISE, 1.0), (NOISE, 0.4), (None, 1.0)])
 @pytest.mark.parametrize("name", NOISY)
-def test_the_loss_scales_scores_and_keeps_the_own_target_once(name: str, temperature: float) -> None:
+def test_the_loss_scales_scores_and_keeps_the_own_target_once(
+    name: str, eta: Tensor | None, temperature: float
+) -> None:
     draw = NOISY[name]
-    alpha, noise = (points.dense(torch.float64) for points in drawn(draw, SMOOTHED, NOISE.log()))
-    scores = draw.scale * (LOGITS / temperature - NOISE.log())
+    alpha, noise = (points.dense(torch.float64) for points in drawn(draw, SMOOTHED, eta))
+    scores = draw.scale * (LOGITS / temperature - (0 if eta is None else eta.log()))
+    loss = SoftTargetInfoNCE(eta, temperature=temperature, draw=draw, reduction="none")
     expected = slow_contrast(scores, alpha, noise, own=None)
-    loss = SoftTargetInfoNCE(NOISE, temperature=temperature, draw=draw, reduction="none")
     torch.testing.assert_close(loss(LOGITS, SMOOTHED, generator=seeded()), expected, rtol=1e-6, atol=1e-6)
 
 
@@ -354,22 +313,19 @@ def test_the_loss_scales_scores_and_keeps_the_own_target_once(name: str, tempera
 def test_the_gradient_is_the_candidates_mean_less_alpha_times_the_scale(name: str) -> None:
     """Identity 5 with its factor n."""
     draw, temperature = DRAWS[name], 0.7
-    alpha, noise = drawn(draw, SMOOTHED, NOISE.log())
-    candidates = [alpha.dense(torch.float64)[:, None]]
-    others = alpha if noise is None else noise
+    alpha, noise = drawn(draw, SMOOTHED)
+    own = alpha.dense(torch.float64)
     if noise is None:  # the batch, without the row itself
-        keep = ~torch.eye(N, dtype=torch.bool)
-        candidates += [torch.stack([others.dense(torch.float64)[row] for row in keep])]
+        others = torch.stack([own[row] for row in ~torch.eye(N, dtype=torch.bool)])
     else:
-        candidates += [others.dense(torch.float64).expand(N, -1, -1)]
-    pool = torch.cat(candidates, 1)  # (N, M + 1, K)
+        others = noise.dense(torch.float64).expand(N, -1, -1)
+    pool = torch.cat([own[:, None], others], 1)  # (N, M + 1, K)
     scores = draw.scale * (LOGITS / temperature - NOISE.log())
     weights = torch.einsum("nmk,nk->nm", pool, scores).softmax(1)
     expected = draw.scale / temperature * (torch.einsum("nm,nmk->nk", weights, pool) - pool[:, 0])
     logits = LOGITS.clone().requires_grad_()
-    SoftTargetInfoNCE(NOISE, temperature=temperature, draw=draw, reduction="sum")(
-        logits, SMOOTHED, generator=seeded()
-    ).backward()
+    loss = SoftTargetInfoNCE(NOISE, temperature=temperature, draw=draw, reduction="sum")
+    loss(logits, SMOOTHED, generator=seeded()).backward()
     torch.testing.assert_close(logits.grad, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -408,7 +364,7 @@ def test_ignored_rows_have_no_part(name: str) -> None:
     assert (logits.grad[[2, 5]] == 0).all()
     assert (logits.grad[[0, 1, 3, 4]].abs().sum(1) > 0).all()
     kept = targets.mask
-    alpha, noise = drawn(draw, targets, NOISE.log())
+    alpha, noise = drawn(draw, targets)
     given = _Given(draw.scale, alpha[kept], alpha[kept] if noise is None else noise)
     if noise is not None:
         alone = SoftTargetInfoNCE(NOISE, draw=given)(LOGITS[kept], targets[kept])
@@ -421,15 +377,6 @@ def test_given_candidates_take_the_place_of_the_draws_noise() -> None:
     loss = SoftTargetInfoNCE(NOISE, candidates=QueueCandidates(4), draw=draws.Averaged(2))
     assert loss(LOGITS, SMOOTHED, generator=seeded()).item() == 0  # an empty queue leaves nothing to confuse
     assert loss(LOGITS, SMOOTHED, generator=seeded()).item() > 0
-
-
-@pytest.mark.parametrize("name", NOISY)
-def test_without_noise_probs_candidates_are_drawn_from_the_uniform(name: str) -> None:
-    draw = NOISY[name]
-    alpha, noise = (points.dense(torch.float64) for points in drawn(draw, SMOOTHED, None))
-    loss = SoftTargetInfoNCE("uniform", draw=draw, reduction="none")(LOGITS, SMOOTHED, generator=seeded())
-    expected = slow_contrast(draw.scale * LOGITS, alpha, noise, own=None)
-    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_averaged_tends_to_the_soft_target_at_temperature_over_n() -> None:
@@ -448,7 +395,7 @@ def test_averaged_tends_to_the_soft_target_at_temperature_over_n() -> None:
 @pytest.mark.parametrize("draw", [draws.Averaged(3), draws.ContinuousCategorical(2.0)])
 def test_an_empty_batch_and_a_single_class(draw: draws.Draw) -> None:
     empty = SoftTargets.from_labels(torch.empty(0, dtype=torch.long), K, 0.1)
-    alpha, noise = drawn(draw, empty, None)
+    alpha, noise = drawn(draw, empty)
     assert len(alpha) == len(noise) == 0
     one = SoftTargets.from_labels(torch.zeros(3, dtype=torch.long), 1)
     loss = SoftTargetInfoNCE("uniform", draw=draw)(torch.randn(3, 1), one)

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from allocations import peak
@@ -10,9 +12,9 @@ from softnce.optimisers import RowAdagrad
 
 def test_the_papers_head() -> None:
     head = heads.MLPHead(768, 200)
-    shapes = [tuple(m.weight.shape) for m in head if isinstance(m, nn.Linear)]
-    assert shapes == [(4096, 768), (4096, 4096), (200, 4096)]
-    assert all(m.bias is None for m in head if isinstance(m, nn.Linear))
+    linear = [m for m in head if isinstance(m, nn.Linear)]
+    assert [tuple(m.weight.shape) for m in linear] == [(4096, 768), (4096, 4096), (200, 4096)]
+    assert all(m.bias is None for m in linear)
     assert [type(m).__name__ for m in head] == ["Linear", "BatchNorm1d", "ReLU"] * 2 + ["Linear"]
 
 
@@ -21,17 +23,8 @@ def test_cosine_head_sees_directions_only() -> None:
     z = torch.randn(3, 8)
     torch.testing.assert_close(head(z), head(7 * z))
     assert head(z).abs().max() <= 10.001
-    cosine = nn.functional.cosine_similarity(z[:, None], head.weight[None], dim=-1)
-    torch.testing.assert_close(head(z), cosine / 0.1)
+    torch.testing.assert_close(head(z), nn.functional.cosine_similarity(z[:, None], head.weight[None], dim=-1) / 0.1)
     assert "log_temperature" in dict(head.named_parameters())
-
-
-def test_a_label_table_says_what_it_needs() -> None:
-    with pytest.raises(ValueError, match="num_classes must be a whole number of at least 1, got 0"):
-        heads.LabelEmbeddingHead(3, 0)
-    head = heads.LabelEmbeddingHead(3, 5)
-    with pytest.raises(TypeError, match=r"criterion must be .* got CrossEntropyLoss"):
-        head.loss(torch.randn(2, 3), torch.tensor([0, 1]), nn.CrossEntropyLoss())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("criterion", [softnce.NLL(), softnce.SoftTargetCrossEntropy()])
@@ -49,9 +42,7 @@ def test_trained_by_contrast_finished_exactly(criterion: nn.Module) -> None:
 def test_a_head_uses_its_bias_wherever_it_scores(cosine: bool) -> None:
     torch.manual_seed(0)
     head = heads.LabelEmbeddingHead(6, 40, cosine=cosine, bias=True).double()
-    assert head.bias is not None
-    with torch.no_grad():
-        head.bias.normal_(std=3)
+    nn.init.normal_(head.bias, std=3)
     z, labels = torch.randn(9, 6, dtype=torch.float64), torch.arange(9)
     unit = nn.functional.normalize if cosine else lambda x, dim: x
     logits = unit(z, dim=1) @ unit(head.weight, dim=1).T + head.bias
@@ -60,12 +51,10 @@ def test_a_head_uses_its_bias_wherever_it_scores(cosine: bool) -> None:
     torch.testing.assert_close(values, logits.topk(5).values)
     assert torch.equal(classes, logits.topk(5).indices)
     criterion = softnce.SoftTargetInfoNCE("uniform")
-    expected = torch.autograd.grad(criterion(head(z), labels), [head.weight, head.bias])
-    value = head.loss(z, labels, criterion)
-    torch.testing.assert_close(value, criterion(head(z), labels))
-    found = torch.autograd.grad(value, [head.weight, head.bias])
-    torch.testing.assert_close(found[0].to_dense(), expected[0])
-    torch.testing.assert_close(found[1], expected[1])
+    values = head.loss(z, labels, criterion), criterion(head(z), labels)
+    torch.testing.assert_close(*values)
+    found, expected = (torch.autograd.grad(value, [head.weight, head.bias]) for value in values)
+    torch.testing.assert_close([found[0].to_dense(), found[1]], list(expected))
     with pytest.raises(TypeError, match="bias"):
         head.loss(z, labels, criterion, bias=head.bias)  # type: ignore[call-arg]
 
@@ -74,10 +63,8 @@ def test_a_head_uses_its_bias_wherever_it_scores(cosine: bool) -> None:
 def test_an_index_uses_the_heads_bias(cosine: bool) -> None:
     pytest.importorskip("faiss")
     torch.manual_seed(0)
-    head = heads.LabelEmbeddingHead(8, 500, cosine=cosine, bias=True)
-    with torch.no_grad():
-        head.bias.normal_(std=3)
-    z = torch.randn(20, 8)
+    head, z = heads.LabelEmbeddingHead(8, 500, cosine=cosine, bias=True), torch.randn(20, 8)
+    nn.init.normal_(head.bias, std=3)
     index = heads.LabelIndex(head, cells=5, probes=5)
     torch.testing.assert_close(index.topk(z, 7)[0], head.topk(z, 7)[0])
     assert index.recall(z, 7) == 1
@@ -90,8 +77,7 @@ def table_of(kind: str, num_classes: int = 10_000, dim: int = 32) -> heads.Label
         centre = torch.randn(100, dim, generator=generator)
         rows = centre[torch.randint(100, (num_classes,), generator=generator)] + 0.3 * rows
     head = heads.LabelEmbeddingHead(dim, num_classes)
-    with torch.no_grad():
-        head.weight.copy_(rows)
+    head.weight.data.copy_(rows)
     return head
 
 
@@ -198,20 +184,28 @@ def test_a_tied_table_gets_the_gradients_of_both_uses(sparse: bool, assigned: bo
     assert head.table(labels).shape == (3, 4)
 
 
-def test_an_embedding_that_a_loss_cannot_follow_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_norm"):
-        heads.LabelEmbeddingHead.from_embedding(nn.Embedding(3, 2, max_norm=1.0))
-    with pytest.raises(TypeError, match=r"embedding must be an nn\.Embedding, got Linear"):
-        heads.LabelEmbeddingHead.from_embedding(nn.Linear(3, 2))  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("misuse", "error", "message"),
+    [
+        (lambda head: type(head)(3, 0), ValueError, "num_classes must be a whole number of at least 1, got 0"),
+        (lambda head: head.from_embedding(nn.Embedding(3, 2, max_norm=1.0)), ValueError, "max_norm"),
+        (lambda head: head.from_embedding(nn.Linear(3, 2)), TypeError, r"must be an nn\.Embedding, got Linear"),
+        (
+            lambda head: head.loss(torch.randn(2, 3), torch.tensor([0, 1]), nn.CrossEntropyLoss()),
+            TypeError,
+            "criterion must be .* got CrossEntropyLoss",
+        ),
+    ],
+)
+def test_misuse_of_a_label_table_gets_one_clear_error(misuse: Callable, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        misuse(heads.LabelEmbeddingHead(3, 5))
 
 
 def test_a_tied_head_may_have_a_bias() -> None:
-    embedding = nn.Embedding(30, 4)
-    head = heads.LabelEmbeddingHead.from_embedding(embedding, cosine=True, bias=True)
+    head = heads.LabelEmbeddingHead.from_embedding(nn.Embedding(30, 4), cosine=True, bias=True)
     head.loss(torch.randn(2, 4), torch.tensor([3, 4]), softnce.SoftTargetInfoNCE("uniform")).backward()
-    assert head.bias is not None
-    assert head.bias.shape == (30,)
-    assert head.bias.grad is not None
+    assert head.bias.shape == head.bias.grad.shape == (30,)
 
 
 def test_the_best_classes_without_those_seen() -> None:

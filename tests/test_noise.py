@@ -11,6 +11,7 @@ def test_from_labels_and_counts() -> None:
     expected = torch.tensor([1, 2, 5]) / 8
     torch.testing.assert_close(noise.from_labels(LABELS, 3), expected)
     torch.testing.assert_close(noise.from_counts(torch.tensor([1, 2, 5])), expected)
+    torch.testing.assert_close(noise.from_counts(torch.tensor([3, 0, 1]), floor=1), torch.tensor([0.6, 0.2, 0.2]))
     torch.testing.assert_close(noise.uniform(4), torch.full((4,), 0.25))
     ignored = torch.cat([LABELS, torch.tensor([-100])])
     torch.testing.assert_close(noise.from_labels(ignored, 3), expected)

@@ -10,14 +10,11 @@ from softnce import ExpectedInfoNCE, InfoNCE, SoftTargetInfoNCE, SoftTargets, dr
 K = 5
 
 
-def refusals(rank: int) -> dict[str, str]:
+def refusals(first: bool) -> dict[str, str]:
     """The error of each pair of losses that differ between the ranks."""
-    dist.init_process_group("gloo")
     logits = torch.zeros(3, K, requires_grad=True)
-    soft = SoftTargets.from_labels(torch.tensor([0, 1, 2]), K).mix(
-        SoftTargets.from_labels(torch.tensor([1] * 3), K), 0.5
-    )
-    first = rank == 0
+    hard = SoftTargets.from_labels(torch.tensor([0, 1, 2]), K)
+    soft = hard.mix(SoftTargets.from_labels(torch.tensor([1] * 3), K), 0.5)
     spread = torch.tensor([0.4, 0.3, 0.1, 0.1, 0.1] if first else [0.3, 0.2, 0.2, 0.2, 0.1])
     losses = {
         "label_smoothing": (SoftTargetInfoNCE("uniform", label_smoothing=0.1 if first else 0.2), soft),
@@ -34,30 +31,15 @@ def refusals(rank: int) -> dict[str, str]:
     return found
 
 
-@pytest.mark.slow
-def test_ranks_are_told_which_option_differs() -> None:
-    for found in on_ranks(refusals, 2):
-        assert set(found) == {"label_smoothing", "remove_accidental_hits", "the loss", "smoothing_dist"}
-        assert all(message.startswith(f"{name} differs between ranks") for name, message in found.items())
-
-
 def expected_value(rank: int) -> float:
     """The mean loss of zero scores: log of one more than the candidates drawn from η."""
-    dist.init_process_group("gloo")
     loss = SoftTargetInfoNCE("uniform", draw=draws.Averaged(3))
     logits, labels = torch.zeros(8, K, requires_grad=True), torch.zeros(8, dtype=torch.long)
     return float(loss(logits, labels, generator=torch.Generator().manual_seed(rank)).detach())
 
 
-@pytest.mark.slow
-def test_noise_is_drawn_for_the_rows_of_all_ranks() -> None:
-    for value in on_ranks(expected_value, 2):
-        assert value == pytest.approx(float(torch.tensor(17.0).log()), abs=1e-5)
-
-
 def estimates(rank: int) -> list[float]:
     """The running noise after steps on uneven batches, one of them empty."""
-    dist.init_process_group("gloo")
     loss = InfoNCE()
     for step, sizes in enumerate([(3, 1), (2, 0), (0, 4)]):
         labels = torch.randint(K, (4,), generator=torch.Generator().manual_seed(step))[: sum(sizes)]
@@ -66,11 +48,19 @@ def estimates(rank: int) -> list[float]:
     return loss.noise.probs().tolist()
 
 
+def one_rank(rank: int) -> tuple[dict[str, str], float, list[float]]:
+    dist.init_process_group("gloo")
+    return refusals(rank == 0), expected_value(rank), estimates(rank)
+
+
 @pytest.mark.slow
-def test_ranks_share_one_estimate_of_the_noise() -> None:
+def test_ranks_agree_on_options_candidates_and_noise() -> None:
     loss = InfoNCE()
     for step, size in enumerate([4, 2, 4]):
         labels = torch.randint(K, (4,), generator=torch.Generator().manual_seed(step))[:size]
         loss(torch.zeros(size, K, requires_grad=True), labels)
-    for found in on_ranks(estimates, 2):
-        assert found == pytest.approx(loss.noise.probs().tolist(), abs=1e-12)
+    for refused, value, eta in on_ranks(one_rank, 2):
+        assert set(refused) == {"label_smoothing", "remove_accidental_hits", "the loss", "smoothing_dist"}
+        assert all(message.startswith(f"{name} differs between ranks") for name, message in refused.items())
+        assert value == pytest.approx(float(torch.tensor(17.0).log()), abs=1e-5)
+        assert eta == pytest.approx(loss.noise.probs().tolist(), abs=1e-12)

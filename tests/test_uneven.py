@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -17,7 +18,6 @@ import softnce
 from softnce import (
     BatchCandidates,
     ClassifierLoss,
-    ContrastiveLoss,
     ExpectedInfoNCE,
     QueueCandidates,
     RunningNoise,
@@ -32,6 +32,7 @@ from softnce.heads import LabelEmbeddingHead
 K, DIM, N, RATE = 5, 4, 6, 0.5
 BATCHES = (3, 1)
 TIMEOUT = 120
+Steps = list[tuple[Tensor, SoftTargets]]
 
 
 def learned(temperature: float) -> nn.Parameter:
@@ -54,14 +55,14 @@ UNREDUCED: dict[str, Callable[[], ClassifierLoss]] = {
     "expected, temperature": lambda: ExpectedInfoNCE("uniform", reduction="none", temperature=learned(0.7)),
     "cross-entropy, temperature": lambda: SoftTargetCrossEntropy(reduction="none", temperature=learned(0.7)),
 }
-BACKGROUND = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05])
-"""ξ of smoothed targets, which a rank without batches does not know."""
-FROM_TABLE: dict[str, Callable[[], ContrastiveLoss]] = {
+FROM_TABLE: dict[str, Callable[[], ClassifierLoss]] = {
     "soft target": lambda: SoftTargetInfoNCE("uniform"),
     "expected": lambda: ExpectedInfoNCE("uniform"),
     "expected, temperature": lambda: ExpectedInfoNCE("uniform", temperature=learned(0.7)),
     "expected, in the mean": lambda: ExpectedInfoNCE("uniform", negatives="mean", label_smoothing=0.1),
 }
+BACKGROUND = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05])
+"""ξ of smoothed targets, which a rank without batches does not know."""
 
 
 class Head(LabelEmbeddingHead):
@@ -95,42 +96,53 @@ def batch(rank: int, step: int) -> tuple[Tensor, SoftTargets]:
     return torch.randn(N, DIM, generator=generator, dtype=torch.float64), targets
 
 
-def smoothed(steps: list[tuple[Tensor, SoftTargets]]) -> list[tuple[Tensor, SoftTargets]]:
-    return [(x, targets.smooth(0.2, BACKGROUND)) for x, targets in steps]
+class Case(NamedTuple):
+    """A training. Unreduced losses sum on each rank, whose gradients DDP averages: a ``scale`` of ½ in one process."""
+
+    make: Callable[[], ClassifierLoss]
+    net: type[nn.Module] = Net
+    batches: tuple[int, int] = BATCHES
+    parts: int = 1
+    smoothed: bool = False
+    counts_all: bool = True
+    scale: float = 1.0
+
+
+CASES = {
+    **{f"{name}, {every}": Case(make, counts_all=every) for name, make in LOSSES.items() for every in (True, False)},
+    **{f"unreduced {name}": Case(make, scale=0.5) for name, make in UNREDUCED.items()},
+    **{f"table, {name}": Case(make, net=Head) for name, make in FROM_TABLE.items()},
+    **{f"smoothed, {name}": Case(LOSSES[name], smoothed=True) for name in ("queue", "running noise")},
+    "a rank without any batch": Case(LOSSES["queue"], batches=(1, 0)),
+    "parts of batches": Case(LOSSES["queue"], parts=2),
+}
 
 
 def train(
-    net: nn.Module, loss: ClassifierLoss, steps: list[tuple[Tensor, SoftTargets]], parts: int = 1, scale: float = 1.0
+    case: Case, net: nn.Module, loss: ClassifierLoss, steps: Steps, parts: int = 1, scale: float = 1.0
 ) -> list[float]:
     optimiser = torch.optim.SGD([*net.parameters(), *loss.parameters()], lr=RATE)
     shown = []
     for x, targets in steps:
+        if case.smoothed:
+            targets = targets.smooth(0.2, BACKGROUND)
         optimiser.zero_grad()
         value = 0.0
         for own in torch.arange(len(x)).chunk(parts):
-            generator = torch.Generator().manual_seed(3)
+            generator = torch.Generator().manual_seed(3)  # all ranks draw the same labels
             part = {"batch": targets, "own": own, "generator": generator} if parts > 1 else {}
             is_last = int(own[-1]) + 1 == len(x)
             with net.no_sync() if isinstance(net, DistributedDataParallel) and not is_last else nullcontext():
-                term = loss(net(x[own]), targets[own], **part).sum() * scale
+                if case.net is Head:
+                    term = net(x, targets, loss, generator=generator)
+                else:
+                    term = loss(net(x[own]), targets[own], **part).sum() * scale
                 term.backward()
             value += term.item()
         if parts > 1:
             loss.remember(targets, generator=torch.Generator().manual_seed(3))
         optimiser.step()
         shown.append(value)
-    return shown
-
-
-def train_head(head: nn.Module, loss: ContrastiveLoss, steps: list[tuple[Tensor, SoftTargets]]) -> list[float]:
-    optimiser = torch.optim.SGD([*head.parameters(), *loss.parameters()], lr=RATE)
-    shown = []
-    for x, targets in steps:
-        optimiser.zero_grad()
-        value = head(x, targets, loss, generator=torch.Generator().manual_seed(3))  # all ranks draw the same labels
-        value.backward()
-        optimiser.step()
-        shown.append(value.item())
     return shown
 
 
@@ -142,42 +154,16 @@ def state(net: nn.Module, loss: ClassifierLoss) -> list[float]:
     return torch.cat([x.detach().double().flatten() for x in (*held, *queue)]).tolist()
 
 
-def every_loss(rank: int) -> dict:
+def every_case(rank: int) -> dict:
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT))
     found = {}
-    for name, make in LOSSES.items():
-        for counts_all in (True, False):
-            torch.manual_seed(rank)  # of draws
-            net, loss = Net().double(), make()
-            ddp = DistributedDataParallel(net)
-            steps = [batch(rank, step) for step in range(BATCHES[rank])]
-            with softnce.join(ddp, loss, divide_by_initial_world_size=counts_all):
-                shown = train(ddp, loss, steps, parts=1)
-            found[name, counts_all] = shown, state(net, loss)
-    for name, make in UNREDUCED.items():
-        net, loss = Net().double(), make()
+    for name, case in CASES.items():
+        torch.manual_seed(rank)  # of draws
+        net, loss = case.net().double(), case.make()
         ddp = DistributedDataParallel(net)
-        with softnce.join(ddp, loss):
-            train(ddp, loss, [batch(rank, step) for step in range(BATCHES[rank])])
-        found["unreduced", name] = state(net, loss)
-    for name in ("queue", "running noise"):
-        net, loss = Net().double(), LOSSES[name]()
-        ddp = DistributedDataParallel(net)
-        with softnce.join(ddp, loss):
-            shown = train(ddp, loss, smoothed([batch(rank, step) for step in range(BATCHES[rank])]))
-        found["background", name] = shown, state(net, loss)
-    for name, make in FROM_TABLE.items():
-        head, loss = Head().double(), make()
-        ddp = DistributedDataParallel(head)
-        with softnce.join(ddp, loss):
-            shown = train_head(ddp, loss, [batch(rank, step) for step in range(BATCHES[rank])])
-        found["table", name] = shown, state(head, loss)
-    # A rank without any batch; parts of batches, and the queue told of them.
-    for name, mine, parts in (("none", range(1 - rank), 1), ("parts", range(BATCHES[rank]), 2)):
-        net, loss = Net().double(), LOSSES["queue"]()
-        ddp = DistributedDataParallel(net)
-        with softnce.join(loss, ddp):
-            shown = train(ddp, loss, [batch(rank, step) for step in mine], parts)
+        joinables = (ddp, loss) if case.counts_all else (loss, ddp)
+        with softnce.join(*joinables, divide_by_initial_world_size=case.counts_all):
+            shown = train(case, ddp, loss, [batch(rank, step) for step in range(case.batches[rank])], case.parts)
         found[name] = shown, state(net, loss)
     # DDP's own context alone would hang: an error on every rank, and none once it has ended.
     with pytest.raises(RuntimeError, match=r"with softnce\.join\(model, loss\)"), ddp.join():
@@ -191,23 +177,9 @@ def every_loss(rank: int) -> dict:
     return found
 
 
-def together(counts: tuple[int, ...]) -> list[tuple[Tensor, SoftTargets]]:
-    """All batches of a step in one."""
-    steps = []
-    for step in range(max(counts)):
-        present = [batch(rank, step) for rank, count in enumerate(counts) if step < count]
-        steps.append((torch.cat([x for x, _ in present]), SoftTargets.cat([t for _, t in present])))
-    return steps
-
-
-def one_process(make: Callable[[], ClassifierLoss], counts: tuple[int, ...], scale: float = 1.0) -> tuple:
-    net, loss = Net().double(), make()
-    return train(net, loss, together(counts), scale=scale), state(net, loss)
-
-
 @pytest.fixture(scope="module")
 def processes() -> list[dict]:
-    return on_ranks(every_loss, 2, seconds=TIMEOUT)
+    return on_ranks(every_case, 2, seconds=TIMEOUT)
 
 
 def close(found: list[float], expected: list[float]) -> None:
@@ -215,67 +187,24 @@ def close(found: list[float], expected: list[float]) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-def same(found: tuple, expected: tuple) -> None:
-    (shown, end), (expected_shown, expected_end) = found, expected
-    close(shown, expected_shown[: len(shown)])
-    close(end, expected_end)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in LOSSES if name != "drawn"])
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("drawn")])
 def test_uneven_ranks_make_the_steps_of_one_process(processes: list[dict], name: str) -> None:
-    expected = one_process(LOSSES[name], BATCHES)
-    for found in processes:
-        for counts_all in (True, False):
-            same(found[name, counts_all], expected)
+    case = CASES[name]
+    net, loss = case.net().double(), case.make()
+    present = [[batch(rank, step) for rank in (0, 1) if step < case.batches[rank]] for step in range(max(case.batches))]
+    steps = [(torch.cat([x for x, _ in found]), SoftTargets.cat([t for _, t in found])) for found in present]
+    expected = train(case, net, loss, steps, scale=case.scale)
+    for shown, end in (found[name] for found in processes):
+        close(end, state(net, loss))
+        if case.scale == case.parts == 1:
+            close(shown, expected[: len(shown)])
 
 
 @pytest.mark.slow
 def test_draws_end_in_the_same_state_on_both_ranks(processes: list[dict]) -> None:
-    for counts_all in (True, False):
-        assert processes[0]["drawn", counts_all][1] == processes[1]["drawn", counts_all][1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", UNREDUCED)
-def test_losses_that_are_not_reduced(processes: list[dict], name: str) -> None:
-    """Their sum on each rank, whose gradients DDP averages: half the sum over the rows of both."""
-    _, expected = one_process(UNREDUCED[name], BATCHES, scale=0.5)
-    for found in processes:
-        close(found["unreduced", name], expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["queue", "running noise"])
-def test_a_rank_without_batches_learns_what_the_others_smooth_towards(processes: list[dict], name: str) -> None:
-    net, loss = Net().double(), LOSSES[name]()
-    expected = train(net, loss, smoothed(together(BATCHES))), state(net, loss)
-    for found in processes:
-        same(found["background", name], expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FROM_TABLE)
-def test_uneven_ranks_train_a_table(processes: list[dict], name: str) -> None:
-    """A rank that has run out exchanges what the others do, which from a table differs from logits."""
-    head, loss = Head().double(), FROM_TABLE[name]()
-    expected = train_head(head, loss, together(BATCHES)), state(head, loss)
-    for found in processes:
-        same(found["table", name], expected)
-
-
-@pytest.mark.slow
-def test_a_rank_without_any_batch(processes: list[dict]) -> None:
-    expected = one_process(LOSSES["queue"], (1, 0))
-    for found in processes:
-        same(found["none"], expected)
-
-
-@pytest.mark.slow
-def test_parts_of_batches(processes: list[dict]) -> None:
-    _, expected = one_process(LOSSES["queue"], BATCHES)
-    for found in processes:
-        close(found["parts"][1], expected)
+    for name in ("drawn, True", "drawn, False"):
+        assert processes[0][name][1] == processes[1][name][1]
 
 
 class FailsAlone(BatchCandidates):
@@ -294,7 +223,7 @@ def failing(rank: int) -> str:
     error = None
     try:
         with softnce.join(loss):
-            train(net, loss, steps)
+            train(Case(LOSSES["temperature"]), net, loss, steps)
     except (RuntimeError, ZeroDivisionError) as caught:
         error = caught
     dist.barrier()

@@ -67,14 +67,9 @@ class Categorical(Draw):
 class Averaged(Draw):
     """The mean of n labels drawn from each soft target, against means of n labels drawn from η.
 
-    An efficient replacement for the continuous categorical draw: its likelihood ratio is exp(n·σ(α)) without a
-    normaliser. n = 1 is soft distribution InfoNCE with negatives from η itself instead of the batch; as n grows α tends
-    to the soft target. α is stored as n pairs, as dense rows where n ≥ K. A call takes O((N + M)·n) and O(N·S) for
-    targets of S pairs.
-
-    Args:
-        n: labels to average.
-        candidates: number of means drawn from η per call; None: as many as the batch has rows.
+    n = 1 is soft distribution InfoNCE with negatives from η itself, ``candidates`` of them (None: as many as the batch
+    has rows); as n grows α tends to the soft target. α is stored as n pairs, as dense rows where n ≥ K. A call takes
+    O((N + M)·n) and O(N·S) for targets of S pairs.
     """
 
     def __init__(self, n: int, candidates: int | None = None) -> None:
@@ -122,14 +117,10 @@ class Averaged(Draw):
 class ContinuousCategorical(Draw):
     """A draw from the continuous categorical CC(λ^κ) of each soft target λ, against draws from CC(η^κ).
 
-    κ = 1 is the loss that soft target InfoNCE is derived from (``eq:theo-soft-target-infonce``). A draw then says
-    little where classes are many, because CC(λ) is nearly flat; a κ of the order of K makes it informative. Targets
-    need mass on every class, so smooth them: else there is no likelihood ratio. α is dense: O((N + M)·K) memory,
-    O(N·K log K) time besides the proposals (see :class:`softnce.distributions.ContinuousCategorical`).
-
-    Args:
-        concentration: κ > 0; the likelihood ratio is exp(κ·σ(α)) up to a factor that is the same for every α.
-        candidates: number of draws from η per call; None: as many as the batch has rows.
+    κ = 1, the ``concentration``, is the loss that soft target InfoNCE is derived from. A draw then says little where
+    classes are many, because CC(λ) is nearly flat; a κ of the order of K makes it informative. Targets need mass on
+    every class, so smooth them: else there is no likelihood ratio. α is dense: O((N + M)·K) memory for M
+    ``candidates``, O(N·K log K) time besides the proposals (:class:`softnce.distributions.ContinuousCategorical`).
     """
 
     def __init__(self, concentration: float = 1.0, candidates: int | None = None) -> None:

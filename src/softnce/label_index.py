@@ -18,17 +18,11 @@ if TYPE_CHECKING:
 class LabelIndex:
     """An approximate index over a head's label embeddings for fast top-k (needs faiss).
 
-    The table is divided into ``cells`` by clustering; a search looks into the ``probes`` nearest. By default these are
-    the fewest that find the share ``recall`` of the true ten best classes of some ``features``, two standard errors
-    to spare. The index is a copy: build it anew when the table has changed. Building costs O(K·cells·d) for the
-    clusters and O(256·K·d) for the choice of ``probes``.
-
-    Args:
-        head: the trained head.
-        cells: number of clusters, by default about 4·√K.
-        probes: clusters searched for a query; None: as many as ``recall`` needs.
-        recall: share of the true best classes to find, in (0, 1).
-        features: (n, d), a few hundred features as they will come; None: 256 random directions, the hardest case.
+    Clustering divides the table into ``cells``, by default about 4·√K; a search looks into the ``probes`` nearest.
+    By default these are the fewest that find the share ``recall`` of the true ten best classes of ``features``, two
+    standard errors to spare: a few hundred as they will come, or else 256 random directions, the hardest case. The
+    index is a copy: build it anew when the table has changed. Building costs O(K·cells·d), and O(256·K·d) for the
+    choice of ``probes``.
     """
 
     def __init__(
@@ -44,10 +38,6 @@ class LabelIndex:
             import faiss
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("LabelIndex needs faiss: pip install faiss-cpu") from error
-        from softnce.heads import LabelEmbeddingHead  # which imports this file
-
-        if not isinstance(head, LabelEmbeddingHead):
-            raise TypeError(f"head must be a LabelEmbeddingHead, got {type(head).__name__}")
         weight = head.weight.detach()
         table = self._with(head.bias, F.normalize(weight, dim=1) if head.cosine else weight)
         num_classes, dim = table.shape
@@ -55,7 +45,6 @@ class LabelIndex:
             cells = max(1, min(num_classes // 39, int(4 * math.sqrt(num_classes))))  # faiss wants 39 points per cell
         if as_whole(cells, "cells") > num_classes:
             raise ValueError(f"cells must be at most the {num_classes} classes, got {cells}")
-        probes = None if probes is None else as_whole(probes, "probes")
         if not 0 < as_number(recall, "recall", "a number in (0, 1)") < 1:
             raise ValueError(f"recall must be in (0, 1), got {recall}")
         if features is None:
@@ -67,7 +56,7 @@ class LabelIndex:
         self.index.add(table)
         if probes is None:
             probes = self._fewest_probes(recall, features, min(10, num_classes))
-        self.index.nprobe = min(probes, cells)
+        self.index.nprobe = min(as_whole(probes, "probes"), cells)
 
     def _fewest_probes(self, recall: float, features: Tensor, k: int) -> int:
         """The fewest cells that find enough, by bisection: more cells never find less."""

@@ -15,15 +15,13 @@ class RowAdagrad(torch.optim.Optimizer):
 
     For every row r that the gradient g touches, v_r += mean_j g_rj² and w_r −= lr·g_r / (√v_r + ε).
 
-    A step costs the rows touched. State: K numbers for a table (K, d), where ``torch.optim.SparseAdam`` keeps 2·K·d and
-    ``torch.optim.Adagrad`` K·d. A parameter whose first gradient is dense, such as a head's bias, gets ordinary Adagrad
-    with one number per entry. State and update are float32 for half-precision parameters.
+    A step costs the rows touched. State: K numbers for a table (K, d), where ``torch.optim.SparseAdam`` keeps 2·K·d.
+    A parameter whose first gradient is dense, such as a head's bias, gets ordinary Adagrad with one number per entry.
+    State and update are float32 for half-precision parameters.
 
     Args:
-        params: parameters or groups of them, such as ``head.parameters()``.
         lr: learning rate. Start at 1 and try 3 and 10: a row's first step moves each of its entries by about ``lr``
             whatever the gradient's scale, and the fewer views a class gets, the larger the best rate.
-        eps: ε.
         weight_decay: L2 penalty, added to the gradient of the rows touched only.
 
     >>> from softnce import SoftTargetInfoNCE

@@ -1,9 +1,8 @@
 """Ranks that have different numbers of batches.
 
-A rank that has run out of batches must still take part in what a loss exchanges, as a rank with an empty batch does,
-until all ranks have run out. DDP's ``join()`` does that for DDP's own collectives, one training step at a time, and
-leaves no place between forward and backward for a loss. So a loss does it beside DDP: in a thread, over a process group
-of its own, where its messages cannot meet DDP's.
+A rank that has run out of batches must still take part in what a loss exchanges, as a rank with an empty batch does.
+DDP's ``join()`` does that for DDP's own collectives, and leaves no place between forward and backward for a loss. So a
+loss does it beside DDP: in a thread, over a process group of its own, where its messages cannot meet DDP's.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import gc
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,21 +32,21 @@ if TYPE_CHECKING:
     from softnce.losses import ClassifierLoss
 
 IDLE: dict[tuple[int, ...], list[weakref.ref[ProcessGroup]]] = {}
-"""Process groups that are not in use. A context needs one for a while; gloo cannot make the same group twice.
+"""Process groups that are not in use: gloo cannot make the same group twice.
 
-Weak references: ``destroy_process_group`` must end the groups with their threads. One that lives until the interpreter
-is gone can abort the process.
+Weak references, for ``destroy_process_group`` must end their threads, which can abort an interpreter that ends.
 """
 
 
 class Joined:
-    """The exchange of one loss while ranks run out of batches. Made by all ranks of ``group`` together.
+    """The exchange of one loss while ranks run out of batches. Made by all its ranks together.
 
     If ``counts_all``, DDP divides gradients by the number of all ranks; else by that of the ranks that have batches.
     """
 
-    def __init__(self, group: ProcessGroup | None, counts_all: bool) -> None:
-        ranks = dist.get_process_group_ranks(group)
+    def __init__(self, loss: ClassifierLoss, counts_all: bool) -> None:
+        ranks = dist.get_process_group_ranks(loss.process_group)
+        self._loss = loss
         self._idle = IDLE.setdefault(tuple(ranks), [])
         found = None
         while self._idle and found is None:  # None: torch.distributed was set up anew
@@ -68,27 +66,23 @@ class Joined:
         world = dist.get_world_size(self.group) if self._counts_all else self._active
         return Exchange(self.group, scaling, on_host=True, divisor=world)
 
-    def leave(self, play: Callable[[LossCall], None], parameters: Iterable[Tensor]) -> None:
-        """This rank has run out of batches: take part in the others' calls until nobody has any, in a thread.
-
-        If that fails, the other ranks get an error, and :meth:`close` raises this one's.
-        """
-        rounds = self._rounds
-
-        def follow() -> None:
-            try:
-                while self._announce(LossCall()):
-                    play(self._latest)
-                self._copy_from_last(rounds, parameters)
-            except Exception as error:
-                self._error = error
-                # The connections close once nothing refers to the group, not even the error's frames.
-                traceback.clear_frames(error.__traceback__)
-                dist.destroy_process_group(self.group)
-                del self.group
-
-        self._thread = threading.Thread(target=follow, name="softnce-join", daemon=True)
+    def leave(self) -> None:
+        """This rank has run out of batches: take part in the others' calls until nobody has any, in a thread."""
+        self._thread = threading.Thread(target=self._follow, args=[self._rounds], name="softnce-join", daemon=True)
         self._thread.start()
+
+    def _follow(self, rounds: int) -> None:
+        """If this fails, the other ranks get an error, and :meth:`close` raises this one's."""
+        try:
+            while self._announce(LossCall()):
+                shadow_call(self._loss, self._latest)
+            self._copy_from_last(rounds)
+        except Exception as error:
+            self._error = error
+            # The connections close once nothing refers to the group, not even the error's frames.
+            traceback.clear_frames(error.__traceback__)
+            dist.destroy_process_group(self.group)
+            del self.group
 
     def close(self) -> None:
         """Wait until all ranks have run out."""
@@ -113,14 +107,14 @@ class Joined:
         self._rounds += self._active > 0
         return self._active
 
-    def _copy_from_last(self, rounds: int, parameters: Iterable[Tensor]) -> None:
+    @torch.no_grad()
+    def _copy_from_last(self, rounds: int) -> None:
         """The loss's parameters from a rank that had the most batches: the others made fewer steps."""
-        last = int(self._gathered([rounds]).argmax())
-        for parameter in parameters:
-            host = parameter.detach().cpu().clone()
-            dist.broadcast(host, dist.get_global_rank(self.group, last), group=self.group)
-            with torch.no_grad():
-                parameter.copy_(host)
+        last = dist.get_global_rank(self.group, int(self._gathered([rounds]).argmax()))
+        for parameter in self._loss.parameters():
+            host = parameter.cpu().clone()
+            dist.broadcast(host, last, group=self.group)
+            parameter.copy_(host)
 
 
 @contextmanager
@@ -136,14 +130,14 @@ def joined(losses: Sequence[ClassifierLoss], others: Sequence[Any], counts_all: 
     for loss in losses:
         if loss._joined is not None:
             raise ValueError(f"{type(loss).__name__} is in a join context already")
-        loss._joined = Joined(loss.process_group, counts_all)
-        sessions.append((loss, loss._joined))
+        loss._joined = Joined(loss, counts_all)
+        sessions.append(loss._joined)
     try:
         with Join(list(others), divide_by_initial_world_size=counts_all) if others else nullcontext():
             yield
-            for loss, session in sessions:
-                session.leave(partial(shadow_call, loss), list(loss.parameters()))
-        for _, session in sessions:
+            for session in sessions:
+                session.leave()
+        for session in sessions:
             session.close()
     finally:
         for loss in losses:

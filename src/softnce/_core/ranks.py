@@ -82,10 +82,10 @@ class Exchange(NamedTuple):
         return shared
 
     def reduce(self, mine: Tensor, total: Tensor | float, reduction: str) -> Tensor:
-        """This rank's sum of losses over the rows of all ranks: their mean or sum.
+        """The mean or sum over the rows of all ranks; ``total`` is this rank's share of the divisor of a mean.
 
-        ``total`` is this rank's share of the divisor of a mean. The gradient is right once those of the ranks are
-        averaged or added up; where they are added up, values are too, and this rank's share is returned.
+        The gradient is right once those of the ranks are averaged. Where they are added up, values are too: this rank's
+        share.
         """
         share = total.to(mine.dtype) if isinstance(total, Tensor) else mine.new_tensor(float(total))
         everyone = self.all_sum(torch.stack([mine.detach(), share]))
@@ -99,10 +99,9 @@ class Exchange(NamedTuple):
         return mine + (shown - mine).detach()
 
     def gather(self, targets: SoftTargets) -> tuple[SoftTargets, int]:
-        """The targets of all ranks in rank order, and where this rank's begin.
+        """The targets of all ranks in rank order, and where this rank's begin; some may have none.
 
-        Batches may be uneven, or empty on some ranks. Sends S int32 and S float32 per row (labels: one int32; dense
-        rows: K float32); float64 weights travel as float64.
+        Sends S int32 and S float32 per row (labels: one int32; dense rows: K float32), float64 weights as float64.
         """
         sent = targets.cpu() if self.on_host else targets
         headers, common = _agree(sent, self)
