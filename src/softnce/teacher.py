@@ -15,7 +15,7 @@ import io
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -55,7 +55,7 @@ class TeacherOutputs:
         if len(shapes) != 1:
             raise ValueError(f"parts must have one k, number of classes and temperature, got {shapes or 'no parts'}")
         index, probability = torch.cat([p.index for p in parts]), torch.cat([p.probability for p in parts])
-        return replace(parts[0], index=index, probability=probability)
+        return TeacherOutputs(index, probability, parts[0].num_classes, parts[0].temperature)
 
     def __len__(self) -> int:
         return len(self.index)
