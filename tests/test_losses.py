@@ -344,7 +344,7 @@ def test_state_dict_round_trips(loss: type[nn.Module], tmp_path) -> None:
         (torch.randn(3, 4), torch.tensor([0, 1, 4]), r"targets holds the label 4; labels are in \[0, 4\)"),
         (torch.randn(3, 4), torch.tensor([0, 1, -1]), "targets holds the label -1"),
         (torch.randn(3, 4), [0, 1, 2], "targets must be a tensor or SoftTargets, got list"),
-        (torch.randn(3, 4), SoftTargets.from_labels(torch.tensor([0, 1, 2]), 5), "5 classes, logits have 4"),
+        (torch.randn(3, 4), SoftTargets.from_labels(torch.tensor([0, 1, 2]), 5), "5 classes, 4 are needed"),
         (torch.randn(3, 4), SoftTargets.from_labels(torch.tensor([0, 1]), 4), "2 rows, but logits have 3"),
     ],
 )

@@ -19,9 +19,9 @@ from softnce._checks import (
     check_flag,
     check_floating,
     check_generator,
-    check_unit_interval,
 )
 from softnce._precision import at_least_float32
+from softnce.targets._algebra import as_lam
 from softnce.targets._sampling import sample_beta
 from softnce.targets.soft_targets import SoftTargets, as_soft_targets
 
@@ -105,13 +105,8 @@ def draw_lam(
     if lam is None:
         drawn = sample_beta(alpha, rows if per_row else 1, _device(generator), generator)[:, 0]
         return drawn if per_row else drawn[0]
-    if isinstance(lam, (int, float)):
-        lam = torch.tensor(float(lam), dtype=torch.float64, device="cpu")
-    lam = as_tensor(lam, "lam")
-    if lam.shape not in ((), (rows,)) or not lam.is_floating_point():
-        raise ValueError(f"lam must be a number or {rows} of them, got shape {tuple(lam.shape)} of {lam.dtype}")
-    check_unit_interval(lam, "lam")
-    return lam.double()
+    lam = as_lam(lam, rows)
+    return lam.double() if isinstance(lam, Tensor) else torch.tensor(lam, dtype=torch.float64, device="cpu")
 
 
 def _checked(
@@ -119,14 +114,11 @@ def _checked(
 ) -> SoftTargets:
     check_floating(inputs, "inputs", "(N, d, ...)")
     check_generator(generator)
-    num_classes = None if num_classes is None else as_whole(num_classes, "num_classes")
     targets = targets if isinstance(targets, SoftTargets) else as_tensor(targets, "targets")
-    found = targets.shape[1] if targets.dim() == 2 else num_classes
-    if found is None:
+    if num_classes is None and targets.dim() != 2:
         raise ValueError("num_classes is needed where targets are labels, got None")
-    if num_classes not in (None, found):
-        raise ValueError(f"num_classes is {num_classes}, but targets have {found} classes")
-    soft = as_soft_targets(targets, found, ignore_index=as_whole(ignore_index, "ignore_index", None))
+    num_classes = targets.shape[1] if num_classes is None else as_whole(num_classes, "num_classes")
+    soft = as_soft_targets(targets, num_classes, ignore_index=as_whole(ignore_index, "ignore_index", None))
     if len(soft) != len(inputs):
         raise ValueError(f"targets must have one row per row of inputs, {len(inputs)}, got {len(soft)}")
     return soft

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from softnce._checks import as_number, as_positive, as_tensor, as_whole, check_distribution, values_are_checked
 from softnce._precision import KeepsPrecision, at_least_float32
@@ -89,8 +90,6 @@ class FixedNoise(KeepsPrecision):
 
     def __init__(self, probs: Tensor) -> None:
         super().__init__()
-        if not isinstance(probs, Tensor):
-            raise TypeError(f"noise_probs must be a tensor (K,) or None, got {type(probs).__name__}")
         try:
             check_distribution(probs, "noise_probs")
         except ValueError as error:
@@ -175,7 +174,7 @@ class RunningNoise(KeepsPrecision):
             self.total = self.counts.new_zeros(())
 
     def extra_repr(self) -> str:
-        classes = "not seen yet" if self.counts is None else len(self.counts)
+        classes = self.num_classes or "not seen yet"
         return f"num_classes={classes}, decay={self.decay:g}, prior={self.prior:g}"
 
     @property
@@ -248,9 +247,9 @@ class RunningNoise(KeepsPrecision):
         counts, even, total = self._estimate(classes)
         return (counts + even).log_().sub_(total.log())
 
-    def probs(self, classes: Tensor | None = None) -> Tensor:
-        """The current estimate of η at ``classes``, or at all, (K,), in float64."""
-        counts, even, total = self._estimate(classes)
+    def probs(self) -> Tensor:
+        """The current estimate of η, (K,), in float64."""
+        counts, even, total = self._estimate(None)
         return (counts + even) / total
 
     def _estimate(self, classes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -314,12 +313,10 @@ def _normal_tensors() -> AbstractContextManager[object]:
 def _sums_over_halves(counts: Tensor) -> Tensor:
     """A binary tree as an array: node i has the sum of nodes 2i and 2i + 1, the last half are the counts."""
     leaves = 1 << max(0, len(counts) - 1).bit_length()
-    tree = counts.new_zeros(2 * leaves)
-    tree[leaves : leaves + len(counts)] = counts
-    while leaves > 1:
-        tree[leaves // 2 : leaves] = tree[leaves : 2 * leaves].view(-1, 2).sum(1)
-        leaves //= 2
-    return tree
+    levels = [pad(counts, (0, leaves - len(counts)))]
+    while len(levels[0]) > 1:
+        levels.insert(0, levels[0].view(-1, 2).sum(1))
+    return torch.cat([counts.new_zeros(1), *levels])
 
 
 def _anywhere(num_classes: int, labels: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -59,7 +59,7 @@ def mix(self: SoftTargets, other: SoftTargets, lam: float | Any) -> SoftTargets:
     _check_alike(self, other, "other", lambda t: f"{t.num_classes} classes and {len(t)} rows")
     for targets in (self, other):
         targets.check_no_rest("mix")
-    lam = _as_lam(lam, len(self))
+    lam = as_lam(lam, len(self))
     # Labels imply their weights, which are exact until λ rounds them.
     born, dtype = exact_dtype(self.device), torch.promote_types(self.dtype, other.dtype)
     if isinstance(lam, Tensor):
@@ -82,7 +82,7 @@ def mix(self: SoftTargets, other: SoftTargets, lam: float | Any) -> SoftTargets:
     return type(self)(self.num_classes, index, weight, mass, dist, mask, nominal_dtype=dtype)
 
 
-def _as_lam(lam: Any, rows: int) -> float | Tensor:
+def as_lam(lam: Any, rows: int) -> float | Tensor:
     """λ as a number, or as a tensor (N,), or () whose value is not read; in [0, 1]."""
     if not isinstance(lam, (Tensor, SupportsFloat)) or getattr(lam, "ndim", 0) > 0:
         lam = as_tensor(lam, "lam")
@@ -98,19 +98,14 @@ def _as_lam(lam: Any, rows: int) -> float | Tensor:
 
 def cat(cls: type[SoftTargets], parts: Sequence[SoftTargets]) -> SoftTargets:
     """All rows one after the other. Shorter pairs are filled up; pairs beside dense rows become dense."""
-    if isinstance(parts, (cls, Tensor)) or not isinstance(parts, Iterable):
-        raise TypeError(f"parts must be a list of SoftTargets, got {type(parts).__name__}")
-    parts = list(parts)
-    if not parts:
-        raise ValueError("parts must hold at least one SoftTargets, got none")
+    parts = list(parts) if isinstance(parts, Iterable) else []
+    if not parts or not all(isinstance(part, cls) for part in parts):
+        raise TypeError(f"parts must be a list of SoftTargets, at least one, got {parts!r:.60}")
     first = parts[0]
-    for part in parts:  # in few passes: a batch of a data set's rows comes here row by row
-        if not isinstance(part, cls):
-            raise TypeError(f"parts must be a list of SoftTargets, got {type(part).__name__} among them")
-        if part.num_classes != first.num_classes:
-            raise ValueError(f"parts must have the same classes, got {first.num_classes} and {part.num_classes}")
     if len(parts) == 1:
         return first
+    if any(part.num_classes != first.num_classes for part in parts):
+        raise ValueError(f"parts must have the same classes, got {sorted({part.num_classes for part in parts})}")
     exact, mass, dist = exact_dtype(first.device), first.smoothing, first.smoothing_dist
     if not all(part.smoothing is mass and part.smoothing_dist is dist for part in parts):
         dist = common_dist([(part.smoothing, part.smoothing_dist) for part in parts], first.num_classes)

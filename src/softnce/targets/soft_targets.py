@@ -368,7 +368,7 @@ def as_soft_targets(
     """The targets of a loss, labels (N,), probabilities (N, K) or SoftTargets, as SoftTargets."""
     if isinstance(targets, SoftTargets):
         if targets.num_classes != num_classes:
-            raise ValueError(f"targets have {targets.num_classes} classes, logits have {num_classes}")
+            raise ValueError(f"targets have {targets.num_classes} classes, {num_classes} are needed")
         if not allow_rest:
             targets.check_no_rest("this loss")
         return targets.smooth(label_smoothing) if label_smoothing else targets
