@@ -47,6 +47,8 @@ def main(argv: Sequence[str]) -> int:
         return {"list": list_experiments, "run": run, "report": report}[command](rest)
     except ValueError as error:
         refuse(str(error))
+    except ModuleNotFoundError as error:
+        refuse(f'no module {error.name}: pip install ".[vision,text,graph]"')
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -20,7 +20,7 @@ from experiments.data import features, stored
 from experiments.data.features import NAMES as DATA
 from experiments.data.features import Part, Source
 from experiments.data.frozen import CACHE
-from experiments.data.images import stratified
+from experiments.data.samples import stratified
 from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, NLL, OURS, TOP1, conditions, scores_table
 from experiments.harness import (
     SERIES,

@@ -106,7 +106,7 @@ def perform(run: Run) -> dict[str, Any]:
         loss=replace(recipe.loss, name=run.loss),
         targets=Targets(smoothing=run.smoothing),
     )
-    return follow(recipe)[1].summary()
+    return follow(recipe)[1]
 
 
 # --------------------------------------------------------------------------------------------------------- the numbers

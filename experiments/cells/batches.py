@@ -21,26 +21,20 @@ from experiments.data.seeds import derived_seed
 
 
 class Batch(NamedTuple):
-    """The input of a training or evaluation step.
-
-    ``whole``, ``own`` and ``step`` are for training on a share of a larger batch, on several devices or by
-    accumulation: ``whole`` are the labels of that batch and ``own`` the positions of this share's rows in it. Without
-    them the batch is whole, and under several devices the loss gathers what it needs.
-    """
+    """The input of an evaluation step, or of a training step on a share of a batch."""
 
     inputs: Any  # what the model takes
     labels: Tensor  # (n,) of the rows that the model scores, IGNORED for rows that do not count; or votes (n, K)
-    whole: Tensor | None = None  # (N,) or (N, K)
-    own: Tensor | None = None  # (n,)
-    step: int | None = None  # which update of the run this is; None: counted here
+    whole: Any = None  # in training the labels of the whole batch, (N,) or (N, K)
+    own: Any = None  # (n,) positions of the rows in it
+    step: int = 0  # update of the run
 
 
 GRACE = 30
 """Seconds that a loader's worker process lives on after SIGTERM."""
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """The samples a device loads next."""
 
     rows: list[int]  # samples of this share
@@ -51,57 +45,43 @@ class Share:
 
 
 def deal(size: int, shares: int, in_pairs: bool, group: int = 0) -> list[Tensor]:
-    """Positions 0 … size − 1 in ``shares`` parts, as even as possible.
+    """Positions 0 … size − 1 in ``shares`` parts, as even as possible, each ascending.
 
-    In pairs, part by part (j, size − 1 − j), each part in ascending order, so that reversing a part is reversing the
-    whole; a middle position is its own partner. If ``group`` is not 0, the same within each group of so many positions.
+    In pairs (j, size − 1 − j), or those of each ``group`` of so many positions, reversing a part reverses the whole.
     """
+    places = torch.arange(size)
     if not in_pairs:
-        return list(torch.arange(size).tensor_split(shares))
-    halves, mirrored = [], []
-    for start in range(0, size, group or size):
-        stop = min(start + (group or size), size)
-        halves.append(torch.arange(start, start + (stop - start + 1) // 2))
-        mirrored.append(start + stop - 1 - halves[-1])
-    pairs = torch.stack([torch.cat(halves), torch.cat(mirrored)])
-    return [part.unique() for part in pairs.tensor_split(shares, dim=1)]
+        return list(places.tensor_split(shares))
+    pairs = [torch.stack([rows, rows.flip(0)])[:, : (len(rows) + 1) // 2] for rows in places.split(group or size)]
+    return [part.unique() for part in torch.cat(pairs, dim=1).tensor_split(shares, dim=1)]
 
 
+@dataclass(eq=False)
 class TrainingBatches:
-    """The shares of one device, epoch by epoch. Iterates over the epoch last set, from share ``start`` on.
+    """The shares of device ``rank`` of ``world``, epoch by epoch, from share ``start`` of the epoch last set.
 
-    Args:
-        size: number of training samples.
-        batch: rows per update.
-        micro_batch: rows per device at a time; ``batch`` must be a multiple of ``micro_batch·world``.
-        rank, world: this device and how many there are.
-        in_pairs: keep positions and their mixing partners together.
-        mix_group: the partners are mirror images within groups of so many positions; 0: within the batch.
-        drop_last: leave out the rows after the last whole batch.
+    Of ``size`` samples ``batch`` are an update and ``micro_batch`` are on a device at a time. ``in_pairs`` keeps
+    positions and their mixing partners together, within groups of ``mix_group`` or, if that is 0, within the batch.
+    ``drop_last`` leaves out the rows after the last whole batch.
     """
 
-    def __init__(
-        self,
-        size: int,
-        batch: int,
-        micro_batch: int,
-        rank: int = 0,
-        world: int = 1,
-        seed: int = 0,
-        in_pairs: bool = False,
-        mix_group: int = 0,
-        drop_last: bool = True,
-    ) -> None:
-        if batch % (micro_batch * world):
-            raise ValueError(
-                f"optimiser.batch {batch} must be a multiple of compute.micro_batch × devices = {micro_batch} × {world}"
-            )
-        if drop_last and size < batch:
-            raise ValueError(f"optimiser.batch {batch} exceeds the {size} training samples")
-        self.size, self.batch, self.micro_batch = size, batch, micro_batch
-        self.rank, self.world, self.seed = rank, world, seed
-        self.in_pairs, self.mix_group = in_pairs, mix_group
-        self.rest = 0 if drop_last else size % batch
+    size: int
+    batch: int
+    micro_batch: int
+    rank: int = 0
+    world: int = 1
+    seed: int = 0
+    in_pairs: bool = False
+    mix_group: int = 0
+    drop_last: bool = True
+
+    def __post_init__(self) -> None:
+        if self.batch % (self.micro_batch * self.world):
+            shares = f"compute.micro_batch × devices = {self.micro_batch} × {self.world}"
+            raise ValueError(f"optimiser.batch {self.batch} must be a multiple of {shares}")
+        if self.drop_last and self.size < self.batch:
+            raise ValueError(f"optimiser.batch {self.batch} exceeds the {self.size} training samples")
+        self.rest = 0 if self.drop_last else self.size % self.batch
         self.epoch = self.start = 0
 
     @property
@@ -116,7 +96,7 @@ class TrainingBatches:
     @property
     def accumulate(self) -> int:
         """Shares per device and update."""
-        return self.batch // (self.micro_batch * self.world)
+        return self._shares(self.batch)
 
     @property
     def steps(self) -> int:
@@ -125,7 +105,10 @@ class TrainingBatches:
 
     def __len__(self) -> int:
         """Shares of an epoch."""
-        return self.size // self.batch * self.accumulate + -(-self.rest // (self.micro_batch * self.world))
+        return self.size // self.batch * self.accumulate + self._shares(self.rest)
+
+    def _shares(self, rows: int) -> int:
+        return -(-rows // (self.micro_batch * self.world))
 
     def __iter__(self) -> Iterator[Share]:
         generator = torch.Generator().manual_seed(derived_seed(self.seed, self.epoch, bits=32))
@@ -133,8 +116,7 @@ class TrainingBatches:
         order = order[: self.size // self.batch * self.batch + self.rest]
         position = 0
         for step, batch in enumerate(order.split(self.batch)):
-            count = -(-len(batch) // (self.micro_batch * self.world))
-            shares = deal(len(batch), count * self.world, self.in_pairs, self.mix_group)
+            shares = deal(len(batch), self._shares(len(batch)) * self.world, self.in_pairs, self.mix_group)
             for own in shares[self.rank :: self.world]:
                 position += 1
                 if position > self.start:
@@ -147,29 +129,25 @@ class EvaluationBatches:
     """Every sample once, every ``world``-th on this device, in order."""
 
     def __init__(self, size: int, batch: int, rank: int = 0, world: int = 1) -> None:
-        self.rows = range(rank, size, world)
-        self.batch = batch
+        rows = range(rank, size, world)
+        self.shares = [Share(list(rows[start : start + batch]), 0) for start in range(0, len(rows), batch)]
 
     def __len__(self) -> int:
-        return -(-len(self.rows) // self.batch)
+        return len(self.shares)
 
     def __iter__(self) -> Iterator[Share]:
-        for start in range(0, len(self.rows), self.batch):
-            yield Share(list(self.rows[start : start + self.batch]), 0)
+        return iter(self.shares)
 
 
 class Loader(DataLoader):
-    """A DataLoader that can be saved between updates in the middle of an epoch and continues with the next share.
-
-    ``rows`` turns a share into a :class:`Batch` by its ``__getitems__``.
-    """
+    """A DataLoader that can be saved between updates in the middle of an epoch and continues with the next share."""
 
     def __init__(self, rows: Dataset, batches: TrainingBatches | EvaluationBatches, workers: int = 0) -> None:
         super().__init__(
             rows,
-            batch_sampler=batches,  # type: ignore[arg-type]
+            batch_sampler=batches,
             num_workers=workers,
-            collate_fn=_as_it_is,  # type: ignore[arg-type]
+            collate_fn=_as_it_is,
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=_start_worker if workers else None,
             persistent_workers=workers > 0,
@@ -177,7 +155,7 @@ class Loader(DataLoader):
         self.batches = batches
         self.taken = 0
 
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Batch]:
         self.taken = getattr(self.batches, "start", 0)
         for batch in super().__iter__():
             self.taken += 1

@@ -1,6 +1,5 @@
 """Checkpoints that are complete or absent, and a clean stop on SIGTERM."""
 
-import errno
 import os
 import signal
 import threading
@@ -8,16 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
 import torch.distributed as dist
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint
 
 from experiments.cells.batches import Batch
 from experiments.data import stored
-from experiments.models import torchvision_operators  # noqa: F401  (before Lightning)
-
-import lightning as L  # isort: skip
-from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO  # isort: skip
-from lightning.pytorch.callbacks import Checkpoint  # isort: skip
 
 
 class NotSaved(RuntimeError):
@@ -33,10 +30,7 @@ WEIGHTS = ("state_dict", "about", "epoch", "global_step", "pytorch-lightning_ver
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint to a second file, forces it to disk, then renames it: it is complete or absent.
-
-    ``storage_options`` may name another file for the weights alone, without the state of optimiser and loop.
-    """
+    """Checkpoints that are complete or absent; ``storage_options`` may name another file for the weights alone."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Path | None = None) -> None:
         if storage_options is not None:  # first: what last.ckpt says of the best epoch is then true
@@ -56,13 +50,8 @@ class Checkpoints(Checkpoint):
     """Keeps last.ckpt and best.ckpt, and turns SIGTERM (SIGUSR1, the first Ctrl-C) into a saved state and a stop.
 
     States are saved between updates only, never with half a batch accumulated; and never between an epoch's last update
-    and its validation, so that resuming loses no validation. The best epoch's weights are kept without the optimiser's
-    state.
-
-    Args:
-        folder: of the run.
-        minutes: a state is saved after the first update that ends this long after the last one was saved.
-        every: a state is also saved after this many updates; 0 for never.
+    and its validation, so that resuming loses no validation: ``minutes`` after the last one, and after ``every`` so
+    many updates if that is not 0. The best epoch's weights are kept without the optimiser's state.
     """
 
     def __init__(self, folder: Path, minutes: float, every: int = 0) -> None:
@@ -134,11 +123,8 @@ class Checkpoints(Checkpoint):
         self._updates = trainer.global_step
         if not trainer.is_last_batch:  # max_steps ended it; the state saved then can go on, that of now could not
             return
-        measured = {
-            name.removeprefix("val/"): float(value)
-            for name, value in trainer.callback_metrics.items()
-            if name.startswith("val/")
-        }
+        metrics = trainer.callback_metrics
+        measured = {name[4:]: float(value) for name, value in metrics.items() if name.startswith("val/")}
         self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step, **measured}
         better = "top1" in measured and measured["top1"] > self.best.get("top1", -1.0)
         if better:
@@ -154,12 +140,12 @@ class Checkpoints(Checkpoint):
             trainer.save_checkpoint(path, weights_only=False, storage_options=weights)
         except (OSError, RuntimeError) as error:  # torch reports a failed write as either
             kept = f"the one of step {self.saved_step} is intact" if self.saved_step >= 0 else "there is no earlier one"
-            raise NotSaved(f"cannot write {path} at step {trainer.global_step}: {reason(error)}; {kept}") from error
+            raise NotSaved(f"cannot write {path} at step {trainer.global_step}: {error}; {kept}") from error
         self.saved_step, self._saved_at = trainer.global_step, time.monotonic()
 
 
 def _write(checkpoint: dict[str, Any], path: Path) -> None:
-    """Complete or absent, also after a crash of the machine."""
+    """Writes a second file, forces it to disk and renames it: complete or absent, also after a crash of the machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     try:
@@ -170,13 +156,3 @@ def _write(checkpoint: dict[str, Any], path: Path) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def reason(error: BaseException) -> str:
-    """Why a file could not be written; torch hides the system's error behind one of its own."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            return "the disk is full"
-        cause = cause.__cause__ or cause.__context__
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

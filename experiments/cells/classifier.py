@@ -1,48 +1,34 @@
-"""The one LightningModule: a model, a loss, smoothing and mixing of targets, and the scores.
-
-It knows nothing of images. A batch is a :class:`~experiments.cells.batches.Batch`: the model's input, and the labels
-of its rows, of which some may not count, such as nodes outside a mask.
-"""
+"""The one LightningModule: a model, a loss, smoothing and mixing of targets, and the scores."""
 
 import math
 from typing import Any
 
+import lightning as L
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from experiments.cells.batches import Batch
 from experiments.cells.optimiser import build_optimiser, parameter_groups
-from experiments.cells.recipes import Optimiser, Schedule
+from experiments.cells.recipes import Recipe
 from experiments.data.seeds import derived_seed
-from experiments.data.targets import Targets, draw_batch, soft_targets
+from experiments.data.targets import draw_batch, soft_targets
 from experiments.harness.runs import Diverged
 from experiments.losses import ClassifierLoss
-from experiments.models import torchvision_operators  # noqa: F401  (before Lightning)
 from experiments.training import Scores
 from softnce import SoftTargets
 from softnce.losses import ContrastiveLoss
 
-import lightning as L  # isort: skip
-
 
 class Classifier(L.LightningModule):
-    """Trains ``model`` (inputs → class scores) with ``loss`` and evaluates it.
+    """Trains ``model`` (inputs → class scores) with ``loss``, one of :mod:`softnce.losses`, and evaluates it.
 
-    Args:
-        model: gives class scores (n, K) for ``batch.inputs``.
-        loss: one of :mod:`softnce.losses`, called with scores and soft targets.
-        num_classes: K.
-        targets: smoothing and mixing.
-        optimiser, schedule: how the weights are updated.
-        steps_per_epoch: updates per epoch, for the schedule.
-        scores: metrics; None: :class:`~experiments.training.Scores`.
-        seed: everything random in a step follows from it and the number of the step.
-        about: plain values kept in every checkpoint, from which the model can be built again.
+    Targets, optimiser, schedule and seed are the recipe's; everything random in a step follows from the seed and the
+    number of the step. ``about`` are plain values kept in every checkpoint, from which the model can be built again.
 
-    Logged: ``train/loss`` (mean over the whole batch) and ``train/lr`` every update; after each epoch the scores, as
-    ``val/top1`` and so on. Classes are ranked by exp(z·y/τ), and a softmax makes that probabilities for likelihood and
-    calibration; both are independent of the noise.
+    Logged: ``train/loss`` (mean over the whole batch) and ``train/lr`` every update; after each epoch the ``scores``,
+    as ``val/top1`` and so on. Classes are ranked by exp(z·y/τ), and a softmax makes that probabilities for likelihood
+    and calibration; both are independent of the noise.
     """
 
     def __init__(
@@ -50,56 +36,38 @@ class Classifier(L.LightningModule):
         model: nn.Module,
         loss: ClassifierLoss,
         num_classes: int,
+        recipe: Recipe | None = None,
         *,
-        targets: Targets | None = None,
-        optimiser: Optimiser | None = None,
-        schedule: Schedule | None = None,
         steps_per_epoch: int = 1,
         scores: Scores | None = None,
-        seed: int = 0,
         about: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.model = model
-        self.loss = loss
-        self.num_classes = num_classes
-        self.targets = targets or Targets()
-        self.optimiser = optimiser or Optimiser()
-        self.schedule = schedule or Schedule()
-        self.steps_per_epoch = steps_per_epoch
-        self.seed = seed
-        self.about = about or {}
-        self.scores = scores or Scores(num_classes)
+        self.model, self.loss, self.num_classes, self.recipe = model, loss, num_classes, recipe or Recipe()
+        self.steps_per_epoch, self.scores, self.about = steps_per_epoch, scores or Scores(num_classes), about or {}
         # of the update under way: the losses of its micro-batches; targets and step of its whole batch
         self._pending: list[Tensor] = []
-        self._whole: tuple[SoftTargets, int] | None = None
+        self._whole: Any = None
 
     def forward(self, inputs: Any) -> Tensor:
         return self.model(inputs)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        step = self.global_step if batch.step is None else batch.step
-        value, soft = self.step_loss(batch, step, batch_idx, self.global_rank)
-        # Lightning divides by the number of accumulated micro-batches and DDP by that of the ranks
-        divided = self.trainer.accumulate_grad_batches * self.trainer.world_size
-        if batch.whole is None:
-            self._pending.append(value.detach() / divided)
-            return value
+        value, soft = self.step_loss(batch, batch_idx, self.global_rank)
         self._pending.append(value.detach())
-        self._whole = soft, step
-        return value * divided  # the shares' losses already add up to the mean over the whole batch
+        self._whole = soft, batch.step
+        # The shares' losses add up to the mean over the whole batch, but Lightning divides by the number of accumulated
+        # micro-batches and DDP by that of the ranks.
+        return value * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
 
-    def step_loss(self, batch: Batch, step: int, batch_idx: int = 0, rank: int = 0) -> tuple[Tensor, SoftTargets]:
-        """The loss of a batch, or its share of the whole batch's, and the targets it was contrasted with.
-
-        All that is random in it follows from the seed and these numbers; it needs no trainer.
-        """
-        torch.manual_seed(derived_seed(self.seed, step, batch_idx, rank))  # dropout and stochastic depth
-        labels = batch.labels if batch.whole is None else batch.whole
-        soft = soft_targets(labels, self.num_classes, self.targets.smoothing)
+    def step_loss(self, batch: Batch, batch_idx: int = 0, rank: int = 0) -> tuple[Tensor, SoftTargets]:
+        """The share of a batch in the loss of the whole batch, and the targets it was contrasted with; no trainer."""
+        targets, seed = self.recipe.targets, self.recipe.seed
+        torch.manual_seed(derived_seed(seed, batch.step, batch_idx, rank))  # dropout and stochastic depth
+        soft = soft_targets(batch.whole, self.num_classes, targets.smoothing)
         inputs, mix = batch.inputs, None
-        if self.targets.mixes:
-            mix = draw_batch(self.targets, len(labels), inputs.shape, self.seed, step)
+        if targets.mixes:
+            mix = draw_batch(targets, len(batch.whole), inputs.shape, seed, batch.step)
             soft = mix.targets(soft)
         if mix is None:
             scores = self(inputs)
@@ -108,9 +76,7 @@ class Classifier(L.LightningModule):
         else:  # tokens cannot be averaged, the head's input can
             network: Any = self.model
             scores = network.head(mix.inputs(network.embed(inputs), batch.own))
-        generator = self._shared_generator(step, batch.labels.device)
-        if batch.whole is None or batch.own is None:
-            return self.loss(scores, soft, generator=generator), soft
+        generator = self._shared_generator(batch.step, batch.labels.device)
         # Nothing to ask other ranks for: the whole batch is here. Before the return, or this rank would gather alone.
         self.loss.distributed = False
         if len(batch.own) == 0:
@@ -119,7 +85,7 @@ class Classifier(L.LightningModule):
 
     def _shared_generator(self, step: int, device: torch.device) -> torch.Generator:
         """The generator of all shares of a batch, so that they draw the same."""
-        return torch.Generator(device).manual_seed(derived_seed(self.seed, step))
+        return torch.Generator(device).manual_seed(derived_seed(self.recipe.seed, step))
 
     def remember(self, whole: SoftTargets, step: int) -> None:
         """Updates the queue of the loss, if it has one, by the targets of a whole batch; once per update."""
@@ -130,8 +96,7 @@ class Classifier(L.LightningModule):
         """Once per update: log the loss of the whole batch, and stop if it is NaN or infinite."""
         total = torch.stack(self._pending).sum()
         self._pending.clear()
-        if self._whole is not None:
-            self.remember(*self._whole)
+        self.remember(*self._whole)
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(total)
         value, rate = total.item(), max(group["lr"] for group in optimizer.param_groups)
@@ -143,14 +108,14 @@ class Classifier(L.LightningModule):
         self.log("train/lr", rate)
 
     def configure_optimizers(self) -> Any:
-        o = self.optimiser
+        o = self.recipe.optimiser
         update = build_optimiser(o, parameter_groups(self.model, o))
         rate = torch.optim.lr_scheduler.LambdaLR(update, lambda step: self.rate(step) / o.rate)
         return {"optimizer": update, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
     def rate(self, step: int) -> float:
         """The learning rate of update ``step``, counted from 0: a line from 0, then a cosine down to ``min_lr``."""
-        o, s = self.optimiser, self.schedule
+        o, s = self.recipe.optimiser, self.recipe.schedule
         epoch = step / self.steps_per_epoch
         if epoch < s.warmup_epochs:
             return o.rate * epoch / s.warmup_epochs

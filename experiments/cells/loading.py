@@ -1,131 +1,137 @@
 """The data of a recipe as batches for the classifier, and its scores."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import lightning as L
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from experiments.cells.batches import Batch, EvaluationBatches, Loader, Share, TrainingBatches
 from experiments.cells.recipes import GraphRecipe, ImageRecipe, Recipe, TextRecipe
-from experiments.data.images import Images, open_images, stratified
+from experiments.data.graph_metrics import pooled, specimen_confusions
+from experiments.data.images import UNREADABLE, Images, open_images
 from experiments.data.seeds import borrowed_generators, start_generators
 from experiments.data.stored import Unreadable
 from experiments.harness.runs import cores
-from experiments.models import torchvision_operators  # noqa: F401  (before Lightning)
 from experiments.training import Scores
-
-import lightning as L  # isort: skip
 
 
 class CorruptImage(RuntimeError):
     """An image that cannot be read."""
 
 
-class TrainingData(L.LightningDataModule):
-    """Loaders of a recipe's training and validation data, on whichever rank asks.
+class Rows(Dataset):
+    """Turns a share into a batch; ``load`` makes the model's input of samples and epoch.
 
-    Attributes:
-        targets: of all training rows, labels (N,) or votes (N, K), some IGNORED.
-        classes: their names.
-        samples: number of training samples; a sample may hold many rows.
-        features: numbers of features that the network takes, if the recipe does not set them.
-        network: the network that is trained, set once it is built.
+    ``targets`` are by sample; a list of tensors if a sample has several rows, as a graph has nodes.
     """
 
-    targets: Tensor
-    classes: Sequence[str]
-    samples: int
-    features: tuple[int, ...] = ()
-    network: Any = None
+    def __init__(self, load: Callable[[list[int], int], Any], targets: Tensor | list[Tensor]) -> None:
+        self.load, self.targets = load, targets
 
-    def __init__(self, recipe: Recipe, world: int) -> None:
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitems__(self, share: Share) -> Batch:
+        inputs, own = self.load(share.rows, share.epoch), share.own
+        samples = share.rows if share.batch is None else share.batch.tolist()
+        if isinstance(self.targets, Tensor):
+            whole = self.targets[samples]
+        else:
+            parts = [self.targets[sample] for sample in samples]
+            whole = torch.cat(parts)
+            if own is not None and len(own):
+                places = torch.arange(len(whole)).split([len(part) for part in parts])
+                own = torch.cat([places[i] for i in own.tolist()])
+        return Batch(inputs, whole) if own is None else Batch(inputs, whole[own], whole, own, share.step)
+
+
+def select(inputs: Tensor, rows: list[int], epoch: int) -> Tensor:
+    """Rows of a tensor in memory."""
+    return inputs[rows]
+
+
+def _pictures(images: Images, transform: Any, seed: int, rows: list[int], epoch: int) -> Tensor:
+    """Images as tensors; the augmentation of one is a function of (seed, epoch, row)."""
+    inputs = []
+    with borrowed_generators():
+        for row in rows:
+            try:
+                image = images.image(row)
+            except UNREADABLE as error:
+                raise CorruptImage(f"cannot read {images.name_of(row)}: {error}") from error
+            start_generators(seed, epoch, row)
+            inputs.append(transform(image))
+    return torch.stack(inputs)
+
+
+def _graphs(graphs: Sequence[Any], augment: bool, seed: int, rows: list[int], epoch: int) -> Any:
+    """One graph of many parts; the augmentation of one is a function of (seed, epoch, row)."""
+    from torch_geometric.data import Batch as GraphBatch
+
+    from experiments.data.graph_augment import augmented
+
+    chosen = [graphs[row] for row in rows]
+    if augment:
+        with borrowed_generators():
+            for place, row in enumerate(rows):
+                start_generators(seed, epoch, row)
+                chosen[place] = augmented(chosen[place])
+    return GraphBatch.from_data_list(chosen)
+
+
+class TrainingData(L.LightningDataModule):
+    """Loaders of a recipe's training and validation data, on whichever rank asks."""
+
+    train: Any  # samples, as validation and test are
+    validation: Any
+    test: Any
+    targets: Tensor  # of all training rows, labels (N,) or votes (N, K), some IGNORED
+    classes: Sequence[str]
+    features: tuple[int, ...] = ()  # numbers of features that the network takes, if the recipe does not set them
+    network: Any = None  # the network that is trained, set once it is built
+    workers = 0
+
+    def __init__(self, recipe: Any, world: int = 1) -> None:
         super().__init__()
         self.recipe, self.world = recipe, world
 
-    @property
-    def rank(self) -> int:
-        return 0 if self.trainer is None else self.trainer.global_rank
+    def hold_out(self) -> None:
+        """Takes the recipe's share of the training samples for validation; sets targets and classes."""
+        if self.recipe.data.holdout > 0:
+            self.train, self.validation = self.train.split(self.recipe.data.holdout)
+        self.targets, self.classes = self.train.targets, self.train.classes
 
     def batches(self, rank: int) -> TrainingBatches:
         recipe, batch = self.recipe, self.recipe.optimiser.batch
+        micro_batch = recipe.compute.micro_batch or max(1, batch // self.world)
+        in_pairs, group = recipe.targets.mixes, recipe.targets.mix_group
         return TrainingBatches(
-            self.samples,
-            batch,
-            recipe.compute.micro_batch or max(1, batch // self.world),
-            rank,
-            self.world,
-            recipe.seed,
-            in_pairs=recipe.targets.mixes,
-            mix_group=recipe.targets.mix_group,
-            drop_last=recipe.data.drop_last,
+            len(self.train), batch, micro_batch, rank, self.world, recipe.seed, in_pairs, group, recipe.data.drop_last
         )
 
     def scores(self) -> Scores:
         return Scores(len(self.classes))
 
     def train_dataloader(self) -> Loader:
-        return Loader(self.rows(), self.batches(self.rank), self.workers)
+        rank = 0 if self.trainer is None else self.trainer.global_rank
+        return Loader(self.rows(self.train, training=True), self.batches(rank), self.workers)
 
     def val_dataloader(self) -> Loader:
-        return self.evaluation_loader("validation", self.rank, self.world)
+        return self.evaluation_loader("validation", self.trainer.global_rank, self.world)
 
     def evaluation_loader(self, split: str, rank: int = 0, world: int = 1) -> Loader:
         """Batches of the test split, or of the data that choose the epoch (``validation``)."""
-        rows: Any = self.evaluation_rows(split)
+        rows = self.rows(self.test if split == "test" else self.validation)
         return Loader(rows, EvaluationBatches(len(rows), self.recipe.compute.eval_batch, rank, world), self.workers)
 
-    workers = 0
-
-    def rows(self) -> Dataset:
+    def rows(self, samples: Any, training: bool = False) -> Rows:
+        """Of training samples, augmented and with votes, if the recipe says so; or of others, by their labels."""
         raise NotImplementedError
-
-    def evaluation_rows(self, split: str) -> Dataset:
-        raise NotImplementedError
-
-
-class Rows(Dataset):
-    """Rows of a tensor in memory; a share is one indexing."""
-
-    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
-        self.inputs, self.targets = inputs, targets
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitems__(self, share: Share) -> Batch:
-        return _batch(self.inputs[share.rows], self.targets, share)
-
-
-def _batch(inputs: Any, targets: Tensor, share: Share) -> Batch:
-    if share.batch is None:
-        return Batch(inputs, targets[share.rows])
-    assert share.own is not None
-    return Batch(inputs, targets[share.batch[share.own]], targets[share.batch], share.own, share.step)
-
-
-class ImageRows(Dataset):
-    """Turns a share into tensors; an image's augmentation is a function of (seed, epoch, row)."""
-
-    def __init__(self, images: Images, transform: Any, seed: int = 0) -> None:
-        self.images, self.transform, self.seed = images, transform, seed
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitems__(self, share: Share) -> Batch:
-        inputs = []
-        with borrowed_generators():
-            for row in share.rows:
-                try:
-                    image = self.images.image(row)
-                except (OSError, SyntaxError, ValueError) as error:  # Pillow's, for broken files
-                    raise CorruptImage(f"cannot read {self.images.name_of(row)}: {error}") from error
-                start_generators(self.seed, share.epoch, row)
-                inputs.append(self.transform(image))
-        return _batch(torch.stack(inputs), self.images.targets, share)
 
 
 class ImageSource(TrainingData):
@@ -138,36 +144,34 @@ class ImageSource(TrainingData):
         data, model = recipe.data, recipe.model
         self.view = view(data.kind, model.weights, model.name, data.image_size, data.crop)
         self.transform = training_transform(self.view, data.augment, data.smallest_crop, data.erasing)
-        self.test = open_images(data.kind, data.dir, "evaluation", data.download)
-        whole = open_images(data.kind, data.dir, "train", data.download)
-        self.train = whole if data.share == 1 else whole[stratified(whole.labels, data.share)[1]]
-        self.validation = self.test
-        if data.holdout > 0:
-            kept, held = stratified(self.train.labels, data.holdout)
-            self.train, self.validation = self.train[kept], self.train[held]
-        self.targets, self.classes, self.samples = self.train.targets, whole.classes, len(self.train)
-        self.workers = min(data.workers, max(1, cores() // world)) if data.workers else 0
+        self.validation = self.test = open_images(data.kind, data.dir, "evaluation", data.download)
+        self.train = open_images(data.kind, data.dir, "train", data.download)
+        if data.share < 1:
+            self.train = self.train.split(data.share)[1]
+        self.hold_out()
+        self.workers = min(data.workers, max(1, cores() // world))
         self.frozen = model.freeze == "backbone"
         self.found: dict[str, Tensor] = {}
         self.backbone = ""  # digest of the weights that the features are computed with
 
-    def _features(self, images: Images) -> Tensor:
-        from experiments.data.frozen import features_of
-
-        recipe: Any = self.recipe
-        name = f"{recipe.model.name}-{recipe.data.kind}"
-        return features_of(images, self.network.backbone, self.view, name, recipe.data.cache, recipe.compute.precision)
-
     def prepare_data(self) -> None:
-        if self.frozen:  # on one process of a node, so that the others find them in the cache
-            for images in (self.train, self.validation):
-                self._features(images)
+        """On one process of a node, so that the others find the features in the cache."""
+        if self.frozen:
+            from experiments.data.frozen import features_of
+
+            data, compute = self.recipe.data, self.recipe.compute
+            name = f"{self.recipe.model.name}-{data.kind}"
+            self.found = {
+                part: features_of(images, self.network.backbone, self.view, name, data.cache, compute.precision)
+                for part, images in (("train", self.train), ("validation", self.validation))
+            }
 
     def setup(self, stage: str) -> None:
-        if self.frozen and not self.found:
+        if self.frozen and not self.backbone:
             from experiments.data.frozen import weights_digest
 
-            self.found = {"train": self._features(self.train), "validation": self._features(self.validation)}
+            if not self.found:
+                self.prepare_data()
             self.network.scale.measure(self.found["train"])
             self.backbone = weights_digest(self.network.backbone).hex()
 
@@ -179,16 +183,12 @@ class ImageSource(TrainingData):
         if self.frozen and state["backbone"] != self.backbone:
             raise Unreadable("model.weights gives another backbone than this run had, so it cannot be resumed")
 
-    def rows(self) -> Dataset:
-        if self.found:
-            return Rows(self.found["train"], self.targets)
-        return ImageRows(self.train, self.transform, self.recipe.seed)
-
-    def evaluation_rows(self, split: str) -> Dataset:
-        images = self.test if split == "test" else self.validation
-        if self.found and split == "validation":
-            return Rows(self.found["validation"], images.labels)
-        return ImageRows(replace(images, votes=None), self.view.transform())
+    def rows(self, samples: Images, training: bool = False) -> Rows:
+        targets = samples.targets if training else samples.labels
+        if self.found and (training or samples is self.validation):
+            return Rows(partial(select, self.found["train" if training else "validation"]), targets)
+        transform, seed = (self.transform, self.recipe.seed) if training else (self.view.transform(), 0)
+        return Rows(partial(_pictures, samples, transform, seed), targets)
 
 
 class TextSource(TrainingData):
@@ -199,63 +199,15 @@ class TextSource(TrainingData):
 
         super().__init__(recipe, world)
         data = recipe.data
-        self.train, self.validation, self.test = (
-            open_sentences(data.kind, data.dir, split, (data.train, data.test))  # type: ignore[arg-type]
-            for split in ("train", "validation", "test")
-        )
-        if data.holdout > 0:
-            kept, held = stratified(self.train.labels, data.holdout)
-            self.train, self.validation = self.train[kept], self.train[held]
-        self.targets, self.classes, self.samples = self.train.targets, self.train.classes, len(self.train)
+        opened = partial(open_sentences, data.kind, data.dir, files=(data.train, data.test))
+        self.train, self.validation, self.test = opened("train"), opened("validation"), opened("test")
+        self.hold_out()
 
-    def _rows(self, sentences: Any, targets: Tensor) -> Dataset:
+    def rows(self, samples: Any, training: bool = False) -> Rows:
         from experiments.models.text import tokenise
 
-        recipe: Any = self.recipe
-        return Rows(tokenise(recipe.model, sentences.texts, recipe.data.max_tokens), targets)
-
-    def rows(self) -> Dataset:
-        return self._rows(self.train, self.targets)
-
-    def evaluation_rows(self, split: str) -> Dataset:
-        sentences = self.test if split == "test" else self.validation
-        return self._rows(sentences, sentences.labels)
-
-
-class GraphRows(Dataset):
-    """Turns a share into one graph of many parts, and the labels of its nodes.
-
-    An augmented graph is a function of (seed, epoch, graph). Every share comes with the labels, or votes, of all nodes
-    of the whole batch, which are known without it.
-    """
-
-    def __init__(self, graphs: Sequence[Any], augment: bool = False, votes: bool = False, seed: int = 0) -> None:
-        self.graphs, self.augment, self.seed = graphs, augment, seed
-        self.targets = [graph.votes * (graph.y >= 0)[:, None] if votes else graph.y for graph in graphs]
-
-    def __len__(self) -> int:
-        return len(self.graphs)
-
-    def __getitems__(self, share: Share) -> Batch:
-        from torch_geometric.data import Batch as GraphBatch
-
-        from experiments.data.graph_augment import augmented
-
-        graphs = [self.graphs[row] for row in share.rows]
-        if self.augment:
-            with borrowed_generators():
-                for place, row in enumerate(share.rows):
-                    start_generators(self.seed, share.epoch, row)
-                    graphs[place] = augmented(graphs[place])
-        inputs = GraphBatch.from_data_list(graphs)
-        if share.batch is None:
-            return Batch(inputs, inputs.y)
-        assert share.own is not None
-        parts = [self.targets[row] for row in share.batch.tolist()]
-        whole, ends = torch.cat(parts), torch.tensor([len(part) for part in parts]).cumsum(0)
-        places = [torch.arange(int(ends[i]) - len(parts[i]), int(ends[i])) for i in share.own.tolist()]
-        own = torch.cat(places) if places else torch.empty(0, dtype=torch.long)
-        return Batch(inputs, whole[own], whole, own, share.step)
+        tokens = tokenise(self.recipe.model, samples.inputs.tolist(), self.recipe.data.max_tokens)
+        return Rows(partial(select, tokens), samples.targets if training else samples.labels)
 
 
 class GraphSource(TrainingData):
@@ -266,30 +218,24 @@ class GraphSource(TrainingData):
 
         super().__init__(recipe, world)
         data = recipe.data
-        self.task = open_task(data.kind, data.dir, data.fold, data.protocol == "honest")
-        self.targets = torch.cat([graph.y for graph in self.task.train])
-        self.classes, self.samples = self.task.classes, len(self.task.train)
-        first = self.task.train[0]
-        self.features = first.num_node_features, first.num_edge_features
+        task = open_task(data.kind, data.dir, data.fold, data.protocol == "honest")
+        self.train, self.validation, self.test = task.train, task.selection, task.test
+        self.classes, self.left_out = task.classes, task.left_out
+        self.targets = torch.cat([graph.y for graph in self.train])
+        self.features = self.train[0].num_node_features, self.train[0].num_edge_features
 
     def scores(self) -> Scores:
-        return NodeScores(len(self.classes), self.task.left_out)
+        return NodeScores(len(self.classes), self.left_out)
 
-    def rows(self) -> Dataset:
-        data: Any = self.recipe.data
-        return GraphRows(self.task.train, data.augment == "paper", data.votes, self.recipe.seed)
-
-    def evaluation_rows(self, split: str) -> Dataset:
-        return GraphRows(self.task.test if split == "test" else self.task.selection)
+    def rows(self, samples: Any, training: bool = False) -> Rows:
+        data = self.recipe.data
+        votes, augment = training and data.votes, training and data.augment == "paper"
+        targets = [graph.votes * (graph.y >= 0)[:, None] if votes else graph.y for graph in samples]
+        return Rows(partial(_graphs, samples, augment, self.recipe.seed), targets)
 
 
 class NodeScores(Scores):
-    """As Scores, but ``top1`` and ``class_average`` are means over graphs, as the CellTypeGraph benchmark counts them.
-
-    Args:
-        num_classes: K.
-        left_out: classes excluded from the class average.
-    """
+    """As Scores, but ``top1`` and ``class_average`` are means over graphs, as the CellTypeGraph benchmark's."""
 
     def __init__(self, num_classes: int, left_out: Sequence[int] = ()) -> None:
         self.left_out = left_out
@@ -300,8 +246,6 @@ class NodeScores(Scores):
         self.confusions = torch.zeros(0, self.num_classes, self.num_classes, dtype=torch.long)
 
     def update(self, logits: Tensor, labels: Tensor, inputs: Any = None) -> None:
-        from experiments.data.graph_metrics import specimen_confusions
-
         super().update(logits, labels)
         graph = None if inputs is None else inputs.batch.cpu()
         found = specimen_confusions(logits.argmax(1).cpu(), labels.cpu(), graph, self.num_classes)
@@ -309,29 +253,18 @@ class NodeScores(Scores):
 
     def gather(self) -> None:
         super().gather()
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            everyone: list[Any] = [None] * torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(everyone, self.confusions)
+        if dist.is_available() and dist.is_initialized():
+            everyone: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(everyone, self.confusions)
             self.confusions = torch.cat(everyone)
 
     def compute(self) -> dict[str, float]:
-        from experiments.data.graph_metrics import pooled
-
         of_graphs = pooled(self.confusions, self.left_out)
         names = ("top1", "class_average", "class_average_published")
         return super().compute() | {name: of_graphs[name] for name in names}
 
 
 def open_data(recipe: Recipe, world: int = 1) -> TrainingData:
-    """The data of a recipe; a ValueError says which extra is missing."""
-    try:
-        if isinstance(recipe, GraphRecipe):
-            return GraphSource(recipe, world)
-        return TextSource(recipe, world) if isinstance(recipe, TextRecipe) else ImageSource(recipe, world)  # type: ignore[arg-type]
-    except ModuleNotFoundError as error:
-        raise missing(recipe, error) from None
-
-
-def missing(recipe: Recipe, error: ModuleNotFoundError) -> ValueError:
-    extra = {GraphRecipe: "graph", TextRecipe: "text"}.get(type(recipe), "vision")
-    return ValueError(f'{recipe.data.kind} needs {error.name}: pip install ".[{extra}]"')
+    """The data of a recipe."""
+    sources = {ImageRecipe: ImageSource, TextRecipe: TextSource, GraphRecipe: GraphSource}
+    return sources[type(recipe)](recipe, world)  # type: ignore[index]

@@ -33,11 +33,10 @@ def parameter_groups(network: nn.Module, config: Optimiser) -> list[Group]:
     if config.decayed:
         if config.decayed not in parts:
             raise ValueError(f"optimiser.decayed: got {config.decayed!r}, but the network has {', '.join(parts)}")
-        decayed = set(parts[config.decayed].parameters())
-        every = list(network.parameters())
+        others = [p for name, part in parts.items() if name != config.decayed for p in part.parameters()]
         return [
-            {"params": [p for p in every if p in decayed], "weight_decay": config.weight_decay},
-            {"params": [p for p in every if p not in decayed], "weight_decay": 0.0},
+            {"params": list(parts[config.decayed].parameters()), "weight_decay": config.weight_decay},
+            {"params": others, "weight_decay": 0.0},
         ]
     if "backbone" not in parts:
         if config.layer_decay != 1:

@@ -13,29 +13,22 @@ cells and e shared surfaces:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 FOLDER = Path("ovules-celltype-dataset/raw/label_grs_surface")
 CLASS_NAMES = ("L1", "L2", "L3", "L4", "nu", "pc", "funiculus", "es", "ac")
-NUM_CLASSES = len(CLASS_NAMES)
 EMBRYO_SAC = 7  # left out of the class average: one to a few cells per specimen
-FOLDS = 5
 UNLABELLED = -100
 CLASS_OF_RAW_LABEL = {0: UNLABELLED, 1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5, 7: 6, 8: 7, 10: 8, 14: 3}  # 14, L5, is L4
 BACKGROUND = 0  # cell id of everything outside the tissue
-Array = NDArray[Any]
-
-
-class SpecimenError(ValueError):
-    """A specimen's file is damaged or incomplete; the message names the file and the fault."""
+Array = np.ndarray[Any, Any]
 
 
 def z_score(values: Array) -> Array:
@@ -44,11 +37,7 @@ def z_score(values: Array) -> Array:
 
 
 def unit_sum(values: Array) -> Array:
-    """Rows divided by |Σ of their entries|.
-
-    The published code calls this a unit vector; its norm is √((Σ v)²), not √(Σ v²), and the published results
-    depend on it.
-    """
+    """Rows divided by |Σ of their entries|, not by √(Σ v²): the published results depend on it."""
     return values / (np.abs(values.sum(axis=1, keepdims=True)) + 1e-16)
 
 
@@ -61,27 +50,24 @@ def absolute_z_score(values: Array) -> Array:
     return z_score(np.abs(values))
 
 
-@dataclass(frozen=True)
-class Feature:
-    """An array of the file: its name, its columns there, its transform and the columns that come out."""
+class Feature(NamedTuple):
+    """An array of the file: its name, its columns there and its transform."""
 
     name: str
     width: int
     transform: Callable[[Array], Array]
 
-    @property
-    def columns(self) -> int:
-        return 5 if self.transform is one_hot_hops else self.width
 
-
-def _features(*groups: tuple[str, int, Callable[[Array], Array]]) -> tuple[Feature, ...]:
-    """Features by groups of names; ``{}`` stands for each of three axes."""
-    return tuple(
-        Feature(name.format(axis), width, transform)
-        for names, width, transform in groups
-        for name in names.split()
-        for axis in ((1, 2, 3) if "{}" in name else ("",))
-    )
+def _features(*groups: tuple[str, int, Callable[[Array], Array]]) -> dict[Feature, slice]:
+    """Features by groups of names, where ``{}`` stands for each of three axes; their columns when concatenated."""
+    found, stop = {}, 0
+    for names, width, transform in groups:
+        for name, axis in product(names.split(), (1, 2, 3)):
+            feature = Feature(name.format(axis), width, transform)
+            if feature not in found:  # the same for each axis without {}
+                start, stop = stop, stop + (5 if transform is one_hot_hops else width)
+                found[feature] = slice(start, stop)
+    return found
 
 
 NODE_FEATURES = _features(
@@ -100,12 +86,7 @@ EDGE_FEATURES = _features(
     ("lrs_dot_axis{}_grs", 1, absolute_z_score),
     ("lrs_proj_grs", 3, absolute_z_score),
 )
-NODE_COLUMNS, EDGE_COLUMNS = (
-    {f.name: slice(stop - f.columns, stop) for f, stop in zip(every, stops.tolist(), strict=True)}
-    for every in (NODE_FEATURES, EDGE_FEATURES)
-    for stops in [np.cumsum([f.columns for f in every])]
-)
-"""The columns of each feature in the concatenated matrix."""
+NODE_COLUMNS, EDGE_COLUMNS = ({f.name: place for f, place in every.items()} for every in (NODE_FEATURES, EDGE_FEATURES))
 
 
 def find_specimens(root: Path) -> list[Path]:
@@ -117,85 +98,61 @@ def find_specimens(root: Path) -> list[Path]:
 
 
 def read_specimen(path: Path) -> Data:
-    """The graph in one file. Raises :class:`SpecimenError` if it is damaged or incomplete."""
-    arrays = _read_arrays(path)
-    ids, edges = arrays["cell_ids"].astype(np.int64), arrays["edges_ids"].astype(np.int64)
-    # Normalise first, remove background surfaces after: the published statistics are over all surfaces.
-    node = [f.transform(arrays[f"cell_features/{f.name}"]) for f in NODE_FEATURES]
-    edge = [f.transform(arrays[f"edges_features/{f.name}"]) for f in EDGE_FEATURES]
+    """The graph in one file. Raises a ValueError that names the file if it is damaged or incomplete."""
+    try:
+        with h5py.File(path) as file:
+            return _graph(file)
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def _graph(file: h5py.File) -> Data:
+    def read(name: str, rows: int, width: int = 1) -> Array:
+        """An array, checked: there, numeric, finite and of ``rows`` rows."""
+        if name not in file:
+            raise ValueError(f"missing {name}")
+        values = np.asarray(file[name], dtype=np.float64)
+        if values.size != rows * width or rows == 0:
+            raise ValueError(f"{name} has shape {values.shape}, need {(rows, width)}, at least one row")
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} holds values that are not finite")
+        return values.reshape(rows, width)
+
+    def classes(name: str) -> Array:
+        return np.array([CLASS_OF_RAW_LABEL.get(label, UNLABELLED) for label in read(name, cells)[:, 0].tolist()])
+
+    def moments(of: Array) -> torch.Tensor:
+        return torch.from_numpy(np.append(of.mean(axis=0), of.std()))[None].float()
+
+    cells, surfaces = (len(file[name]) if name in file else 0 for name in ("cell_ids", "edges_ids"))
+    ids, row = np.unique(read("cell_ids", cells), return_index=True)
+    if len(ids) < cells:
+        raise ValueError("cell_ids holds the same id more than once")
+    edges = read("edges_ids", surfaces, 2)
     inner = (edges != BACKGROUND).all(axis=1)
-    label = _classes(arrays["cell_labels"])
-    if unknown := sorted(set(arrays["cell_labels"]) - set(CLASS_OF_RAW_LABEL)):
-        raise SpecimenError(f"{path}: cell_labels holds {unknown[0]:g}, need one of {sorted(CLASS_OF_RAW_LABEL)}")
-    votes = label[:, None] == np.arange(NUM_CLASSES)
-    if "cell_labels_set2" in arrays:  # it has labels outside the mapping; such a cell has one vote only
-        votes = votes.astype(np.int64) + (_classes(arrays["cell_labels_set2"])[:, None] == np.arange(NUM_CLASSES))
+    if unknown := set(edges[inner].ravel()) - set(ids):
+        raise ValueError(f"edges_ids names cell {min(unknown):g}, which is not in cell_ids")
+    if unknown := set(read("cell_labels", cells)[:, 0]) - set(CLASS_OF_RAW_LABEL):
+        raise ValueError(f"cell_labels holds {min(unknown):g}, need one of {sorted(CLASS_OF_RAW_LABEL)}")
+    label = classes("cell_labels")
+    votes = (label[:, None] == np.arange(len(CLASS_NAMES))).astype(np.int64)
+    if "cell_labels_set2" in file:  # it has labels outside the mapping; such a cell has one vote only
+        votes += classes("cell_labels_set2")[:, None] == np.arange(len(CLASS_NAMES))
+    x = [f.transform(read(f"cell_features/{f.name}", cells, f.width)) for f in NODE_FEATURES]
+    # Normalise first, remove background surfaces after: the published statistics are over all surfaces.
+    edge_attr = [f.transform(read(f"edges_features/{f.name}", surfaces, f.width))[inner] for f in EDGE_FEATURES]
     return Data(
-        x=torch.from_numpy(np.concatenate(node, axis=1)).float(),
-        edge_index=torch.from_numpy(_renumber(edges[inner], ids, path).T.copy()),
-        edge_attr=torch.from_numpy(np.concatenate(edge, axis=1)[inner]).float(),
+        x=torch.from_numpy(np.concatenate(x, axis=1)).float(),
+        edge_index=torch.from_numpy(row[np.searchsorted(ids, edges[inner])].T.copy()),
+        edge_attr=torch.from_numpy(np.concatenate(edge_attr, axis=1)).float(),
         y=torch.from_numpy(label),
-        votes=torch.from_numpy(votes.astype(np.int64)),
-        node_com=_moments(arrays["cell_features/com_grs"]),
-        edge_com=_moments(arrays["edges_features/com_grs"]),
+        votes=torch.from_numpy(votes),
+        node_com=moments(read("cell_features/com_grs", cells, 3)),
+        edge_com=moments(read("edges_features/com_grs", surfaces, 3)),
     )
 
 
-def _read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a graph, checked: all there, numeric, finite and of matching length."""
-    widths = {f"cell_features/{f.name}": f.width for f in NODE_FEATURES}
-    widths |= {f"edges_features/{f.name}": f.width for f in EDGE_FEATURES}
-    required = ["cell_ids", "cell_labels", "edges_ids", *widths]
-    arrays: dict[str, Array] = {}
-    try:
-        with h5py.File(path, "r") as file:
-            if missing := [name for name in required if not isinstance(file.get(name), h5py.Dataset)]:
-                raise SpecimenError(f"{path}: missing {', '.join(missing)}")
-            for name in [*required, *(["cell_labels_set2"] if "cell_labels_set2" in file else [])]:
-                arrays[name] = np.asarray(file[name][...], dtype=np.float64)
-    except FileNotFoundError:
-        raise SpecimenError(f"{path}: no such file") from None
-    except SpecimenError:
-        raise
-    except (OSError, ValueError, TypeError) as error:
-        raise SpecimenError(f"{path}: cannot be read as HDF5 with numbers ({error})") from error
-    cells, surfaces = arrays["cell_ids"].size, len(arrays["edges_ids"])
-    for name, values in arrays.items():
-        shape: tuple[int, ...] = (surfaces, 2) if name == "edges_ids" else (cells,)
-        if name in widths:
-            shape = (cells if name.startswith("cell_features") else surfaces, widths[name])
-            if values.size == shape[0] and shape[1] == 1:
-                values = arrays[name] = values.reshape(shape)
-        if values.shape != shape or cells == 0:
-            raise SpecimenError(f"{path}: {name} has shape {values.shape}, need {shape}, at least one cell")
-        if not np.isfinite(values).all():
-            raise SpecimenError(f"{path}: {name} holds values that are not finite")
-    if len(np.unique(arrays["cell_ids"])) != cells:
-        raise SpecimenError(f"{path}: cell_ids holds the same id more than once")
-    return arrays
-
-
-def _classes(raw: Array) -> NDArray[np.int64]:
-    """Raw labels to classes; labels outside the mapping count as unlabelled."""
-    return np.array([CLASS_OF_RAW_LABEL.get(value, UNLABELLED) for value in raw.tolist()], dtype=np.int64)
-
-
-def _renumber(edges: Array, ids: Array, path: Path) -> Array:
-    """Cell ids to row numbers of ``cell_ids``."""
-    order = np.argsort(ids)
-    row = order[np.searchsorted(ids, edges, sorter=order).clip(max=len(ids) - 1)]
-    unknown = edges[ids[row] != edges]
-    if len(unknown):
-        raise SpecimenError(f"{path}: edges_ids names cell {unknown[0]}, which is not in cell_ids")
-    return row
-
-
-def _moments(coordinates: Array) -> torch.Tensor:
-    return torch.from_numpy(np.append(coordinates.mean(axis=0), coordinates.std()))[None].float()
-
-
-@dataclass(frozen=True)
-class Fold:
+class Fold(NamedTuple):
     """Specimens for training, for choosing the epoch and for testing."""
 
     train: list[Path]
@@ -203,7 +160,7 @@ class Fold:
     test: list[Path]
 
 
-def folds(specimens: Sequence[Path], honest: bool = False, k: int = FOLDS) -> list[Fold]:
+def folds(specimens: Sequence[Path], honest: bool = False, k: int = 5) -> list[Fold]:
     """The benchmark's k folds.
 
     For each stage, the specimens in list order are shuffled with seed 0 and cut into k parts; part i of every stage is
@@ -217,13 +174,12 @@ def folds(specimens: Sequence[Path], honest: bool = False, k: int = FOLDS) -> li
         raise ValueError(f"{len(specimens)} specimens in {len(stages)} stages cannot fill {k} folds")
     parts = []
     for stage in stages.values():
-        order = np.arange(len(stage))
-        np.random.RandomState(0).shuffle(order)  # the stream of np.random.seed(0), which the published split uses
+        order = np.random.RandomState(0).permutation(len(stage))  # the stream of np.random.seed(0), as published
         parts.append([[stage[j] for j in part] for part in np.array_split(order, k)])
     found = []
     for i in range(k):
         test = [path for stage_parts in parts for path in stage_parts[i]]
         chosen = [path for stage_parts in parts for path in stage_parts[(i + 1) % k][:1]] if honest else test
-        rest = [path for stage_parts in parts for j, part in enumerate(stage_parts) if j != i for path in part]
-        found.append(Fold([path for path in rest if path not in chosen], chosen, test))
+        every = [path for stage_parts in parts for part in stage_parts for path in part]
+        found.append(Fold([path for path in every if path not in {*test, *chosen}], chosen, test))
     return found

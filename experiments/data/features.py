@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.data.images import Images, digits, open_images, stratified
+from experiments.data.images import open_images
+from experiments.data.samples import stratified
 
 Source = Literal["digits", "cifar100", "tiny-imagenet"]
 NAMES: dict[str, str] = {"digits": "digits", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny ImageNet"}
@@ -22,21 +23,22 @@ FOLDER = "SOFTNCE_DATA"
 
 @dataclass(frozen=True)
 class Part:
-    """Features (N, d) with labels (N,)."""
+    """Features (N, d) with labels (N,) and, if people voted, votes by class (N, K)."""
 
     x: Tensor
     y: Tensor
+    votes: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.y)
 
     def __getitem__(self, rows: Tensor) -> "Part":
-        return Part(self.x[rows], self.y[rows])
+        return Part(self.x[rows], self.y[rows], None if self.votes is None else self.votes[rows])
 
 
 @dataclass(frozen=True)
 class Features:
-    """A data set as a head sees it. Features are standardised by the training part's mean and deviation, or left."""
+    """A data set as a head sees it."""
 
     train: Part
     held_out: Part
@@ -47,21 +49,18 @@ class Features:
     def dim(self) -> int:
         return self.train.x.shape[1]
 
+    def standardised(self) -> "Features":
+        """Features by the training part's mean and deviation; 0 for a feature that never varies there."""
+        mean, deviation = self.train.x.mean(0), self.train.x.std(0)
+        scale = torch.where(deviation > 0, 1 / deviation, torch.zeros_like(deviation))
+        parts = (Part((part.x - mean) * scale, part.y, part.votes) for part in (self.train, self.held_out, self.test))
+        return Features(*parts, self.num_classes)
 
-def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and 1/deviation (d,) of features (N, d); 0 for a feature that never varies."""
-    deviation = x.std(0)
-    return x.mean(0), torch.where(deviation > 0, 1 / deviation, torch.zeros_like(deviation))
 
-
-def split(train: Part, test: Part, num_classes: int, held_out: float = HELD_OUT, standardised: bool = True) -> Features:
-    """Holds a share of every class out of ``train``, the same rows for every seed, and standardises all three parts."""
+def split(train: Part, test: Part, num_classes: int, held_out: float = HELD_OUT) -> Features:
+    """Holds a share of every class out of ``train``, the same rows for every seed."""
     kept, held = stratified(train.y, held_out)
-    if not standardised:
-        return Features(train[kept], train[held], test, num_classes)
-    mean, scale = standardising(train.x[kept])
-    a, b, c = (Part((part.x - mean) * scale, part.y) for part in (train[kept], train[held], test))
-    return Features(a, b, c, num_classes)
+    return Features(train[kept], train[held], test, num_classes)
 
 
 @cache
@@ -71,19 +70,22 @@ def load(source: Source, standardised: bool = True) -> Features:
     Digits are their 64 pixels. CIFAR-100 and Tiny ImageNet are seen through EfficientNet-Lite0, trained on ImageNet,
     at 128 px; the images are in the folder that SOFTNCE_DATA names.
     """
+    place = Path() if source == "digits" else folder(source)
+    images = [open_images(source, place, part) for part in ("train", "evaluation")]
     if source == "digits":
-        train, test = (_pixels(digits(part)) for part in ("train", "evaluation"))
-        return split(train, test, 10, standardised=standardised)
-    from experiments.data.frozen import features_of
-    from experiments.data.transforms import view
-    from experiments.models.images import build_backbone
-    from experiments.models.options import ImageModel
+        x = [torch.from_numpy(part.inputs.reshape(len(part), -1).astype(np.float32)) for part in images]
+    else:
+        from experiments.data.frozen import features_of
+        from experiments.data.transforms import view
+        from experiments.models.images import build_backbone
+        from experiments.models.options import ImageModel
 
-    model = ImageModel("tf_efficientnet_lite0", weights="packaged", drop_path=0.0, freeze="backbone")
-    backbone, seen = build_backbone(model, 128), view(source, "packaged", model.name, 128, 1.0)
-    images = [open_images(source, folder(source), part) for part in ("train", "evaluation")]
-    train, test = (Part(features_of(part, backbone, seen, model.name), part.labels) for part in images)
-    return split(train, test, len(images[0].classes), standardised=standardised)
+        model = ImageModel("tf_efficientnet_lite0", weights="packaged", drop_path=0.0, freeze="backbone")
+        backbone, seen = build_backbone(model, 128), view(source, "packaged", model.name, 128, 1.0)
+        x = [features_of(part, backbone, seen, model.name) for part in images]
+    train, test = (Part(features, part.labels) for features, part in zip(x, images, strict=True))
+    found = split(train, test, len(images[0].classes))
+    return found.standardised() if standardised else found
 
 
 def prepare(sources: Iterable[Source]) -> None:
@@ -103,8 +105,3 @@ def folder(name: str) -> Path:
     if not path.is_dir():
         raise ValueError(f"data: {name} is not in {FOLDER}={root}; docs/experiments.md describes the folder")
     return path
-
-
-def _pixels(images: Images) -> Part:
-    rows = [np.asarray(images.image(i).convert("L"), dtype=np.float32).ravel() for i in range(len(images))]
-    return Part(torch.from_numpy(np.stack(rows)), images.labels)

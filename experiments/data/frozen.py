@@ -4,8 +4,6 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,29 +21,16 @@ BATCH = 100
 def features_of(
     images: Images, backbone: nn.Module, seen: View, name: str, cache: Path = CACHE, precision: str = "32"
 ) -> Tensor:
-    """Features (N, dim) of the images; from the cache if they are there.
+    """Features (N, dim) of the images of a split; from the cache if they are there and not damaged.
 
-    The cache key covers the content of the backbone's weights and of the images, and the view. A damaged file is
-    computed again.
-
-    Args:
-        images: all of a split.
-        backbone: (N, C, H, W) to (N, dim).
-        seen: size, crop and statistics.
-        name: of the network, in the file's name.
-        cache: folder of the files.
-        precision: 32, bf16 or fp16 (mixed).
+    The cache key covers the content of the backbone's weights and of the images, and the view.
     """
     path = cache.expanduser() / f"{name}-{seen.size}-{_digest(images, backbone, seen, precision)}.pt"
     if path.is_file():
         try:
-            features = stored.load(path)
-            if isinstance(features, Tensor) and len(features) == len(images):
-                return features
-            reason = "it does not hold a row per image"
+            return stored.load(path)
         except stored.Unreadable as error:
-            reason = str(error)
-        warnings.warn(f"computing features again: {path}: {reason}", stacklevel=2)
+            warnings.warn(f"computing features again: {path}: {error}", stacklevel=2)
     features = _compute(images, backbone, seen, precision)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # several processes may write it
     try:
@@ -62,14 +47,16 @@ def _digest(images: Images, backbone: nn.Module, seen: View, precision: str) -> 
     import timm
 
     digest = hashlib.blake2b(json.dumps([timm.__version__, precision, asdict(seen)]).encode(), digest_size=8)
-    digest.update(weights_digest(backbone))
-    digest.update(images.labels.numpy().tobytes())
-    if images.source.dtype.kind == "U":
-        with ThreadPoolExecutor(8) as pool:
-            for content in pool.map(_file_digest, images.source.tolist()):
-                digest.update(content)
-    else:
-        digest.update(repr(images.source.shape).encode() + images.source.tobytes())
+    digest.update(weights_digest(backbone) + images.labels.numpy().tobytes())
+    if not images.are_files:
+        digest.update(repr(images.inputs.shape).encode() + images.inputs.tobytes())
+        return digest.hexdigest()
+    for path in images.inputs.tolist():
+        try:
+            with open(path, "rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
+        except OSError:  # as unreadable now as when its features are computed, which reports it
+            digest.update(b"unreadable")
     return digest.hexdigest()
 
 
@@ -82,14 +69,6 @@ def weights_digest(network: nn.Module) -> bytes:
     return digest.digest()
 
 
-def _file_digest(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "blake2b").digest()
-    except OSError:  # as unreadable now as when its features are computed, which reports it
-        return b"unreadable"
-
-
 @torch.inference_mode()
 def _compute(images: Images, backbone: nn.Module, seen: View, precision: str) -> Tensor:
     from rich.progress import track
@@ -98,12 +77,10 @@ def _compute(images: Images, backbone: nn.Module, seen: View, precision: str) ->
     low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     model: nn.Module = backbone.eval().to(device)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    transform: Callable = seen.transform()
-    parts = []
+    transform, parts = seen.transform(), []
     for start in track(range(0, len(images), BATCH), f"features of {len(images):,} images", transient=True):
         rows = range(start, min(start + BATCH, len(images)))
         inputs = torch.stack([transform(images.image(row)) for row in rows])
         with torch.autocast(device.type, low, enabled=low is not None):
-            found = model(inputs.to(device, memory_format=torch.channels_last))
-        parts.append(found.float().cpu())
+            parts.append(model(inputs.to(device, memory_format=torch.channels_last)).float().cpu())
     return torch.cat(parts)

@@ -5,14 +5,18 @@ Random numbers come from torch's global generator. Labels, votes and node order 
 
 import copy
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.data import Data
+from torch_geometric.utils import dropout_edge
 
 from experiments.data.celltypegraph import EDGE_COLUMNS, NODE_COLUMNS
 
 ORIENTATIONS = [name for name in NODE_COLUMNS if "_orientation_" in name]
+ENTRIES = (0, 1, 2, 0, 1, 2), (0, 1, 2, 1, 2, 0)
+"""Rows and columns of the six entries xx, yy, zz, xy, yz, zx of a symmetric matrix."""
 
 
 def augmented(graph: Data, strength: float = 0.1) -> Data:
@@ -30,8 +34,8 @@ def augmented(graph: Data, strength: float = 0.1) -> Data:
 
 def drop_edges(graph: Data, p: float) -> None:
     """Adjacency dropout: removes each edge, with its features, with probability ``p``."""
-    kept = torch.rand(graph.num_edges) >= p
-    graph.edge_index, graph.edge_attr = graph.edge_index[:, kept], graph.edge_attr[kept]
+    graph.edge_index, kept = dropout_edge(graph.edge_index, p)
+    graph.edge_attr = graph.edge_attr[kept]
 
 
 def add_edges(graph: Data, ratio: float) -> None:
@@ -44,10 +48,8 @@ def add_edges(graph: Data, ratio: float) -> None:
     source = torch.randint(n, (2 * wanted + 8,))
     new = torch.stack([source, (source + torch.randint(1, max(n, 2), source.shape)) % n])
     number, existing = (pairs.amin(0) * n + pairs.amax(0) for pairs in (new, graph.edge_index))
-    order = number.argsort(stable=True)
-    first = torch.ones_like(number, dtype=torch.bool)
-    first[order[1:]] = number[order][1:] != number[order][:-1]
-    new = new[:, first & ~torch.isin(number, existing) & (new[0] != new[1])][:, :wanted]
+    first = torch.from_numpy(np.sort(np.unique(number, return_index=True)[1]))
+    new = new[:, first[~torch.isin(number[first], existing)]][:, :wanted]
     graph.edge_index = torch.cat([graph.edge_index, new], dim=1)
     graph.edge_attr = torch.cat([graph.edge_attr, graph.edge_attr.new_zeros(new.shape[1], graph.edge_attr.shape[1])])
 
@@ -77,22 +79,20 @@ def random_rotation() -> Tensor:
 def _rotate_positions(normalised: Tensor, moments: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor]:
     """Rotates positions about the origin of the reference system, under the layout's z-score.
 
-    The z-score of (…, 3) positions v has one mean m and deviation s for all coordinates. Rotation keeps E|v|², hence
-    s² + m², and turns the mean position, of whose coordinates m is the mean: the new m and s need no look at v.
+    Its mean m and deviation s are of all coordinates. Rotation keeps E|v|², hence s² + m², and turns the mean position,
+    of whose coordinates m is the mean: the new m and s need no look at the positions.
     """
     centre, s = moments[0, :3], moments[0, 3]
-    m = centre.mean()
     turned_centre = rotation @ centre
-    new_m = turned_centre.mean()
+    m, new_m = centre.mean(), turned_centre.mean()
     new_s = (s**2 + m**2 - new_m**2).clamp(min=0).sqrt()
     turned = ((s * normalised + m) @ rotation.T - new_m) / new_s
     return turned, torch.cat([turned_centre, new_s[None]])[None]
 
 
 def _rotate_orientations(six: Tensor, rotation: Tensor) -> Tensor:
-    """Rotates v vᵀ, given up to scale by its entries (xx, yy, zz, xy, yz, zx), and scales to |sum| 1 again."""
-    xx, yy, zz, xy, yz, zx = six.unbind(1)
-    outer = torch.stack([xx, xy, zx, xy, yy, yz, zx, yz, zz], dim=1).view(-1, 3, 3)
-    turned = rotation @ outer @ rotation.T
-    six = torch.stack([turned[:, i, j] for i, j in ((0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (2, 0))], dim=1)
+    """Rotates v vᵀ, given up to scale by its ENTRIES, and scales to |sum| 1 again."""
+    outer = six.new_empty(len(six), 3, 3)
+    outer[:, *ENTRIES] = outer[:, *ENTRIES[::-1]] = six
+    six = (rotation @ outer @ rotation.T)[:, *ENTRIES]
     return six / (six.sum(dim=1, keepdim=True).abs() + 1e-16)

@@ -1,11 +1,7 @@
-"""CellTypeGraph's accuracies: counted per specimen, then pooled over the folds.
+"""CellTypeGraph's accuracies: counted per specimen, then pooled over the specimens of all folds.
 
-*Top-1* of a specimen is its share of cells classified correctly. Its *class average* is the mean accuracy of its
-classes, without the embryo sac and without absent classes. Both are averaged over the specimens of all folds.
-
-"Absent" has two readings. The definition: no cell of the specimen has the class. The published code, with the
-torchmetrics of its time: no cell has the class *and none was predicted to*; a class that was only predicted counts with
-accuracy 0. The second is lower or equal; compare the leaderboard with ``class_average_published``.
+The class average leaves out absent classes. By its definition these are classes that no cell has; by the published
+code, with the torchmetrics of its time, only if none was predicted either. Compare the leaderboard with the latter.
 """
 
 from collections.abc import Sequence
@@ -17,17 +13,12 @@ from torch import Tensor
 def specimen_confusions(prediction: Tensor, label: Tensor, specimen: Tensor | None, num_classes: int) -> Tensor:
     """(B, K, K) counts of cells by specimen, true class and predicted class; label −100 is not counted.
 
-    Args:
-        prediction: (n,) predicted classes.
-        label: (n,) true classes or −100.
-        specimen: (n,) number of the graph of each node, PyG's ``batch.batch``; None for a single graph.
-        num_classes: K.
+    ``specimen`` numbers the graph of each node, as PyG's ``batch.batch``; None for a single graph.
     """
     specimen = torch.zeros_like(label) if specimen is None else specimen
     graphs = int(specimen.max()) + 1 if len(specimen) else 1
-    counted = label >= 0
     cell = (specimen * num_classes + label) * num_classes + prediction
-    counts = torch.bincount(cell[counted], minlength=graphs * num_classes**2)
+    counts = torch.bincount(cell[label >= 0], minlength=graphs * num_classes**2)
     return counts.view(graphs, num_classes, num_classes)
 
 
@@ -44,17 +35,13 @@ def class_average(confusion: Tensor, left_out: Sequence[int] = (), *, published:
     accuracy = confusion.diagonal(dim1=-2, dim2=-1) / confusion.sum(-1)
     if published:
         accuracy = accuracy.masked_fill((confusion.sum(-1) == 0) & (confusion.sum(-2) > 0), 0.0)
-    kept = torch.ones(accuracy.shape[-1], dtype=torch.bool)
-    kept[list(left_out)] = False
-    return accuracy[..., kept].nanmean(-1)
+    return accuracy[..., [k for k in range(accuracy.shape[-1]) if k not in left_out]].nanmean(-1)
 
 
 def pooled(confusions: Tensor, left_out: Sequence[int] = ()) -> dict[str, float]:
-    """Mean and (population) deviation over specimens, of all folds or of one, as the leaderboard reports them.
+    """Mean and (population) deviation over specimens (S, K, K), of all folds or of one, as on the leaderboard.
 
-    Args:
-        confusions: (S, K, K); specimens without labels are left out.
-        left_out: classes excluded from the class average.
+    Specimens without labels are left out, and ``left_out`` classes from the class average.
     """
     confusions = confusions[confusions.sum((-2, -1)) > 0]
     if len(confusions) == 0:
@@ -66,6 +53,5 @@ def pooled(confusions: Tensor, left_out: Sequence[int] = ()) -> dict[str, float]
         ("class_average_published", class_average(confusions, left_out, published=True)),
     ):
         values = values[~values.isnan()].double()  # a specimen of left-out classes alone has no class average
-        result[name] = values.mean().item()
-        result[f"{name}_deviation"] = values.std(correction=0).item()
+        result |= {name: values.mean().item(), f"{name}_deviation": values.std(correction=0).item()}
     return result

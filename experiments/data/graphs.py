@@ -5,6 +5,7 @@ The three sets may be different graphs or different nodes of one graph: a node t
 """
 
 import copy
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,36 +13,29 @@ import h5py
 import numpy as np
 import torch
 from torch_geometric.data import Data
+from torch_geometric.io import read_planetoid_data
 
 from experiments.data import celltypegraph as cells
-from experiments.data.planetoid import read_graph
 
 CITATION = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed"}
 
 
 @dataclass(frozen=True)
 class NodeTask:
-    """A node classification problem.
-
-    ``selection`` chooses the epoch, ``test`` is reported; under CellTypeGraph's published protocol they are the same
-    graphs. ``left_out`` are classes that do not enter the class average.
-    """
+    """A node classification problem."""
 
     train: list[Data]
-    selection: list[Data]
+    selection: list[Data]  # chooses the epoch; under CellTypeGraph's published protocol the test graphs
     test: list[Data]
     classes: list[str]
-    left_out: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()  # do not enter the class average
 
 
 def open_task(kind: str, folder: Path, fold: int = 0, honest: bool = False) -> NodeTask:
-    """The problem of a data set.
+    """CellTypeGraph, random specimens in its layout (written to ``folder``), or a citation graph on its public split.
 
-    Args:
-        kind: CellTypeGraph, random specimens in its layout, or a citation graph on its public split.
-        folder: below it ``ovules-celltype-dataset``, or ``Cora/raw`` and so on; random specimens are written here.
-        fold: 0 to 4, of specimens.
-        honest: choose the epoch on specimens of the training set, not on the test specimens.
+    Below ``folder`` is ``ovules-celltype-dataset``, or ``Cora/raw`` and so on. ``fold`` 0 to 4 is of specimens; with
+    ``honest`` the epoch is chosen on specimens of the training set, not on the test specimens.
     """
     folder = folder.expanduser()
     try:
@@ -49,24 +43,21 @@ def open_task(kind: str, folder: Path, fold: int = 0, honest: bool = False) -> N
             return citation_task(folder, CITATION[kind])
         if kind == "generated" and not (folder / cells.FOLDER).is_dir():
             write_random_specimens(folder)
-        found = cells.folds(cells.find_specimens(folder), honest)
+        parts = cells.folds(cells.find_specimens(folder), honest)[fold]
     except FileNotFoundError as error:
         raise ValueError(f"data.dir {folder}: {error} (see docs/experiments.md)") from None
-    if not 0 <= fold < len(found):
-        raise ValueError(f"data.fold: got {fold}, need 0 to {len(found) - 1}")
-    graphs = {path: cells.read_specimen(path) for part in ("train", "selection", "test") for path in
-              getattr(found[fold], part)}  # fmt: skip
-    parts = [[graphs[path] for path in part] for part in (found[fold].train, found[fold].selection, found[fold].test)]
-    return NodeTask(*parts, list(cells.CLASS_NAMES), (cells.EMBRYO_SAC,))
+    graphs = {path: cells.read_specimen(path) for part in parts for path in part}
+    return NodeTask(*([graphs[path] for path in part] for part in parts), list(cells.CLASS_NAMES), (cells.EMBRYO_SAC,))
 
 
 def citation_task(folder: Path, name: str) -> NodeTask:
     """A citation graph on its public split, features scaled to sum 1 per node. Nothing is downloaded.
 
-    Features are a sparse matrix: bags of words of which a node has one in a hundred. Linear layers take it as it is,
-    and dropout need not draw for the zeros, which would be most of the cost of training a GCN.
+    Features are a sparse matrix, so that dropout need not draw for the zeros: most of the cost of training a GCN.
     """
-    graph = read_graph(folder / name / "raw", name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # numpy's, about the old names in the files
+        graph = read_planetoid_data(str(folder / name / "raw"), name)
     graph.x = graph.x / graph.x.sum(1, keepdim=True).clamp(min=1)
     if not torch.sparse.check_sparse_tensor_invariants.is_enabled():
         torch.sparse.check_sparse_tensor_invariants.disable()  # as it is; said aloud, torch does not warn when batching
@@ -75,8 +66,7 @@ def citation_task(folder: Path, name: str) -> NodeTask:
     for part in ("train", "val", "test"):
         seen = copy.copy(graph)
         seen.y = graph.y.masked_fill(~graph[f"{part}_mask"], cells.UNLABELLED)
-        for other in ("train", "val", "test"):
-            seen[f"{other}_mask"] = None
+        seen.train_mask = seen.val_mask = seen.test_mask = None
         parts.append([seen])
     return NodeTask(*parts, [str(k) for k in range(int(graph.y.max()) + 1)])
 

@@ -26,5 +26,4 @@ def thinned(labels: Tensor, imbalance: float, num_classes: int) -> Tensor:
 
 def thirds(counts: Tensor) -> list[Tensor]:
     """Returns the classes in three groups of (nearly) equal size: many samples, some, few."""
-    order = counts.argsort(descending=True, stable=True)
-    return list(order.tensor_split(3))
+    return list(counts.argsort(descending=True, stable=True).tensor_split(3))

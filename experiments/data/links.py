@@ -24,18 +24,12 @@ class GraphWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Queries:
-    """Q questions (entity, relation, ?) with their right answers.
-
-    Attributes:
-        entity, relation: (Q,).
-        starts: (Q + 1,), the answers of question q are ``answers[starts[q]:starts[q + 1]]``.
-        answers: entities, one per triple and direction.
-    """
+    """Q questions (entity, relation, ?); the right answers of question q are ``answers[starts[q]:starts[q + 1]]``."""
 
     entity: Tensor
     relation: Tensor
     starts: Tensor
-    answers: Tensor
+    answers: Tensor  # entities, one per triple and direction
 
     def __len__(self) -> int:
         return len(self.entity)
@@ -49,9 +43,8 @@ class Queries:
         """All answers to some questions (N,): positions 0 … N − 1 and entities, (A,) each."""
         counts = self.counts[questions]
         row = torch.arange(len(questions)).repeat_interleave(counts)
-        first = counts.cumsum(0) - counts
-        place = torch.arange(len(row)) - first[row]
-        return row, self.answers[self.starts[questions][row] + place]
+        shift = self.starts[questions] - (counts.cumsum(0) - counts)
+        return row, self.answers[torch.arange(len(row)) + shift[row]]
 
 
 @dataclass(frozen=True)
@@ -95,68 +88,52 @@ class LinkGraph:
 
     def unseen(self, triples: Tensor) -> Tensor:
         """Which triples have an entity that no training triple has, (n,): nothing was learned about it."""
-        seen = torch.zeros(self.entities, dtype=torch.bool)
-        seen[self.train[:, [0, 2]].flatten()] = True
-        return ~(seen[triples[:, 0]] & seen[triples[:, 2]])
-
-
-def named(name: str) -> LinkGraph:
-    """The graph of that name from the folder links of the one that SOFTNCE_DATA names; ``generated``: a small one."""
-    if name == "generated":
-        return generated()  # quick to make anew
-    return _read_once(features.folder(f"links/{name}"))
+        return ~torch.isin(triples[:, [0, 2]], self.train[:, [0, 2]]).all(1)
 
 
 @cache
-def _read_once(folder: Path) -> LinkGraph:
-    return read(folder)
+def named(name: str) -> LinkGraph:
+    """The graph of that name from the folder links of the one that SOFTNCE_DATA names; ``generated``: a small one."""
+    return generated() if name == "generated" else read(features.folder(f"links/{name}"))
 
 
 def read(folder: str | Path) -> LinkGraph:
     """The graph in a folder. Errors name file and line; duplicates are left out, counted in one warning."""
-    parts = {split: _lines(Path(folder) / f"{split}.txt") for split in SPLITS}
+
+    def number(known: dict[str, int], name: str) -> int:
+        return known.setdefault(name, len(known))
+
     entities: dict[str, int] = {}
     relations: dict[str, int] = {}
-    splits = {}
-    for split, lines in parts.items():  # train first, so that its entities have the first numbers
+    splits: dict[str, dict[tuple[int, ...], None]] = {}  # dictionaries keep one of each, in order
+    for split in SPLITS:  # train first, so that its entities have the first numbers
+        path = Path(folder) / f"{split}.txt"
         rows = [
-            (entities.setdefault(h, len(entities)), relations.setdefault(r, len(relations)),
-             entities.setdefault(t, len(entities)))
-            for h, r, t in lines
-        ]  # fmt: skip
-        different = list(dict.fromkeys(rows))
-        if len(different) < len(rows):
-            _warn(f"{Path(folder) / split}.txt: {len(rows) - len(different)} duplicate triples left out")
-        splits[split] = different
-    trained = set(splits["train"])
-    for split in ("valid", "test"):
-        if leaked := sum(row in trained for row in splits[split]):
-            _warn(f"{Path(folder) / split}.txt: {leaked} triples are in train.txt too, their scores are too good")
-    return LinkGraph(len(entities), len(relations), *(torch.tensor(splits[split]) for split in SPLITS))
+            (number(entities, head), number(relations, relation), number(entities, tail))
+            for head, relation, tail in _lines(path)
+        ]
+        splits[split] = dict.fromkeys(rows)
+        if more := len(rows) - len(splits[split]):
+            warnings.warn(f"{path}: {more} duplicate triples left out", GraphWarning, stacklevel=2)
+        if split != "train" and (leaked := len(splits[split].keys() & splits["train"].keys())):
+            told = f"{path}: {leaked} triples are in train.txt too, their scores are too good"
+            warnings.warn(told, GraphWarning, stacklevel=2)
+    return LinkGraph(len(entities), len(relations), *(torch.tensor(list(splits[split])) for split in SPLITS))
 
 
-def _lines(path: Path) -> list[tuple[str, str, str]]:
+def _lines(path: Path) -> list[list[str]]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    triples = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        names = [name.strip() for name in line.split("\t")]
-        if len(names) != 3 or not all(names):
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read as UTF-8 text: {error}") from None
+    triples = [[name.strip() for name in line.split("\t")] for line in lines]
+    for number, (line, triple) in enumerate(zip(lines, triples, strict=True), 1):
+        if line.strip() and (len(triple) != 3 or not all(triple)):
             raise ValueError(f"{path}:{number}: got {line[:80]!r}, need head, relation and tail separated by tabs")
-        triples.append((names[0], names[1], names[2]))
+    triples = [triple for triple in triples if any(triple)]
     if not triples:
         raise ValueError(f"{path}: is empty, need at least one triple")
     return triples
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, GraphWarning, stacklevel=3)
 
 
 def generated(entities: int = 400, relations: int = 6, dim: int = 3, answers: int = 5, seed: int = 0) -> LinkGraph:

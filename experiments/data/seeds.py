@@ -10,10 +10,9 @@ import torch
 
 def derived_seed(*key: int, bits: int = 63) -> int:
     """A seed that depends on all of ``key``: of 63 bits for torch, or of 32, which every generator takes."""
-    sequence = np.random.SeedSequence(key)
-    if bits == 32:
-        return int(sequence.generate_state(1)[0])
-    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(64 - bits))
+    wide = bits > 32
+    state = np.random.SeedSequence(key).generate_state(1, np.uint64 if wide else np.uint32)
+    return int(state[0]) >> ((64 if wide else 32) - bits)
 
 
 def start_generators(*key: int) -> None:

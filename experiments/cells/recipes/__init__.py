@@ -24,8 +24,9 @@ ImageKind = Literal["imagenet", "tiny-imagenet", "cifar100", "cifar10", "folder"
 TextKind = Literal["banking77", "clinc150", "requests", "csv"]
 GraphKind = Literal["celltypegraph", "generated", "cora", "citeseer", "pubmed"]
 CITATION = ("cora", "citeseer", "pubmed")
-IMAGE_SETS = ("imagenet", "tiny-imagenet", "cifar100")
-PAPER = [f"{data}/{loss}" for data in (*IMAGE_SETS, "celltypegraph") for loss in PAPER_LOSSES]
+PAPER = [
+    f"{data}/{loss}" for data in ("imagenet", "tiny-imagenet", "cifar100", "celltypegraph") for loss in PAPER_LOSSES
+]
 """The paper's twenty cells."""
 
 
@@ -99,10 +100,7 @@ class Recipe:
         check(self)
         t, s = self.targets, self.schedule
         if self.loss.kind.labels_only and not t.hard:
-            raise ValueError(
-                f"loss.name {self.loss.name} takes hard labels: set targets.smoothing, targets.mixup and "
-                f"targets.cutmix to 0, got {t.smoothing:g}, {t.mixup:g} and {t.cutmix:g}"
-            )
+            raise ValueError(f"loss.name {self.loss.name} takes hard labels: set targets.smoothing, mixup, cutmix to 0")
         if s.warmup_epochs > s.epochs:
             raise ValueError(f"schedule.warmup_epochs {s.warmup_epochs:g} exceeds schedule.epochs {s.epochs}")
         if s.min_lr > self.optimiser.rate:
@@ -110,8 +108,11 @@ class Recipe:
         if t.mixes and self.compute.micro_batch % 2:
             raise ValueError(f"compute.micro_batch: got {self.compute.micro_batch}, need even: rows are mixed in pairs")
 
-
-# ---------------------------------------------------------------------------------------------------------- images
+    @property
+    def keeps_test_apart(self) -> bool:
+        """True if the best epoch is chosen on other data than the test split."""
+        has_split = self.data.kind in ("clinc150", *CITATION) or getattr(self.data, "protocol", "") == "honest"
+        return has_split or getattr(self.data, "holdout", 0) > 0
 
 
 @dataclass(frozen=True)
@@ -121,21 +122,16 @@ class ImageData:
     kind: ImageKind = option("digits", "layout of data.dir (docs/experiments.md); digits come with scikit-learn")
     dir: Path = option(Path("data"), "folder of the data set")
     download: bool = option(False, "download CIFAR if it is missing")
-    holdout: float = option(0.0, "share of each class held out of training for validation; 0: the test split", least=0)
-    share: float = later(1.0, "share of the training images that is used, per class")
+    holdout: float = option(0.0, "share of a class held out for validation; 0: the test split", least=0, below=1)
+    share: float = later(1.0, "share of the training images that is used, per class", above=0, most=1)
     image_size: int = option(224, "side of the square input image, in pixels", least=1)
     crop: float = option(0.875, "share of the image's side kept by the centre crop in evaluation", above=0, most=1)
-    smallest_crop: float = later(0.08, "smallest share of an image's area that a random crop keeps in training")
+    smallest_crop: float = later(0.08, "smallest share of an image's area that a random crop keeps", above=0, most=1)
     augment: str = option("rand-m9-mstd0.5-inc1", "timm's RandAugment string; crop: and flip only; none")
     erasing: float = option(0.25, "probability of random erasing", least=0, most=1)
     drop_last: bool = option(True, "leave out the rows after the last whole batch of an epoch")
     workers: int = option(8, "loader processes per device; 0 loads in the training process", least=0)
     cache: Path = option(Path("~/.cache/softnce"), "cache folder for features of frozen backbones")
-
-    @property
-    def keeps_test_apart(self) -> bool:
-        """True if the best epoch is chosen on other data than the test split."""
-        return self.holdout > 0
 
 
 @dataclass(frozen=True)
@@ -149,16 +145,8 @@ class ImageRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("share", "smallest_crop"):
-            if not 0 < (value := getattr(self.data, name)) <= 1:
-                raise ValueError(f"data.{name}: got {value:g}, need more than 0 and at most 1")
-        if not self.data.holdout < 1:
-            raise ValueError(f"data.holdout: got {self.data.holdout:g}, need less than 1")
         if self.model.freeze == "backbone" and self.targets.cutmix > 0:
             raise ValueError("targets.cutmix needs images, but model.freeze backbone trains on features: set it to 0")
-
-
-# ------------------------------------------------------------------------------------------------------------ text
 
 
 @dataclass(frozen=True)
@@ -169,14 +157,9 @@ class TextData:
     dir: Path = option(Path("data/intents"), "folder of the data set")
     train: str = option("", "of csv: file with columns text,label, or text,annotator,label; empty: train.csv")
     test: str = option("", "of csv: the same for evaluation; empty: test.csv")
-    holdout: float = option(0.0, "share of each class held out of training for validation; 0: other split", least=0)
+    holdout: float = option(0.0, "share of a class held out for validation; 0: the other split", least=0, below=1)
     max_tokens: int = option(48, "tokens of a sentence that are read; the others are left out", least=3, most=512)
     drop_last: bool = option(True, "leave out the rows after the last whole batch of an epoch")
-
-    @property
-    def keeps_test_apart(self) -> bool:
-        """True if the best epoch is chosen on other data than the test split; CLINC150 has a validation split."""
-        return self.holdout > 0 or self.kind == "clinc150"
 
 
 @dataclass(frozen=True)
@@ -190,13 +173,8 @@ class TextRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.data.holdout < 1:
-            raise ValueError(f"data.holdout: got {self.data.holdout:g}, need less than 1")
         if self.targets.cutmix > 0:
             raise ValueError(f"targets.cutmix is for images, not text: set it to 0, got {self.targets.cutmix:g}")
-
-
-# ---------------------------------------------------------------------------------------------------------- graphs
 
 
 @dataclass(frozen=True)
@@ -210,11 +188,6 @@ class GraphData:
     augment: Literal["paper", "none"] = option("none", "augment training graphs as in the paper's supplement")
     votes: bool = option(False, "train on the votes of both experts, not on the first expert's labels")
     drop_last: bool = option(False, "leave out the graphs after the last whole batch of an epoch")
-
-    @property
-    def keeps_test_apart(self) -> bool:
-        """True if the best epoch is chosen on other nodes than the test nodes."""
-        return self.protocol == "honest" or self.kind in CITATION
 
 
 @dataclass(frozen=True)
@@ -239,14 +212,12 @@ class GraphRecipe(Recipe):
             raise ValueError(f"data.kind {self.data.kind} has no positions or votes: set augment none, votes false")
 
 
-KINDS: dict[str, type[Recipe]] = {
-    kind: recipe
-    for recipe, kinds in ((ImageRecipe, ImageKind), (TextRecipe, TextKind), (GraphRecipe, GraphKind))
-    for kind in get_args(kinds)
-}
+KINDS: dict[str, type[Recipe]] = (
+    dict.fromkeys(get_args(ImageKind), ImageRecipe)
+    | dict.fromkeys(get_args(TextKind), TextRecipe)
+    | dict.fromkeys(get_args(GraphKind), GraphRecipe)
+)
 """The type of recipe for each ``data.kind``."""
-
-# --------------------------------------------------------------------------------------------------- reading, YAML
 
 
 def names() -> list[str]:
@@ -256,12 +227,7 @@ def names() -> list[str]:
 
 
 def load(name: str, overrides: list[str] | None = None) -> Any:
-    """The recipe of this name, or in this YAML file.
-
-    Args:
-        name: one of ``names()``, or a path that ends in .yaml.
-        overrides: ``["--optimiser.batch", "64"]``.
-    """
+    """The recipe of this name, or in a file that ends in .yaml, with overrides ``["--optimiser.batch", "64"]``."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
     if not path.is_file():
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
@@ -273,16 +239,14 @@ def load(name: str, overrides: list[str] | None = None) -> Any:
 def from_mapping(mapping: Mapping[str, Any], source: str, overrides: list[str] | None = None) -> Any:
     """The recipe in a mapping, and in arguments of the command line; a one-line ValueError names the fault."""
     data = mapping.get("data")
-    kind = data.get("kind") if isinstance(data, Mapping) else None
-    if not isinstance(kind, str) or kind not in KINDS:
+    kind = str(data.get("kind")) if isinstance(data, Mapping) else None
+    if kind not in KINDS:
         raise ValueError(f"{source}: data.kind: got {kind!r}, need one of {', '.join(KINDS)}")
     try:
         parser = parser_of(KINDS[kind], source)
         parser.set_defaults(parser.parse_object(dict(mapping)).as_flat().__dict__)
         values = parser.parse_args(overrides or [])
         return KINDS[kind](**dict(parser.instantiate(values).items(branches=False)))
-    except RecursionError:
-        raise ValueError(f"{source}: nested too deeply") from None
     except Exception as error:  # jsonargparse raises several kinds
         raise ValueError(f"{source}: {' '.join(str(error).split())}") from None
 
@@ -303,20 +267,12 @@ def read(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ValueError(f"{path.name} inherits itself: {' → '.join(p.name for p in (*heirs, path))}")
     try:
         mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
-    except RecursionError:
-        raise ValueError(f"{path} is nested too deeply") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(mapping, dict):
-        raise ValueError(f"{path} must hold a mapping of fields, got {type(mapping).__name__}")
-    parent = mapping.pop("inherit", None)
-    if parent is None:
-        return mapping
-    if not isinstance(parent, str):
-        raise ValueError(f"{path}: inherit: got {parent!r}, need the path of a recipe file")
-    return overlay(read(path.parent / parent, (*heirs, path)), mapping)
+    except (OSError, RecursionError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(mapping, dict) or not isinstance(mapping.get("inherit", ""), str):
+        raise ValueError(f"{path} must hold a mapping of fields, and inherit be the path of a recipe file")
+    parent = mapping.pop("inherit", "")
+    return overlay(read(path.parent / parent, (*heirs, path)), mapping) if parent else mapping
 
 
 def overlay(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

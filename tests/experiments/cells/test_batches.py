@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 import experiments
 from experiments.cells.batches import EvaluationBatches, Loader, TrainingBatches, deal
-from experiments.cells.loading import Rows
+from experiments.cells.loading import Rows, select
 
 ROOT = Path(experiments.__file__).parents[1]
 
@@ -85,7 +86,11 @@ def test_evaluation_sees_every_sample_once(size, world):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_goes_on_with_the_next_share(workers):
     def loader():
-        return Loader(Rows(torch.arange(50.0)[:, None], torch.arange(50) % 3), TrainingBatches(50, 10, 5), workers)
+        return Loader(
+            Rows(partial(select, torch.arange(50.0)[:, None]), torch.arange(50) % 3),
+            TrainingBatches(50, 10, 5),
+            workers,
+        )
 
     whole = loader()
     whole.batches.set_epoch(2)
@@ -111,7 +116,7 @@ def test_a_loader_goes_on_after_the_same_updates_on_other_devices():
     """With a sixth of the micro-batch, on two devices: the state counts updates, not shares."""
 
     def loader(micro_batch, rank=0, world=1):
-        rows = Rows(torch.arange(50.0)[:, None], torch.arange(50) % 3)
+        rows = Rows(partial(select, torch.arange(50.0)[:, None]), torch.arange(50) % 3)
         return Loader(rows, TrainingBatches(50, 12, micro_batch, rank, world, drop_last=False))
 
     first = loader(12)
@@ -135,7 +140,8 @@ import subprocess, torch
 from experiments.cells.batches import EvaluationBatches, Loader
 from experiments.cells.loading import Rows
 torch.set_num_threads(2)
-loader = Loader(Rows(torch.zeros(64, 2), torch.zeros(64, dtype=torch.long)), EvaluationBatches(64, 2), 1)
+rows = Rows(lambda rows, epoch: torch.zeros(2, 2), torch.zeros(64, dtype=torch.long))
+loader = Loader(rows, EvaluationBatches(64, 2), 1)
 batches = iter(loader)
 taken = [next(batches)]
 workers = [str(process.pid) for process in loader._iterator._workers]

@@ -2,14 +2,16 @@
 
 import math
 
+import lightning as L
 import pytest
+import timm
 import torch
 from torch import nn
 
 from experiments.cells.batches import deal
 from experiments.cells.classifier import Batch, Classifier
 from experiments.cells.optimiser import build_optimiser, parameter_groups
-from experiments.cells.recipes import Optimiser, Schedule
+from experiments.cells.recipes import Optimiser, Recipe, Schedule
 from experiments.data.targets import IGNORED, Targets
 from experiments.losses import STUDIED, Loss, build_loss, targets_for
 from experiments.models import graphs, images
@@ -18,9 +20,6 @@ from experiments.models.options import GraphModel, ImageModel
 from experiments.training import Scores
 from softnce import NLL, SoftTargetInfoNCE
 from softnce.heads import MLPHead
-
-import lightning as L  # isort: skip
-import timm  # isort: skip
 
 K = 5
 pytestmark = [
@@ -34,6 +33,10 @@ MIXED = Targets(smoothing=0.1, mixup=0.8, mix_probability=1.0)
 def problem(n=12, seed=0, dim=7):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(n, dim, generator=generator), torch.randint(K, (n,), generator=generator)
+
+
+def whole(inputs, labels):
+    return Batch(inputs, labels, labels, torch.arange(len(labels)))
 
 
 def fit(classifier, batches, accumulate=1):
@@ -52,7 +55,8 @@ def linear(seed=0, dim=7):
 def test_the_rate_is_maes_schedule():
     classifier = Classifier(
         linear(), NLL(), K, steps_per_epoch=30,
-        optimiser=Optimiser(batch=512, base_lr=5e-4), schedule=Schedule(epochs=20, warmup_epochs=5, min_lr=1e-6),
+        recipe=Recipe(optimiser=Optimiser(batch=512, base_lr=5e-4),
+                      schedule=Schedule(epochs=20, warmup_epochs=5, min_lr=1e-6)),
     )  # fmt: skip
     lr = 5e-4 * 512 / 256
     for step in (0, 1, 75, 149, 150, 151, 300, 599):
@@ -75,10 +79,9 @@ def test_accumulated_shares_give_the_whole_batchs_update(config):
 
     def run(count):
         loss = build_loss(config, targets, problem(200)[1], K)
-        classifier = Classifier(
-            linear(), loss, K, targets=targets, seed=4, steps_per_epoch=2, schedule=Schedule(),
-            optimiser=Optimiser("sgd", base_lr=3.0, batch=13, weight_decay=0.0, momentum=0.0),
-        )  # fmt: skip
+        optimiser = Optimiser("sgd", base_lr=3.0, batch=13, weight_decay=0.0, momentum=0.0)
+        recipe = Recipe(seed=4, loss=config, targets=targets, optimiser=optimiser)
+        classifier = Classifier(linear(), loss, K, recipe, steps_per_epoch=2)
         batches = []
         for step in range(2):  # 13 rows in pairs: shares of different size, one row its own partner
             inputs, labels = problem(13, seed=step)
@@ -98,8 +101,8 @@ def test_rows_outside_a_mask_neither_train_nor_count():
 
     def run(inputs, targets):
         model = linear()
-        settings = {"targets": Targets(smoothing=0.1), "optimiser": Optimiser(base_lr=0.1, batch=256)}
-        fit(Classifier(model, SoftTargetInfoNCE(torch.full((K,), 1 / K)), K, **settings), [Batch(inputs, targets)])
+        recipe = Recipe(targets=Targets(smoothing=0.1), optimiser=Optimiser(base_lr=0.1, batch=256))
+        fit(Classifier(model, SoftTargetInfoNCE(torch.full((K,), 1 / K)), K, recipe), [whole(inputs, targets)])
         scores = Scores(K)
         scores.update(model(inputs).detach(), targets)
         return model.weight, scores.compute()
@@ -113,7 +116,7 @@ def test_rows_outside_a_mask_neither_train_nor_count():
 def test_votes_are_trained_on_as_soft_targets():
     x, votes = problem(20)[0], torch.rand(20, K)
     loss = build_loss(Loss("soft-ce"), Targets(), votes, K)
-    value, _ = Classifier(model := linear(), loss, K).step_loss(Batch(x, votes), 0)
+    value, _ = Classifier(model := linear(), loss, K).step_loss(whole(x, votes))
     expected = -(votes / votes.sum(1, keepdim=True) * model(x).log_softmax(1)).sum(1).mean()
     torch.testing.assert_close(value, expected)
 
@@ -123,7 +126,7 @@ def test_a_rank_whose_first_share_is_empty_gathers_nothing():
     x, labels = problem(2)
     classifier = Classifier(linear(), build_loss(Loss("expected-info-nce"), Targets(), problem(99)[1], K), K)
     assert classifier.loss.distributed
-    value, _ = classifier.step_loss(Batch(x[:1], labels[:0], labels, torch.empty(0, dtype=torch.long), 0), 0)
+    value, _ = classifier.step_loss(Batch(x[:1], labels[:0], labels, torch.empty(0, dtype=torch.long)))
     assert value == 0
     assert not classifier.loss.distributed
 

@@ -44,14 +44,8 @@ def test_the_twenty_cells_have_the_papers_values():
         assert r.model.weights == "mae"
 
 
-def test_few_classes_are_learned_by_soft_target_cross_entropy():
-    """The loss that the evidence ranks first there."""
-    for name in ("banking77", "requests", "clinc150", "cifar100-features"):
-        assert recipes.load(f"laptop/{name}").loss.name == "soft-ce"
-
-
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("given", "said"),
     [
         (["--optimiser.bach", "3"], "optimiser.bach"),
         (["--optimiser.batch", "x"], "optimiser.batch"),
@@ -59,36 +53,28 @@ def test_few_classes_are_learned_by_soft_target_cross_entropy():
         (["--loss.name", "sof-ce"], "need one of nll.*did you mean soft-ce"),
         (["--loss.name", "nll"], "loss.name nll takes hard labels"),
         (["--loss.noise_count", "3"], "loss.noise_count: got 3.0, need none for soft-target-info-nce"),
-        (["--head.kind", "mpl"], "need one of mlp.*did you mean mlp"),
+        (["--head.kind", "mpl"], "head.kind.*'mlp', 'linear', 'cosine'"),
         (["--schedule.warmup_epochs", "99"], "warmup_epochs 99 exceeds schedule.epochs 10"),
         (["--compute.micro_batch", "3"], "need even"),
         (["--data.fold", "1"], "data.fold"),
-    ],
-)
-def test_options_that_make_no_sense_are_one_line(options, said):
-    with pytest.raises(ValueError, match=said) as error:
-        recipes.load("laptop/digits", options)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
+        (["--data.share", "0"], "data.share: got 0, need more than 0"),
+        (["--targets.smoothing", "2"], "targets.smoothing: got 2, need at most 1"),
         ("", "must hold a mapping"),
-        ("[" * 100_000, "is nested too deeply|is not YAML"),
-        ("data: " + "{a: " * 50_000, "is nested too deeply|is not YAML"),
+        ("[" * 100_000, "cannot be read as YAML"),
+        ("data: " + "{a: " * 50_000, "cannot be read as YAML"),
         ("data:\n  kind: digits\n  kin: 3\n", "kin"),
         ("data:\n  kind: mnist\n", "data.kind: got 'mnist', need one of imagenet"),
         ("data: 3", "data.kind: got None"),
         ("inherit: r.yaml", "inherits itself: r.yaml → r.yaml"),
-        ("inherit: none.yaml", "cannot read"),
-        ("inherit: 3", "need the path of a recipe file"),
+        ("inherit: none.yaml", "cannot be read as YAML: .*No such file"),
+        ("inherit: 3", "inherit be the path of a recipe file"),
     ],
 )
-def test_files_that_are_no_recipe_are_one_line(content, said, tmp_path):
-    (tmp_path / "r.yaml").write_text(content)
+def test_options_and_files_that_make_no_sense_are_one_line(given, said, tmp_path):
+    if isinstance(given, str):
+        (tmp_path / "r.yaml").write_text(given)
     with pytest.raises(ValueError, match=said) as error:
-        recipes.load(str(tmp_path / "r.yaml"))
+        recipes.load(str(tmp_path / "r.yaml")) if isinstance(given, str) else recipes.load("laptop/digits", given)
     assert "\n" not in str(error.value)
 
 
@@ -126,12 +112,11 @@ def small_graphs(folder, **changes):
 def test_a_followed_training_ends_with_the_weights_of_train(specimens, tmp_path):
     recipe = small_graphs(specimens)
     results = train(recipe, tmp_path / "run")
-    classifier, course = follow(recipe)
+    classifier, summary = follow(recipe)
     kept = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["state_dict"]
     for name, value in classifier.state_dict().items():
         if name.startswith("model."):
             torch.testing.assert_close(value, kept[name], rtol=0, atol=1e-6, msg=name)
-    summary = course.summary()
     assert summary["selection_top1"][-1] == pytest.approx(results["last"]["top1"], abs=1e-5)
     assert summary["honest"]["epoch"] == results["best"]["epoch"]
     assert summary["honest"]["confusions"] == json.loads((tmp_path / "run" / "confusions.json").read_text())
@@ -187,10 +172,8 @@ def test_the_commands_train_folds_and_evaluate(specimens, tmp_path, capsys):
     ("argv", "said"),
     [
         (["laptop/dgits"], "did you mean 'laptop/digits'"),
-        (["--resume"], "no folder holds no run"),
-        (["laptop/digits", "--folds", "all"], "need all, of a recipe of specimens"),
-        (["laptop/digits", "--seeds", "0"], "--seeds: got 0"),
-        (["laptop/digits", "--out"], "--out: got nothing"),
+        (["--resume"], r"holds no run \(no recipe.yaml\)"),
+        (["laptop/digits", "--folds", "all"], "need a recipe of specimens"),
     ],
 )
 def test_commands_that_make_no_sense_are_refused(argv, said):

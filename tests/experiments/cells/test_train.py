@@ -120,18 +120,12 @@ def difference(a, b):
 
 def same(a, b, place=""):
     """Every number of two checkpoints, bit by bit."""
-    if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), place
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), place
-        for key in a:
-            same(a[key], b[key], f"{place}/{key}")
-    elif isinstance(a, list | tuple):
+    if isinstance(a, dict | list | tuple):
         assert len(a) == len(b), place
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            same(x, y, f"{place}/{i}")
+        for key in a if isinstance(a, dict) else range(len(a)):
+            same(a[key], b[key], f"{place}/{key}")
     else:
-        assert a == b, place
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, place
 
 
 @contextmanager
@@ -211,7 +205,7 @@ def test_two_processes_learn_what_one_does(images, tmp_path, name):
     ended = command(write(recipe, tmp_path / "r.yaml"), "--out", str(tmp_path / "two"), environments=ranks)
     assert [code for code, _ in ended] == [0, 0], ended
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    start = train.prepare(recipe, tmp_path / "start").classifier.state_dict()
+    start = train.Run(recipe, tmp_path / "start").classifier.state_dict()
     assert difference(one, start) > 1e-3  # a hundred times the bar: they did learn
     assert difference(one, two) <= 1e-5
     measured = [json.loads((tmp_path / name / "results.json").read_text())["last"] for name in ("one", "two")]
@@ -248,9 +242,9 @@ def spoil(monkeypatch, at):
     """The loss of step ``at`` is NaN."""
     step_loss = Classifier.step_loss
 
-    def spoiled(self, batch, step, *rest):
-        value, soft = step_loss(self, batch, step, *rest)
-        return (value * float("nan") if step == at else value), soft
+    def spoiled(self, batch, *rest):
+        value, soft = step_loss(self, batch, *rest)
+        return (value * float("nan") if batch.step == at else value), soft
 
     monkeypatch.setattr(Classifier, "step_loss", spoiled)
 
@@ -261,12 +255,12 @@ def test_a_finished_training_leaves_nothing_behind(images, tmp_path, monkeypatch
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
     if diverges:
         spoil(monkeypatch, at=1)
-    prepared = train.prepare(small(images, schedule=Schedule(epochs=1, warmup_epochs=0.5)), tmp_path / "run")
-    made = weakref.ref(prepared.classifier)
+    run = train.Run(small(images, schedule=Schedule(epochs=1, warmup_epochs=0.5)), tmp_path / "run")
+    made = weakref.ref(run.classifier)
     with pytest.raises(Diverged) if diverges else nullcontext():
-        prepared.run()
+        run.train()
     assert {number: signal.getsignal(number) for number in before} == before
-    del prepared
+    del run
     gc.collect()
     assert made() is None
 
@@ -283,7 +277,7 @@ def test_divergence_names_step_rate_and_checkpoint(images, tmp_path, monkeypatch
 
 def test_a_run_is_neither_overwritten_nor_continued_as_another(uninterrupted, tmp_path):
     recipe, out, results = uninterrupted
-    with pytest.raises(ValueError, match="already holds a run: continue it with train --resume"):
+    with pytest.raises(ValueError, match="already holds a run: continue it by --resume"):
         train.train(recipe, out)
     other = replace(recipe, optimiser=replace(recipe.optimiser, base_lr=0.5), seed=9)
     with pytest.raises(ValueError, match=r"optimiser.base_lr was 0.01, is 0.5; seed was 3, is 9"):
@@ -300,7 +294,7 @@ def test_one_process_trains_in_a_folder(uninterrupted):
     recipe, out, _ = uninterrupted
     before = (out / "recipe.yaml").read_bytes()
     changed = replace(recipe, schedule=replace(recipe.schedule, epochs=9))
-    with train._claim(out, recipe, True), pytest.raises(train.Occupied, match="another process is training in"):
+    with train.claimed(out, recipe, True), pytest.raises(train.Occupied, match="another process is training in"):
         train.train(changed, out, resume=True)
     assert (out / "recipe.yaml").read_bytes() == before  # the other process would be resumed with it
 
@@ -333,7 +327,7 @@ def test_a_frozen_backbone_trains_the_head_on_kept_features(images, tmp_path):
     )
     results = train.train(recipe, tmp_path / "run")
     assert {p.suffix for p in (tmp_path / "cache").iterdir()} == {".pt"}
-    start = train.prepare(recipe, tmp_path / "start").classifier.state_dict()
+    start = train.Run(recipe, tmp_path / "start").classifier.state_dict()
     after = weights(tmp_path / "run")
     assert {k.split(".")[1] for k in start if not torch.equal(start[k], after[k])} == {"head", "scale"}
     # the best epoch was chosen on the held-out part; the test split was measured once, from images

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 import shutil
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 from torch_geometric.data import Data
 
 from experiments.data import celltypegraph as cells
 from experiments.data import graph_augment as augment
-from experiments.data.celltypegraph import SpecimenError, find_specimens, folds, read_specimen
+from experiments.data.celltypegraph import find_specimens, folds, read_specimen
 from experiments.data.graph_metrics import class_average, pooled, specimen_confusions, top1
 from experiments.data.graphs import open_task, write_random_specimens
 
@@ -87,10 +89,8 @@ def reference(path: Path) -> dict[str, np.ndarray]:
 
 def test_a_graph_equals_a_slow_reading_of_its_file(own):
     with h5py.File(own, "a") as file:
-        file["cell_labels"][:4], file["cell_labels_set2"][:4] = (
-            [0, 14, 4, 10],
-            [0, 9, 4, 10],
-        )  # 9 is outside the mapping
+        file["cell_labels"][:4] = [0, 14, 4, 10]
+        file["cell_labels_set2"][:4] = [0, 9, 4, 10]  # 9 is outside the mapping
         order = np.random.default_rng(0).permutation(len(file["cell_ids"]))  # ids in another order than rows
         for name in ["cell_ids", *(f"cell_features/{n}" for n in file["cell_features"])]:
             file[name][...] = file[name][...][order]
@@ -105,11 +105,12 @@ def test_a_graph_equals_a_slow_reading_of_its_file(own):
 
 
 def changed(name, change):
-    def damage(file):
-        values = change(file[name][...])
-        del file[name]
-        if values is not None:
-            file[name] = values
+    def damage(path):
+        with h5py.File(path, "a") as file:
+            values = change(file[name][...])
+            del file[name]
+            if values is not None:
+                file[name] = values
 
     return damage
 
@@ -121,37 +122,51 @@ def changed(name, change):
         (changed("cell_features/surface_um", lambda v: v[:-1]), r"surface_um has shape \(119, 1\), need \(120, 1\)"),
         (changed("cell_labels_set2", lambda v: v[2:]), "cell_labels_set2 has shape"),
         (changed("edges_ids", np.ravel), "edges_ids has shape"),
-        (changed("cell_ids", lambda v: v[:0]), "need .*at least one cell"),
-        (
-            changed("cell_features/rw_centrality", lambda v: v * np.nan),
-            "rw_centrality holds values that are not finite",
-        ),
-        (changed("cell_features/volume_um", lambda v: np.array([b"many"] * len(v))), "cannot be read as HDF5"),
+        (changed("cell_ids", lambda v: v[:0]), "cell_ids has shape .* at least one row"),
+        (changed("cell_features/rw_centrality", lambda v: v * np.nan), "rw_centrality holds .* not finite"),
+        (changed("cell_features/volume_um", lambda v: np.array([b"many"] * len(v))), "no appropriate .* conversion"),
         (changed("cell_labels", lambda v: np.where(v == 1, 11, v)), "cell_labels holds 11, need one of"),
         (changed("edges_ids", lambda v: np.where(v == v.max(), 999, v)), "edges_ids names cell 999"),
         (changed("cell_ids", lambda v: np.where(v == v[1], v[0], v)), "cell_ids holds the same id more than once"),
+        (lambda path: path.write_bytes(path.read_bytes()[:100]), "truncated"),
+        (lambda path: path.unlink(), "No such file"),
     ],
 )
 def test_a_damaged_file_is_one_line_with_its_name(own, damage, message):
-    with h5py.File(own, "a") as file:
-        damage(file)
-    with pytest.raises(SpecimenError, match=message) as error:
+    damage(own)
+    with pytest.raises(ValueError, match=message) as error:
         read_specimen(own)
     assert str(error.value).startswith(f"{own}: ")
     assert "\n" not in str(error.value)
 
 
-def test_truncated_and_absent_files(own, tmp_path):
-    whole = own.read_bytes()
-    for size in (0, 100, len(whole) // 2):
-        own.write_bytes(whole[:size])
-        with pytest.raises(SpecimenError, match=r"own.h5: cannot be read as HDF5"):
-            read_specimen(own)
-    own.unlink()
-    with pytest.raises(SpecimenError, match="no such file"):
-        read_specimen(own)
+def test_a_folder_without_specimens_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"data.dir .*need .*/<stage>/<stack>\.h5"):
         open_task("celltypegraph", tmp_path)
+
+
+def test_a_citation_graph_is_split_by_its_masks(tmp_path):
+    """520 nodes of 3 classes: 6 to train on, 500 to choose the epoch on, the last 4 to test on."""
+    features = (np.random.default_rng(0).random((520, 7)) < 0.3).astype(np.float32)
+    classes, stored = np.eye(3)[np.arange(520) % 3], [518, 516, 519, 517]  # the order of tx, ty and test.index
+    content = {f"{kind}{part}": (csr_matrix if part == "x" else np.asarray)(values[rows])
+               for kind, rows in (("", slice(6)), ("t", stored), ("all", slice(516)))
+               for part, values in (("x", features), ("y", classes))}  # fmt: skip
+    content["graph"] = {node: [(node + 1) % 520, (node - 1) % 520, node] for node in range(520)}
+    raw = tmp_path / "Cora" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "ind.cora.test.index").write_text("".join(f"{node}\n" for node in stored))
+    for part, values in content.items():
+        (raw / f"ind.cora.{part}").write_bytes(pickle.dumps(values))
+    task = open_task("cora", tmp_path)
+    for (graph,), rows in zip((task.train, task.selection, task.test), (range(6), range(6, 506), range(516, 520)),
+                              strict=True):  # fmt: skip
+        assert graph.y.tolist() == [i % 3 if i in rows else -100 for i in range(520)]
+        np.testing.assert_allclose(graph.x.to_dense(), features / features.sum(1, keepdims=True).clip(min=1))
+        assert graph.edge_index.shape == (2, 1040)  # both directions of the ring, without self loops
+    (raw / "ind.cora.tx").unlink()
+    with pytest.raises(ValueError, match=r"data.dir .*ind.cora.tx"):
+        open_task("cora", tmp_path)
 
 
 def test_folds_are_the_published_ones():

@@ -5,7 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from experiments.data.images import open_images, read_image, stratified
+from experiments.data.images import open_images, read_image
+from experiments.data.samples import stratified
 from experiments.data.transforms import STATISTICS
 
 GREY = np.zeros((4, 3, 3), np.uint8)
@@ -73,8 +74,8 @@ def test_digits_have_their_statistics(tmp_path):
     train, held = both("digits", tmp_path)
     assert len(train) + len(held) == 1797
     mean, deviation = STATISTICS["digits"]
-    assert train.source.mean() / 255 == pytest.approx(mean[0], abs=6e-5)
-    assert train.source.std() / 255 == pytest.approx(deviation[0], abs=6e-5)
+    assert train.inputs.mean() / 255 == pytest.approx(mean[0], abs=6e-5)
+    assert train.inputs.std() / 255 == pytest.approx(deviation[0], abs=6e-5)
 
 
 def test_arrays_of_labels_and_of_votes(tmp_path):
@@ -115,20 +116,24 @@ def test_a_stratified_part_is_a_fixed_share_of_every_class():
 @pytest.mark.parametrize(
     ("kind", "make", "message"),
     [
-        ("imagenet", lambda d: None, "no folder train"),
-        ("imagenet", lambda d: [picture(d / "train" / k / "1.png") for k in "ab"], "no folder val or valid"),
+        ("imagenet", lambda d: None, "has no train "),
+        ("imagenet", lambda d: [picture(d / "train" / k / "1.png") for k in "ab"], "has no val or valid"),
         ("folder", lambda d: (d / "train" / "a").mkdir(parents=True), "holds no images"),
         ("folder", lambda d: picture(d / "train" / "a" / "1.png"), "all training images are of one class"),
         ("tiny-imagenet", lambda d: None, "no wnids.txt"),
-        ("arrays", lambda d: np.savez(d / "train.npz", x=np.zeros(3)), "has no y; x, uint8 images, and y"),
+        ("arrays", lambda d: np.savez(d / "train.npz", x=np.zeros(3)), "needs x, uint8 images, and y"),
         ("arrays", lambda d: (d / "train.npz").write_bytes(b"PK\x03\x04 cut"), r"train\.npz is damaged"),
-        ("arrays", lambda d: saved(d, {"y": np.array(["a", "b", "a", "b"])}), "y must hold labels, got <U1"),
+        ("arrays", lambda d: saved(d, {"y": np.array(["a", "b", "a", "b"])}), "y must be 4 integer labels .*got <U1"),
         ("arrays", lambda d: saved(d, {"y": np.array([0, 1, 10**12, 1])}), r"train.npz: y\[2\] is 1000000000000, need"),
         ("arrays", lambda d: saved(d, {"y": np.zeros(4, int)}), "all training images are of one class"),
         ("arrays", lambda d: saved(d, test={"y": np.array([0, 1, 9, 1])}), r"test.npz: y\[2\] is 9, need 0 to 1"),
         ("arrays", lambda d: saved(d, {"y": -np.eye(4)}), r"train.npz: y\[0\] is .*need votes of at least 0"),
         ("arrays", lambda d: saved(d, {"y": np.zeros((4, 2))}), r"train.npz: y\[0\] is .*a sum above 0"),
-        ("arrays", lambda d: saved(d, {"x": GREY[:0], "classes": ["a", "b"]}), "train.npz holds no images"),
+        (
+            "arrays",
+            lambda d: saved(d, {"x": GREY[:0], "classes": ["a", "b"]}),
+            r"x must be uint8 .*\(0, 3, 3\)",
+        ),
         ("arrays", lambda d: saved(d, test={"classes": ["1", "0"]}), "in the same order"),
         ("arrays", lambda d: saved(d, {"x": np.zeros((4, 2, 2))}), "x must be uint8"),
         ("arrays", lambda d: saved(d, {"x": GREY[:3]}), "y must be 3 integer labels or votes"),

@@ -1,13 +1,11 @@
 """Reading a knowledge graph: what a folder means, and one clear line for every way it can be wrong."""
 
-import os
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
 
-from experiments.data.links import GraphWarning, LinkGraph, generated, named, read
+from experiments.data.links import GraphWarning, generated, named, read
 
 GOOD = {
     "train": "a\tlikes\tb\na\tlikes\tc\nb\tknows\tc\n",
@@ -16,27 +14,23 @@ GOOD = {
 }
 
 
-def write(folder: Path, **changed: str | bytes | None) -> Path:
+def write(folder, **changed):
     for split, text in {**GOOD, **changed}.items():
         if text is not None:
             (folder / f"{split}.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
     return folder
 
 
-def test_names_become_numbers_in_the_order_of_the_training_split(tmp_path: Path) -> None:
-    graph = read(write(tmp_path))
+def test_names_become_numbers_in_the_order_of_the_training_split(tmp_path):
+    graph = read(write(tmp_path, valid="b\tlikes\tc\r\nb\tlikes\ta"))  # lines of Windows, no last newline
     assert (graph.entities, graph.relations) == (4, 2)
     assert graph.train.tolist() == [[0, 0, 1], [0, 0, 2], [1, 1, 2]]
-    assert graph.valid.tolist() == [[1, 0, 2]]
+    assert graph.valid.tolist() == [[1, 0, 2], [1, 0, 0]]
     assert graph.test.tolist() == [[2, 1, 0], [0, 1, 3]]
+    assert graph.unseen(graph.test).tolist() == [False, True]  # d has no training triple
 
 
-def test_entities_without_training_triples_are_found(tmp_path: Path) -> None:
-    graph = read(write(tmp_path))
-    assert graph.unseen(graph.test).tolist() == [False, True]
-
-
-def test_questions_have_all_their_right_answers(tmp_path: Path) -> None:
+def test_questions_have_all_their_right_answers(tmp_path):
     graph = read(write(tmp_path))
     asked = {}
     for entity, relation, answer in graph.both_ways(graph.train).tolist():
@@ -54,16 +48,14 @@ def test_questions_have_all_their_right_answers(tmp_path: Path) -> None:
     assert len(answers) == questions.counts[:2].sum()
 
 
-def test_a_question_with_many_answers_is_asked_several_times() -> None:
+def test_a_question_with_many_answers_is_asked_several_times():
     graph = generated(entities=30, relations=2, dim=3, answers=5)
     whole, parts = graph.questions(), graph.questions(most=2)
     assert parts.counts.max() == 2
     assert parts.counts.min() == 1
     assert parts.answers.equal(whole.answers)
-    counts: dict[tuple[int, int], int] = {}
-    for key in zip(parts.entity.tolist(), parts.relation.tolist(), parts.counts.tolist(), strict=True):
-        counts[key[:2]] = counts.get(key[:2], 0) + key[2]
-    assert list(counts.values()) == whole.counts.tolist()
+    same = torch.stack([parts.entity, parts.relation], 1).unique_consecutive(dim=0, return_inverse=True)[1]
+    assert same.bincount(parts.counts).tolist() == whole.counts.tolist()
 
 
 @pytest.mark.parametrize(
@@ -74,57 +66,49 @@ def test_a_question_with_many_answers_is_asked_several_times() -> None:
         ({"test": "\n\na\t\tb\n"}, r"test.txt:3: got 'a\\t\\tb', need head, relation and tail"),
         ({"test": ""}, r"test.txt: is empty, need at least one triple"),
         ({"train": "\n \n"}, r"train.txt: is empty, need at least one triple"),
-        ({"valid": None}, r"valid.txt: cannot be read: No such file"),
-        ({"valid": b"\xff\xfe\t\x00"}, r"valid.txt: is not UTF-8 text"),
+        ({"valid": None}, r"valid.txt: cannot be read .*No such file"),
+        ({"valid": b"\xff\xfe\t\x00"}, r"valid.txt: cannot be read as UTF-8 text"),
     ],
 )
-def test_a_bad_file_is_told_in_one_line_that_names_it(tmp_path: Path, changed: dict, message: str) -> None:
+def test_a_bad_file_is_told_in_one_line_that_names_it(tmp_path, changed, message):
     with pytest.raises(ValueError, match=message) as error:
         read(write(tmp_path, **changed))
     assert "\n" not in str(error.value)
 
 
-def test_duplicates_are_left_out_and_counted(tmp_path: Path) -> None:
-    with pytest.warns(GraphWarning, match=r"train.txt: 2 duplicate triples left out"):
-        graph = read(write(tmp_path, train=GOOD["train"] + "a\tlikes\tb\na\tlikes\tb\n"))
-    assert len(graph.train) == 3
+@pytest.mark.parametrize(
+    ("split", "count", "message"),
+    [("train", 3, "train.txt: 2 duplicate triples left out"), ("test", 3, "test.txt: 1 triples are in train.txt too")],
+)
+def test_duplicates_and_test_triples_that_were_trained_on_are_counted(tmp_path, split, count, message):
+    more = "a\tlikes\tb\n" * (2 if split == "train" else 1)
+    with pytest.warns(GraphWarning, match=message):
+        graph = read(write(tmp_path, **{split: GOOD[split] + more}))
+    assert len(getattr(graph, split)) == count
 
 
-def test_test_triples_that_were_trained_on_are_counted(tmp_path: Path) -> None:
-    with pytest.warns(GraphWarning, match=r"test.txt: 1 triples are in train.txt too"):
-        read(write(tmp_path, test=GOOD["test"] + "a\tlikes\tb\n"))
-
-
-def test_windows_lines_and_missing_last_newline_are_fine(tmp_path: Path) -> None:
-    graph = read(write(tmp_path, valid="b\tlikes\tc\r\nb\tlikes\ta"))
-    assert graph.valid.tolist() == [[1, 0, 2], [1, 0, 0]]
-
-
-def test_without_a_data_folder_the_error_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_data_folder_the_error_says_what_is_needed(monkeypatch):
     monkeypatch.delenv("SOFTNCE_DATA", raising=False)
     with pytest.raises(ValueError, match=r"links/Nowhere is read from .* SOFTNCE_DATA, which is not set"):
         named("Nowhere")
 
 
-def test_the_generated_graph_has_different_triples_in_its_splits() -> None:
+def test_the_generated_graph_has_different_triples_in_its_splits():
     graph = generated()
     every = torch.cat([graph.train, graph.valid, graph.test])
     assert len(every.unique(dim=0)) == len(every) == 400 * 6 * 5
     assert int(every[:, [0, 2]].max()) < graph.entities
 
 
-@pytest.mark.skipif(
-    not Path(os.environ.get("SOFTNCE_DATA", ""), "links").is_dir(), reason="needs links in the folder SOFTNCE_DATA"
-)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sizes", "unseen"),
     [("FB15k-237", (14_541, 237, 272_115, 17_535, 20_466), 28), ("WN18RR", (40_943, 11, 86_835, 3_034, 3_134), 210)],
 )
-def test_published_graphs_have_their_published_sizes(name: str, sizes: tuple[int, ...], unseen: int) -> None:
+def test_published_graphs_have_their_published_sizes(real_data, name, sizes, unseen):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        graph: LinkGraph = named(name)
+        graph = named(name)
     splits = graph.train, graph.valid, graph.test
     assert (graph.entities, graph.relations, *map(len, splits)) == sizes
     assert int(graph.unseen(graph.test).sum()) == unseen

@@ -30,10 +30,10 @@ def parts(kind, folder, *files):
 
 def test_banking77(folder):
     train, validation, test = parts("banking77", folder)
-    assert train.texts[0] == "Where, please, is my card?"
+    assert train.inputs[0] == "Where, please, is my card?"
     assert (train.labels.tolist(), test.labels.tolist()) == ([0, 1, 0], [1])
     assert train.classes == test.classes == ["arrival", "fee"]
-    assert validation.texts == test.texts  # it has no other split
+    assert validation.inputs.tolist() == test.inputs.tolist()  # it has no other split
 
 
 def test_clinc150_has_a_validation_split_and_no_out_of_scope(folder):
@@ -45,8 +45,8 @@ def test_clinc150_has_a_validation_split_and_no_out_of_scope(folder):
 def test_requests_need_no_folder(tmp_path):
     train, validation, test = parts("requests", tmp_path / "nowhere")
     assert (len(train), len(test), len(train.classes)) == (216, 72, 8)
-    assert not set(test.texts) & set(train.texts)
-    assert validation.texts == test.texts
+    assert not set(test.inputs) & set(train.inputs)
+    assert validation.inputs.tolist() == test.inputs.tolist()
 
 
 @pytest.mark.parametrize("header", ["text,label", "text,category", "\ufefftext,label"])
@@ -55,8 +55,8 @@ def test_a_csv_of_ones_own(folder, header):
     (folder / "mine.csv").write_text(f"{header}\ngood,yes\nbad,no\n")
     (folder / "later.csv").write_text("id,label,text\n7,no,awful\n")
     train, _, test = parts("csv", folder, ("mine.csv", "later.csv"))
-    assert (train.texts, train.labels.tolist(), train.classes) == (["good", "bad"], [1, 0], ["no", "yes"])
-    assert (test.texts, test.labels.tolist()) == (["awful"], [0])
+    assert (train.inputs.tolist(), train.labels.tolist(), train.classes) == (["good", "bad"], [1, 0], ["no", "yes"])
+    assert (test.inputs.tolist(), test.labels.tolist()) == (["awful"], [0])
     assert torch.equal(train.targets, train.labels)
 
 
@@ -65,7 +65,7 @@ def test_a_csv_of_votes(folder):
     (folder / "train.csv").write_text("text,annotator,label\nfine,ann,yes\nbad,ann,no\nfine,bob,no\nfine,cem,yes\n")
     (folder / "test.csv").write_text("text,label\nfine,yes\n")
     train, _, test = parts("csv", folder)
-    assert train.texts == ["fine", "bad"]
+    assert train.inputs.tolist() == ["fine", "bad"]
     assert train.targets.tolist() == [[1, 2], [1, 0]]
     assert train.labels.tolist() == [1, 0]
     assert test.targets.tolist() == [1]
@@ -77,7 +77,7 @@ def test_a_csv_of_votes(folder):
         ("banking77_train.csv", None, "has no banking77_train.csv or train.csv"),
         ("banking77_train.csv", "question,intent\na,b\n", "must name text and label .* got 'question,intent'"),
         ("banking77_train.csv", "", "must name text and label .* got ''"),
-        ("banking77_train.csv", "text,category\na,b,c\n", "line 2 has 3 columns, need 2"),
+        ("banking77_train.csv", "text,category\na,b,c\n", "line 2 has more or fewer columns than the first, 2"),
         ("banking77_train.csv", "text,category\na,b\n  ,b\n", r"_train\.csv: line 3 has no sentence"),
         ("banking77_train.csv", "text,category\na,\n", r"_train\.csv: line 2 has no label"),
         ("banking77_train.csv", 'text,category\n"a,b\n', "is not a CSV file in UTF-8"),
