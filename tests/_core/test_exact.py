@@ -1,24 +1,25 @@
-"""Cross-entropy from a table against the logits form, in value and every gradient."""
+"""Cross-entropy from a table against the logits form, in value and every gradient; and with a group of classes."""
 
 import itertools
+import math
 
 import pytest
 import torch
+from allocations import peak
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from softnce import SoftTargets
+from softnce import SoftTargetCrossEntropy, SoftTargetInfoNCE, SoftTargets
 from softnce._core import exact
-from softnce._core.exact import exact_cross_entropy
+from softnce._core.exact import exact_cross_entropy, group_cross_entropy
 
 N, K, D = 13, 37, 6
 
 
-def reference(
-    z: Tensor, table: Tensor, bias: Tensor | None, temperature: Tensor, alpha: Tensor, rest: Tensor | None,
-    cosine: bool, class_weight: Tensor | None,
-) -> Tensor:  # fmt: skip
+def reference(z, table, bias, temperature, alpha: Tensor, rest: Tensor | None, cosine: bool, class_weight) -> Tensor:
     """−Σ_k w_k α_k log p_k − r log Σ_{α_k = 0} p_k, from dense rows."""
     logits = F.normalize(z) @ F.normalize(table).T if cosine else z @ table.T
     logs = ((logits if bias is None else logits + bias) / temperature).log_softmax(1)
@@ -48,53 +49,41 @@ def targets(kind: str) -> SoftTargets:
     if kind == "ignored":
         labels[::3] = -100
         return SoftTargets.from_labels(labels, K, smoothing=0.2)
-    assert kind == "dense"
-    return SoftTargets(K, None, torch.randn(N, K, generator=g, dtype=torch.float64).softmax(1))
+    scores = torch.randn(N, K, generator=g, dtype=torch.float64)
+    return SoftTargets(
+        K, None, (scores if kind == "dense" else scores.where(torch.arange(K) % 2 == 1, -torch.inf)).softmax(1)
+    )
 
 
 def compare(soft: SoftTargets, rest: Tensor | None = None, masked: bool = False, **options) -> None:
     g = torch.Generator().manual_seed(0)
-    leaves = {
-        "z": torch.randn(N, D, generator=g, dtype=torch.float64),
-        "table": torch.randn(K, D, generator=g, dtype=torch.float64),
-        "bias": torch.randn(K, generator=g, dtype=torch.float64),
-        "temperature": torch.tensor(0.7, dtype=torch.float64),
-    }
+    shapes = {"z": (N, D), "table": (K, D), "bias": (K,)}
+    leaves = {name: torch.randn(shape, generator=g, dtype=torch.float64) for name, shape in shapes.items()}
+    leaves["temperature"] = torch.tensor(0.7, dtype=torch.float64)
     if masked:
         leaves["bias"][soft.dense().sum(0) == 0] = -torch.inf
     leaves = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
     row_weight = torch.rand(N, generator=g, dtype=torch.float64)
     reduced, cosine = options.get("reduced", False), options.get("cosine", False)
     upstream = torch.tensor(1.7, dtype=torch.float64) if reduced else torch.randn(N, generator=g, dtype=torch.float64)
-    found = exact_cross_entropy(
-        leaves["z"], leaves["table"], soft, bias=leaves["bias"], temperature=leaves["temperature"],
-        row_weight=row_weight, divisor=N if reduced else None, **options,
-    )  # fmt: skip
+    z, table, bias, temperature = leaves.values()
+    given = {"bias": bias, "temperature": temperature, "row_weight": row_weight, "divisor": N if reduced else None}
+    found = exact_cross_entropy(z, table, soft, **given, **options)
     alpha = soft.unmasked_dense(torch.float64) if rest is None else torch.zeros(N, K, dtype=torch.float64)
     if rest is not None:
         alpha.scatter_(1, soft.classes, soft.weight)
-    losses = reference(
-        leaves["z"], leaves["table"], leaves["bias"], leaves["temperature"], alpha, rest, cosine,
-        options.get("class_weight"),
-    )  # fmt: skip
-    if soft.mask is not None:
-        losses = torch.where(soft.mask, losses, 0)
-    losses = losses * row_weight
+    losses = reference(z, table, bias, temperature, alpha, rest, cosine, options.get("class_weight"))
+    losses = (losses if soft.mask is None else torch.where(soft.mask, losses, 0)) * row_weight
     expected = losses.sum() / N if reduced else losses
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     if masked:
         del leaves["temperature"]  # 0·∞ in both forms
-    inputs = list(leaves.values())
-    for name, mine, its in zip(
-        leaves,
-        torch.autograd.grad(found, inputs, upstream),
-        torch.autograd.grad(expected, inputs, upstream),
-        strict=True,
-    ):
+    ours, theirs = (torch.autograd.grad(value, list(leaves.values()), upstream) for value in (found, expected))
+    for name, mine, its in zip(leaves, ours, theirs, strict=True):
         torch.testing.assert_close(mine, its, rtol=0, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
 
 
-KINDS = ["labels", "pairs", "smoothed", "epsilon per row", "ignored", "dense"]
+KINDS = ["labels", "pairs", "smoothed", "epsilon per row", "ignored", "dense", "half dense"]
 
 
 @pytest.fixture
@@ -111,17 +100,8 @@ def test_it_is_the_logits_form(kind: str, reduced: bool) -> None:
     for cosine, class_weight, chunk_size in itertools.product([False, True], [None, weight], [None, 5]):
         options = {"cosine": cosine, "class_weight": class_weight, "chunk_size": chunk_size}
         compare(targets(kind), reduced=reduced, **options)
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("kind", ["labels", "pairs", "dense"])
-def test_a_bias_of_minus_infinity_masks_classes(kind: str) -> None:
-    soft = targets(kind)
-    if kind == "dense":
-        weight = soft.dense().masked_fill(torch.arange(K) % 2 == 0, 0)
-        soft = SoftTargets(K, None, weight / weight.sum(1, keepdim=True))
-    for reduced in (False, True):
-        compare(soft, masked=True, reduced=reduced)
+    if kind in ("labels", "pairs", "half dense"):
+        compare(targets(kind), masked=True, reduced=reduced)  # by a bias of −∞
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -220,8 +200,6 @@ def test_a_batch_without_rows_gives_zero_and_zero_gradients() -> None:
 
 
 def test_memory_beyond_the_tables_gradient_is_a_fraction_of_the_logits() -> None:
-    from allocations import peak
-
     rows, classes, dim = 512, 20_000, 64
     z, table = torch.randn(rows, dim, requires_grad=True), torch.randn(classes, dim, requires_grad=True)
     soft = SoftTargets.from_labels(torch.arange(rows), classes, smoothing=0.1)
@@ -248,3 +226,89 @@ def test_a_small_table_takes_few_blocks() -> None:
     with Products() as products:
         exact_cross_entropy(torch.randn(256, 16), table, SoftTargets.from_labels(torch.arange(256), 500), reduced=True)
     assert products.count <= 8
+
+
+# --------------------------------------------- targets known by their top k: a loop over classes in Python numbers
+
+
+def slow(scores: list[float], top: dict[int, float], rest: float) -> float:
+    total = sum(math.exp(s) for s in scores)
+    loss = -sum(w * math.log(math.exp(scores[k]) / total) for k, w in top.items() if w)
+    others = sum(math.exp(s) for k, s in enumerate(scores) if k not in top)
+    return loss - rest * math.log(others / total) if rest else loss
+
+
+@given(n=st.integers(1, 6), classes=st.integers(2, 9), k=st.integers(1, 9), seed=st.integers(0, 1000))
+def test_it_equals_a_loop_over_classes(n: int, classes: int, k: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    teacher, scores = (3 * torch.randn(n, classes, dtype=torch.float64, generator=generator) for _ in range(2))
+    log_probs, index = teacher.log_softmax(1).topk(min(k, classes))
+    targets = SoftTargets.from_topk_log_probs(index, log_probs, classes)
+    scores.requires_grad_()
+    loss = group_cross_entropy(scores, targets)
+    expected = [
+        slow(row, dict(zip(named, weights, strict=True)), 0.0 if len(named) == classes else r)
+        for row, named, weights, r in zip(
+            scores.tolist(), index.tolist(), log_probs.exp().tolist(), targets.rest.tolist(), strict=True
+        )
+    ]
+    torch.testing.assert_close(loss, torch.tensor(expected, dtype=torch.float64), rtol=1e-11, atol=1e-11)
+    gradient = torch.autograd.grad(loss.sum(), scores)[0]
+    p, named = scores.detach().softmax(1), torch.zeros(n, classes, dtype=torch.bool).scatter(1, index, True)
+    others = torch.where(named, 0, p)
+    share = others / others.sum(1, keepdim=True).clamp(min=1e-300) * targets.rest[:, None]
+    alpha = torch.zeros_like(p).scatter(1, index, log_probs.exp()) + share
+    torch.testing.assert_close(gradient, p - alpha, rtol=0, atol=1e-11)
+    assert torch.autograd.gradcheck(lambda x: group_cross_entropy(x, targets), scores)
+
+
+def test_masked_classes_and_ignored_rows() -> None:
+    scores = torch.tensor([[0.0, 1.0, -torch.inf, 2.0], [1.0, 0.0, 0.0, 0.0]], requires_grad=True)
+    targets = SoftTargets.from_topk_log_probs([[0, 2], [0, 1]], torch.tensor([[0.75, 0.0], [0.5, 0.25]]).log(), 4)
+    targets.mask = torch.tensor([True, False])
+    loss = group_cross_entropy(scores, targets)
+    assert loss.tolist() == [pytest.approx(slow([0, 1, -math.inf, 2], {0: 0.75, 2: 0.0}, 0.25)), 0]
+    gradient = torch.autograd.grad(loss.sum(), scores)[0]
+    assert gradient.isfinite().all()
+    assert not gradient[1].any()
+
+
+def test_a_group_without_classes_is_an_error() -> None:
+    log_probs = torch.tensor([[0.5, 0.25]]).log()
+    targets = SoftTargets.from_topk_log_probs([[0, 1]], log_probs, 3)
+    with pytest.raises(ValueError, match=r"targets leave 0\.25 to a group without classes in row 0"):
+        group_cross_entropy(torch.tensor([[0.0, 0.0, -torch.inf]]), targets)
+    with pytest.raises(ValueError, match="targets leave"):
+        group_cross_entropy(torch.zeros(1, 2), SoftTargets.from_topk_log_probs([[0, 1]], log_probs, 2))
+    with pytest.raises(ValueError, match="targets must hold"):
+        group_cross_entropy(torch.zeros(1, 3), SoftTargets.from_labels([0], 3))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_the_loss_takes_groups_from_logits_and_from_a_table(reduction: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    z, y = (torch.randn(n, 3, dtype=torch.float64, generator=generator).requires_grad_() for n in (5, 9))
+    log_probs, index = torch.randn(5, 9, dtype=torch.float64, generator=generator).log_softmax(1).topk(3)
+    targets = SoftTargets.from_topk_log_probs(index, log_probs, 9)
+    weight, loss = torch.rand(5, dtype=torch.float64), SoftTargetCrossEntropy(temperature=0.7, reduction=reduction)
+    each = group_cross_entropy(z @ y.T / 0.7, targets) * weight
+    found = []
+    for value in (
+        each if reduction == "none" else each.sum() / weight.sum(),
+        loss(z @ y.T, targets, sample_weight=weight),
+        loss.linear(z, y, targets, sample_weight=weight),
+    ):
+        found.append((value.detach(), *torch.autograd.grad(value.sum(), (z, y))))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[2], found[0], rtol=0, atol=1e-12)
+
+
+def test_other_options_and_losses_refuse_groups() -> None:
+    targets, logits = SoftTargets.from_topk_log_probs([[0, 1]], torch.tensor([[0.5, 0.25]]).log(), 4), torch.zeros(1, 4)
+    for refused in (SoftTargetCrossEntropy(label_smoothing=0.1), SoftTargetInfoNCE()):
+        with pytest.raises(ValueError, match="hold the classes beyond the top k as one group"):
+            refused(logits, targets)
+    weighs = SoftTargetCrossEntropy(class_weight=torch.ones(4))
+    for call in (lambda: weighs(logits, targets), lambda: weighs.linear(logits, torch.eye(4), targets)):
+        with pytest.raises(ValueError, match=r"class_weight .* rest"):
+            call()

@@ -76,11 +76,9 @@ def _evaluate(problem: Sum, logits: Tensor) -> Tensor:
         return zeros.sum() if problem.reduced else zeros
     tensors = problem.tensors()
     is_plain = not is_eager() or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
-    if isinstance(divisor, Tensor):
-        is_number = not is_plain and divisor.is_cpu and type(divisor) is Tensor
-        problem.scale = 1 / float(divisor) if is_number else divisor.reciprocal()
-    elif divisor is not None:
-        problem.scale = 1 / divisor
+    if divisor is not None:
+        is_number = not is_plain and (not isinstance(divisor, Tensor) or (divisor.is_cpu and type(divisor) is Tensor))
+        problem.scale = 1 / (float(divisor) if is_number else divisor)
     if is_plain:
         return _plain(problem, logits)
     problem.is_compiled = isinstance(problem.scale, float) and cpu.can_run(problem, logits, tensors)

@@ -1,12 +1,7 @@
-r"""The three sums behind every loss, in plain torch: any device and dtype, differentiable as often as wanted.
+"""The three sums behind every loss, in plain torch: any device and dtype, differentiable as often as wanted.
 
-With scores :math:`s_{ik}` of row i and class k, and the row's soft target α,
-
-.. math::
-    \text{counted} = -\sum_k a_k s_k + A \log \sum_k n_k e^{s_k}, \qquad
-    \text{expected} = \sum_k \alpha_k \log(1 + R / e^{s_k}), \qquad
-    \text{soft target} = \log \sum_c v_c e^{\sigma(c) - \sigma(\alpha)}.
-
+Scores of row i are s_k = logit_k/temperature − log_noise_k, its soft target is α: see :class:`Counted`,
+:class:`Expected` and :class:`SoftTarget`.
 ``cpu.c`` computes the same rows in one pass. This file is the reference for it, and the path for everything else.
 """
 
@@ -18,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from softnce._checks import as_whole
 from softnce._precision import at_least_float32
 
 CACHED = 1 << 18
@@ -41,9 +37,7 @@ def set_memory_budget(num_bytes: int) -> None:
     >>> set_memory_budget(1 << 30)
     """
     global _budget
-    if isinstance(num_bytes, bool) or not isinstance(num_bytes, int) or num_bytes < 1:
-        raise ValueError(f"num_bytes must be a positive int, got {num_bytes!r}")
-    _budget = num_bytes
+    _budget = as_whole(num_bytes, "num_bytes")
 
 
 def row_blocks(rows: int, width: int, device: torch.device, chunk_size: int | None) -> list[slice]:
@@ -388,10 +382,10 @@ class Expected(Sum):
         """s_k + log of the count of class k in R, (n, K)."""
         classes, counts, lowest = s.shape[1], self.counts, nothing(s.dtype)
         assert counts is not None
-        if self.own is not None:
-            found = self.exponents_without(s, counts, self.own.rows(rows))
-        else:
+        if self.own is None:
             found = s + masked_log(counts, s.dtype)
+        else:
+            found = self.exponents_without(s, counts, self.own.rows(rows))
         if self.drop_own_classes:
             found = found.masked_fill(alpha.dense(s.dtype, classes) > 0, lowest)
         if self.exclude is None:

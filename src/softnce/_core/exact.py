@@ -1,8 +1,7 @@
 """Exact cross-entropy of features and a table of label embeddings, without an N × K matrix.
 
 Rows are taken in blocks: their scores, the gradient of these, and its products with the embeddings and the features.
-That makes three products of 2·N·K·d operations, as for the logits. Losses that are not reduced get their gradients in
-backward, which starts anew.
+That makes three products of 2·N·K·d operations, as for the logits.
 """
 
 from dataclasses import dataclass
@@ -44,8 +43,7 @@ def exact_cross_entropy(
         features, table: z (N, d) and y (K, d); ``cosine`` normalises both to unit length.
         targets: N rows; a mass ``rest`` counts as in :func:`group_cross_entropy`.
         bias: b, (K,). −∞ masks a class.
-        class_weight, row_weight: w (K,), and one weight per row (N,).
-        reduced: returns Σ_i row_weight_i ℓ_i / divisor instead of row_weight_i ℓ_i.
+        class_weight: w, (K,).
         chunk_size: rows B in a block; by default B·K numbers are two thirds of the table.
 
     Gradients are dense. Under ``torch.func``, ``torch.compile``, with ``create_graph=True`` or targets that carry a
@@ -112,21 +110,21 @@ class _Call:
         for rows in blocks:
             x = z[rows]
             scores = torch.mm(x, y.t(), out=room[: len(x)])
-            scores = scores if inverse is None else scores.mul_(inverse)
-            scores = scores if bias is None else scores.add_(bias)
+            if inverse is not None:
+                scores *= inverse
+            if bias is not None:
+                scores += bias
             scores = scores.detach().requires_grad_(any(wants))
             with torch.enable_grad():
                 value = self.losses(scores, rows, weight, reduced, overwrites=True)
-            if reduced:
-                found += value.detach()
-            else:
-                found[rows] = value.detach()
+            found[... if reduced else rows] += value.detach()
             if not any(wants):
                 continue
             (pulled,) = torch.autograd.grad(value, scores)
             if of_bias is not None:
                 of_bias += pulled.sum(0)
-            pulled = pulled if inverse is None else pulled.mul_(inverse)
+            if inverse is not None:
+                pulled *= inverse
             if of_z is not None:
                 of_z[rows] = pulled @ y
             if of_table is not None:
@@ -170,7 +168,6 @@ def group_cross_entropy(scores: Tensor, targets: SoftTargets) -> Tensor:
     """−Σ_top α_k log p_k − r·log Σ_rest p_k of every row, (N,), with p the softmax of ``scores`` (N, K).
 
     Exact for all that such a target says; the gradient is p_j − α_j in the top k and p_j − r·p_j/P_rest in the rest.
-    Ignored rows have loss 0.
     """
     index, weight, rest = targets.classes, targets.pair_weight(scores.dtype), targets.rest
     if rest is None:
