@@ -1,13 +1,10 @@
 """What a step asks of an accelerator, without one: tensors on the device "meta" stand in for those of a GPU.
 
-They have shapes and no values: reading one raises an error, as reading one of a GPU would make the host wait. (Fake
-CUDA tensors, on which ``test_compile.py`` checks devices, cannot be differentiated in a build of torch without CUDA.)
-Every operation that is dispatched is counted, and the memory of its results for as long as they live. No time is
-measured.
+They have shapes and no values: reading one raises an error, as reading one of a GPU would make the host wait. Every
+operation that is dispatched is counted, and the memory of its results for as long as they live. No time is measured.
 """
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,10 +28,7 @@ from softnce.heads import LabelEmbeddingHead
 K = 1000
 FREE = {"detach", "alias", "lift_fresh", "empty", "empty_like", "empty_strided", "new_empty", "promote_types"}
 """Operations that launch nothing."""
-LOSSES: dict[str, Callable[[], torch.nn.Module]] = {
-    "soft target": lambda: SoftTargetInfoNCE(noise.uniform(K)),
-    "expected": lambda: ExpectedInfoNCE(noise.uniform(K)),
-}
+LOSSES = {"soft target": SoftTargetInfoNCE, "expected": ExpectedInfoNCE}
 
 
 class Trace(TorchDispatchMode):
@@ -87,7 +81,7 @@ def targets(kind: str, rows: int, smoothing: float = 0.1) -> torch.Tensor | Soft
 
 
 def trace(name: str, kind: str, rows: int) -> Trace:
-    loss = LOSSES[name]().to("meta")
+    loss = LOSSES[name](noise.uniform(K)).to("meta")
     logits, given = torch.empty(rows, K, device="meta").requires_grad_(), targets(kind, rows)
     with Trace(logits) as traced:
         loss(logits, given).backward()

@@ -9,46 +9,33 @@ from reference import contrast as slow_contrast
 from reference import published_loss
 
 import softnce
-from softnce import SoftTargets, functional
+from softnce import functional
 
 
-def assert_equal(batch: Batch, candidates: list[SoftTargets], own: torch.Tensor | None, remove_hits: bool) -> None:
+@settings(max_examples=600)
+@given(batches(), st.lists(st.sampled_from(KINDS), max_size=3), st.integers(0, 10**6), st.booleans(), st.booleans())
+def test_candidates_in_groups_equal_the_reference(
+    batch: Batch, kinds: list[str], seed: int, hold_own: bool, remove_hits: bool
+) -> None:
+    generator, classes = torch.Generator().manual_seed(seed), batch.targets.num_classes
+    groups, own = [make_targets(kind, 1 + seed % 5, classes, generator) for kind in kinds], None
+    if hold_own or not groups:
+        own = sum(map(len, groups)) + torch.arange(len(batch.targets))
+        groups.append(batch.targets)
     logits = batch.logits.requires_grad_()
-    fast = contrast(logits, batch.temperature, batch.noise.log(), batch.targets, candidates, own, remove_hits)
-    (fast_gradient,) = torch.autograd.grad(fast.sum(), logits)
+    fast = contrast(logits, batch.temperature, batch.noise.log(), batch.targets, groups, own, remove_hits)
 
-    rows = torch.cat([c.dense(torch.float64) for c in candidates])
-    mask = torch.cat([torch.ones(len(c), dtype=torch.bool) if c.mask is None else c.mask for c in candidates])
+    rows = torch.cat([c.dense(torch.float64) for c in groups])
+    mask = torch.cat([torch.ones(len(c), dtype=torch.bool) if c.mask is None else c.mask for c in groups])
     slow = slow_contrast(batch.scores, batch.targets.dense(torch.float64), rows, own, mask, remove_hits)
-    (slow_gradient,) = torch.autograd.grad(slow.sum(), logits)
 
     counted = slice(None) if batch.targets.mask is None else batch.targets.mask
     bound = 1e-12 * (1 + float(batch.scores.detach().abs().max()))
+    gradients = (torch.autograd.grad(value.sum(), logits)[0] for value in (fast, slow))
     # A gradient is a difference of two points on the simplex over τ; its error scales with the weights' error.
-    for ours, theirs, most in ((fast, slow, bound), (fast_gradient, slow_gradient, bound / batch.temperature)):
+    for (ours, theirs), most in (((fast, slow), bound), (gradients, bound / batch.temperature)):
         assert ours.isfinite().all()
         assert ((ours - theirs)[counted].abs() <= most).all()
-
-
-@settings(max_examples=300)
-@given(batches(), st.booleans())
-def test_batch_candidates_equal_the_reference(batch: Batch, remove_hits: bool) -> None:
-    assert_equal(batch, [batch.targets], torch.arange(len(batch.targets)), remove_hits)
-
-
-@settings(max_examples=300)
-@given(batches(), st.lists(st.sampled_from(KINDS), min_size=1, max_size=3), st.integers(0, 10**6), st.booleans())
-def test_groups_of_other_candidates_equal_the_reference(
-    batch: Batch, kinds: list[str], seed: int, hold_own: bool
-) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    k = batch.targets.num_classes
-    groups = [make_targets(kind, 1 + seed % 5, k, generator) for kind in kinds]
-    own = None
-    if hold_own:
-        own = sum(map(len, groups)) + torch.arange(len(batch.targets))
-        groups.append(batch.targets)
-    assert_equal(batch, groups, own, remove_hits=False)
 
 
 @pytest.mark.parametrize("kind", KINDS)

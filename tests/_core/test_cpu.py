@@ -2,13 +2,14 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
 from core_cases import Rows, case, reference
-from test_sums import run, value_and_gradient
+from test_sums import SUMS, run, simple_call, value_and_gradient
 
 import softnce
 from softnce._core import autograd, cpu
@@ -25,9 +26,7 @@ def plain(monkeypatch, *arguments):
 
 
 def upstream_of(call, logits):
-    return (
-        torch.tensor(2.0).to(logits.dtype) if call.get("reduced") else torch.linspace(0.5, 1.5, len(logits)).to(logits)
-    )
+    return (torch.tensor(2.0) if call.get("reduced") else torch.linspace(0.5, 1.5, len(logits))).to(logits)
 
 
 @compiled
@@ -42,7 +41,7 @@ def test_both_paths_agree(monkeypatch, dtype: torch.dtype, tolerance: float) -> 
 
 
 @compiled
-@pytest.mark.parametrize("name", ["counted", "expected", "soft_target"])
+@pytest.mark.parametrize("name", SUMS)
 def test_error_is_at_most_twice_that_of_plain_torch(monkeypatch, name: str) -> None:
     ours, theirs = torch.zeros(2), torch.zeros(2)
     for seed in range(300):
@@ -57,9 +56,8 @@ def test_error_is_at_most_twice_that_of_plain_torch(monkeypatch, name: str) -> N
             (ours, value_and_gradient(run, name, call, logits, upstream)),
             (theirs, plain(monkeypatch, name, call, logits, upstream)),
         ):
-            total += torch.tensor(
-                [(a - b).abs().mean() / (1 + b.abs().mean()) for a, b in zip(found, exact, strict=True)]
-            )
+            errors = [(a - b).abs().mean() / (1 + b.abs().mean()) for a, b in zip(found, exact, strict=True)]
+            total += torch.tensor(errors)
     assert (ours <= 2 * theirs).all(), (ours, theirs)
 
 
@@ -68,12 +66,11 @@ def test_threads_change_nothing() -> None:
     before = torch.get_num_threads()
     x = torch.randn(600, 500)
     rows = Rows(torch.randint(500, (600, 2)), torch.rand(600, 2))
-    calls = {"counted": {}, "expected": {"counts": torch.ones(500).double()}, "soft_target": {"candidates": rows}}
-    for name, more in calls.items():
+    for name in SUMS:
         found = []
         for threads in (1, 4):
             torch.set_num_threads(threads)
-            found.append(value_and_gradient(run, name, {"targets": rows, "reduced": True} | more, x))
+            found.append(value_and_gradient(run, name, simple_call(name, rows, 500) | {"reduced": True}, x))
         torch.set_num_threads(before)
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
@@ -111,15 +108,14 @@ def test_many_threads_of_a_program_may_call_at_once() -> None:
 @pytest.mark.parametrize("name", ["own", "exclude", "candidates", "place"])
 def test_errors_name_the_argument_and_the_row(name: str) -> None:
     good, bad = Rows(torch.tensor([[0], [1]]), None), Rows(torch.tensor([[0], [9]]), None)
-    x, counts = torch.randn(2, 4), torch.ones(4).double()
-    calls = {
-        "own": lambda: autograd.expected(x, good, counts=counts, own=bad),
-        "exclude": lambda: autograd.expected(x, good, counts=counts, exclude=torch.tensor([[0], [4]])),
-        "candidates": lambda: autograd.soft_target(x, good, bad),
-        "place": lambda: autograd.soft_target(x, good, good, own=torch.tensor([0, 2])),
-    }
+    more = {
+        "own": {"counts": torch.ones(4).double(), "own": bad},
+        "exclude": {"counts": torch.ones(4).double(), "exclude": torch.tensor([[0], [4]])},
+        "candidates": {"candidates": bad},
+        "place": {"candidates": good, "own": torch.tensor([0, 2])},
+    }[name]
     with pytest.raises(ValueError, match=r"(own|exclude|candidates) must be .* row 1"):
-        calls[name]()
+        run("expected" if "counts" in more else "soft_target", {"targets": good} | more, torch.randn(2, 4))
 
 
 @compiled
@@ -147,42 +143,34 @@ def test_class_mass(dtype: torch.dtype) -> None:
 
 @compiled
 def test_a_teachers_rows_are_not_recognised() -> None:
-    rows = torch.randn(30, 40).softmax(1)
-    assert cpu.recognise(rows, 2) is None
+    assert cpu.recognise(torch.randn(30, 40).softmax(1), 2) is None
     rows = torch.eye(5)[[0, 1, 2]]
-    rows[2, 1] = -0.1
-    assert cpu.recognise(rows, 2) is None
-    rows[2, 1] = torch.nan
-    assert cpu.recognise(rows, 2) is None
+    for wrong in (-0.1, torch.nan):
+        rows[2, 1] = wrong
+        assert cpu.recognise(rows, 2) is None
 
 
 @pytest.mark.slow
 def test_address_sanitizer_finds_nothing(tmp_path: pathlib.Path) -> None:
     driver = pathlib.Path(__file__).with_name("sanitizer_driver.c")
     command = ["cc", "-g", "-O1", "-std=gnu99", "-fopenmp-simd", "-fsanitize=address,undefined", str(driver)]
-    try:
-        built = subprocess.run([*command, "-o", str(tmp_path / "driver"), "-lm", "-lpthread"], capture_output=True)
-    except OSError:
-        built = None
-    if built is None or built.returncode:
-        pytest.skip("no C compiler with AddressSanitizer")
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    built = subprocess.run([*command, "-o", str(tmp_path / "driver"), "-lm", "-lpthread"], capture_output=True)
+    if built.returncode:
+        pytest.skip("no AddressSanitizer")
     done = subprocess.run([str(tmp_path / "driver")], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "runtime error" not in done.stderr
 
 
 def test_results_are_on_the_cpu_whatever_the_default_device() -> None:
-    x, y = torch.randn(64, 40), torch.arange(64) % 40
-    rows = torch.eye(40)[y].mul(0.9) + 0.1 / 40
-    for targets in (y, rows):
-        values = []
-        for device in (None, "meta"):
-            logits, loss = x.clone().requires_grad_(), softnce.SoftTargetCrossEntropy()
-            torch.set_default_device(device)
-            try:
-                value = loss(logits, targets)
-                value.backward()
-            finally:
-                torch.set_default_device(None)
-            values.append((value.detach(), logits.grad))
-        torch.testing.assert_close(values[1], values[0])
+    y = torch.arange(64) % 40
+    x, loss = torch.randn(64, 40, requires_grad=True), softnce.SoftTargetCrossEntropy()
+    for targets in (y, torch.eye(40)[y].mul(0.9) + 0.1 / 40):
+        found = []
+        for device in ("cpu", "meta"):
+            with torch.device(device):
+                value = loss(x, targets)
+                found.append((value.detach(), *torch.autograd.grad(value, x)))
+        torch.testing.assert_close(*found)

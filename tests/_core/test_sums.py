@@ -7,10 +7,17 @@ from torch.autograd import forward_ad
 
 from softnce._core import autograd
 
+SUMS = ("counted", "expected", "soft_target")
+
+
+def simple_call(name: str, rows: Rows, classes: int, count: float = 1.0) -> dict:
+    """Counts of ``count`` each, or the rows against themselves."""
+    counts = {"counts": torch.full((classes,), count, dtype=torch.float64)}
+    return {"targets": rows} | ({"candidates": rows} if name == "soft_target" else counts)
+
 
 def run(name: str, call: dict, logits: torch.Tensor) -> torch.Tensor:
-    rest = dict(call)
-    return getattr(autograd, name)(logits, rest.pop("targets"), **rest)
+    return getattr(autograd, name)(logits, **call)
 
 
 def value_and_gradient(function, name, call, logits, upstream=None):
@@ -20,18 +27,13 @@ def value_and_gradient(function, name, call, logits, upstream=None):
     return value.detach(), torch.autograd.grad(value, x, upstream)[0]
 
 
-def ours_and_reference(name, call, logits):
-    upstream = None if call.get("reduced") else torch.linspace(0.5, 1.5, len(logits), dtype=torch.float64)
-    return (value_and_gradient(function, name, call, logits, upstream) for function in (run, reference))
-
-
 @pytest.mark.parametrize("start", range(0, 240, 40))
 def test_value_and_gradient(start: int) -> None:
     for seed in range(start, start + 40):
         name, call, logits = case(seed, 12, torch.float64)
-        (value, gradient), (wanted, wanted_gradient) = ours_and_reference(name, call, logits)
-        torch.testing.assert_close(value, wanted, rtol=1e-10, atol=1e-10, msg=f"case {seed}")
-        torch.testing.assert_close(gradient, wanted_gradient, rtol=1e-10, atol=1e-10, msg=f"case {seed}")
+        upstream = None if call.get("reduced") else torch.linspace(0.5, 1.5, len(logits), dtype=torch.float64)
+        ours, wanted = (value_and_gradient(function, name, call, logits, upstream) for function in (run, reference))
+        torch.testing.assert_close(ours, wanted, rtol=1e-10, atol=1e-10, msg=f"case {seed}")
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -85,27 +87,25 @@ def test_functorch_and_forward_mode(seed: int) -> None:
         torch.testing.assert_close(forward_ad.unpack_dual(out).tangent, wanted.sum())
 
 
-@pytest.mark.parametrize("name", ["counted", "expected", "soft_target"])
+@pytest.mark.parametrize("name", SUMS)
 def test_nothing_to_contrast_with(name: str) -> None:
     x = torch.randn(3, 4, requires_grad=True)
     rows = Rows(torch.tensor([[0], [1], [2]]), None)
     empty = Rows(torch.zeros(0, 1, dtype=torch.long), None)
-    call = {"counted": {"counts": torch.zeros(4).double()}, "expected": {"counts": torch.zeros(4).double()}}
-    call = call.get(name, {"candidates": empty})
-    value = run(name, {"targets": rows} | call, x)
+    call = simple_call(name, empty, 4, 0.0)
+    value = run(name, call | {"targets": rows}, x)
     assert value.tolist() == [0, 0, 0]
     assert not torch.autograd.grad(value.sum(), x)[0].any()
-    none = run(name, {"targets": empty, "reduced": True} | call, x[:0])
+    none = run(name, call | {"reduced": True}, x[:0])
     assert none.requires_grad
     assert none == 0
 
 
-@pytest.mark.parametrize("name", ["counted", "expected", "soft_target"])
+@pytest.mark.parametrize("name", SUMS)
 def test_a_class_that_does_not_exist_is_an_error(name: str) -> None:
     rows = Rows(torch.tensor([[0], [4], [2]]), None)
-    call = {"counted": {}, "expected": {"counts": torch.ones(4).double()}, "soft_target": {"candidates": rows}}[name]
     with pytest.raises(ValueError, match="row 1"):
-        run(name, {"targets": rows} | call, torch.randn(3, 4))
+        run(name, simple_call(name, rows, 4), torch.randn(3, 4))
 
 
 def test_targets_of_cross_entropy_may_carry_a_gradient() -> None:
@@ -130,15 +130,14 @@ def test_huge_logits_give_numbers(seed: int, scale: float) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_half_precision(seed: int, dtype: torch.dtype) -> None:
     name, call, logits = case(seed, 20)
-    value, gradient = value_and_gradient(run, name, call, logits.to(dtype))
-    wanted, wanted_gradient = value_and_gradient(run, name, call, logits.to(dtype).float())
-    assert value.dtype == torch.float32
-    torch.testing.assert_close(value, wanted)
-    torch.testing.assert_close(gradient, wanted_gradient.to(dtype))
+    value, gradient = value_and_gradient(run, name, call, logits.to(dtype).float())
+    found = value_and_gradient(run, name, call, logits.to(dtype))
+    assert found[0].dtype == torch.float32
+    torch.testing.assert_close(found, (value, gradient.to(dtype)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["counted", "expected", "soft_target"])
+@pytest.mark.parametrize("name", SUMS)
 def test_compiles_at_most_three_times(name: str) -> None:
     torch._dynamo.reset()
     compiles = 0
