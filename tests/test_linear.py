@@ -27,23 +27,20 @@ NOISE = noise.from_counts(torch.arange(1, K + 1)).double()
 SMOOTHED = SoftTargets.from_labels(torch.tensor([1]), K, smoothing=0.1)
 
 
-def logits_of(z: torch.Tensor, y: torch.Tensor, b: torch.Tensor | None, cosine: bool) -> torch.Tensor:
-    return F.linear(F.normalize(z, dim=1), F.normalize(y, dim=1), b) if cosine else F.linear(z, y, b)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("other", [None, "labels", "mixed", "dense"])
-@pytest.mark.parametrize(("cosine", "bias", "chunk"), [(False, True, None), (True, False, 3)])
-def test_equals_the_loss_of_the_logits(
-    kind: str, other: str | None, cosine: bool, bias: bool, chunk: int | None
-) -> None:
+@pytest.mark.parametrize("cosine", [False, True])
+def test_equals_the_loss_of_the_logits(kind: str, other: str | None, cosine: bool) -> None:
     targets = make_targets(kind, N, K, torch.Generator().manual_seed(1))
     candidates = None if other is None else make_targets(other, 5, K, torch.Generator().manual_seed(2))
     leaves = [x.clone().requires_grad_() for x in (FEATURES, TABLE, BIAS, torch.tensor(0.6, dtype=torch.float64))]
     z, y, b, temperature = leaves
-    options = {"noise_probs": NOISE, "candidates": candidates, "temperature": temperature, "chunk_size": chunk}
-    direct = functional.linear_soft_target_info_nce(z, y, targets, bias=b if bias else None, cosine=cosine, **options)
-    through = functional.soft_target_info_nce(logits_of(z, y, b if bias else None, cosine), targets, **options)
+    options = {"noise_probs": NOISE, "candidates": candidates, "temperature": temperature}
+    options |= {"remove_accidental_hits": not cosine, "chunk_size": 3 if cosine else None}
+    bias = None if cosine else b
+    logits = F.linear(F.normalize(z, dim=1), F.normalize(y, dim=1)) if cosine else F.linear(z, y, b)
+    direct = functional.linear_soft_target_info_nce(z, y, targets, bias=bias, cosine=cosine, **options)
+    through = functional.soft_target_info_nce(logits, targets, **options)
     torch.testing.assert_close(direct, through, rtol=0, atol=1e-12)
     ours, theirs = (torch.autograd.grad(value, leaves, allow_unused=True) for value in (direct, through))
     for mine, its in zip(ours, theirs, strict=True):
@@ -70,13 +67,6 @@ def test_modules_agree_for_all_candidates(candidates) -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-def test_accidental_hits_are_left_out() -> None:
-    labels = torch.tensor([0, 0, 1, 2, 2, 3, 4])
-    direct = functional.linear_soft_target_info_nce(FEATURES, TABLE, labels, remove_accidental_hits=True)
-    through = functional.soft_target_info_nce(FEATURES @ TABLE.t(), labels, remove_accidental_hits=True)
-    torch.testing.assert_close(direct, through, rtol=0, atol=1e-12)
-
-
 def test_an_empty_queue_trains_nothing_and_breaks_nothing() -> None:
     head, loss = heads.LabelEmbeddingHead(DIM, K), SoftTargetInfoNCE("uniform", candidates=QueueCandidates(8))
     value = head.loss(torch.randn(3, DIM), torch.tensor([0, 1, 2]), loss)
@@ -89,10 +79,9 @@ def test_class_vertices_under_autocast_and_with_half_features() -> None:
     loss = SoftTargetInfoNCE("uniform", candidates=ClassCandidates())
     labels, z, y = torch.tensor([0, 1, 2]), torch.randn(3, DIM), torch.randn(K, DIM)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert loss.linear(z, y, labels) == loss.linear(z, y, labels)
-        torch.testing.assert_close(
-            loss.linear(z, y, labels), F.cross_entropy((z.double() @ y.double().t()), labels).float()
-        )
+        value = loss.linear(z, y, labels)
+        assert value == loss.linear(z, y, labels)
+        torch.testing.assert_close(value, F.cross_entropy((z.double() @ y.double().t()), labels).float())
     assert loss.linear(z.half(), y, labels).dtype == torch.float32
 
 
@@ -107,17 +96,15 @@ def test_sparse_gradients_touch_only_the_targets_classes_and_equal_the_dense_one
     torch.testing.assert_close(sparse.grad.to_dense(), dense.grad, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "optimiser", [lambda p: torch.optim.SparseAdam(p, lr=0.1), lambda p: torch.optim.SGD(p, lr=30.0)]
-)
+@pytest.mark.parametrize(("optimiser", "lr"), [(torch.optim.SparseAdam, 0.1), (torch.optim.SGD, 30.0)])
 @pytest.mark.parametrize("cosine", [False, True])
-def test_a_label_embedding_head_learns(optimiser, cosine: bool) -> None:
+def test_a_label_embedding_head_learns(optimiser, lr: float, cosine: bool) -> None:
     torch.manual_seed(0)
     classes, dim = 500, 16
     prototypes = torch.randn(classes, dim)
     head = heads.LabelEmbeddingHead(dim, classes, cosine=cosine)
     criterion = SoftTargetInfoNCE("uniform", temperature=0.1 if cosine else 1.0, label_smoothing=0.1)
-    steps = optimiser(list(head.parameters()))
+    steps = optimiser(list(head.parameters()), lr=lr)
     for _ in range(100):
         labels = torch.randint(classes, (256,))
         steps.zero_grad()
@@ -130,14 +117,10 @@ def test_a_label_embedding_head_learns(optimiser, cosine: bool) -> None:
 def test_an_index_finds_what_it_says() -> None:
     pytest.importorskip("faiss")
     torch.manual_seed(0)
-    head = heads.LabelEmbeddingHead(16, 3000)
-    z = torch.randn(50, 16)
-    everything = heads.LabelIndex(head, cells=20, probes=20)
-    assert everything.recall(z, 10) == 1
-    torch.testing.assert_close(everything.topk(z, 10)[0], head.topk(z, 10)[0])
+    head, z = heads.LabelEmbeddingHead(16, 3000), torch.randn(50, 16)
     few = heads.LabelIndex(head, cells=20, probes=2)
     found, true = few.topk(z, 10)[1], head.topk(z, 10)[1]
-    share = sum(len(set(a.tolist()) & set(b.tolist())) for a, b in zip(found, true, strict=True)) / true.numel()
+    share = (found[:, :, None] == true[:, None]).any(1).double().mean().item()
     assert few.recall(z, 10) == pytest.approx(share)
     assert 0.2 < share < 1
 

@@ -1,11 +1,13 @@
 """Cross-entropy from a table against the logits form, in value and every gradient; and with a group of classes."""
 
+import functools
 import itertools
 import math
 
 import pytest
 import torch
 from allocations import peak
+from core_cases import Draw
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -31,41 +33,35 @@ def reference(z, table, bias, temperature, alpha: Tensor, rest: Tensor | None, c
     return total - rest * group
 
 
+def doubles(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
 def targets(kind: str) -> SoftTargets:
-    g = torch.Generator().manual_seed(1)
-    labels = torch.randint(K, (N,), generator=g)
-    hard = SoftTargets.from_labels(labels, K)
-    spread = torch.rand(K, generator=g, dtype=torch.float64)
-    if kind == "labels":
-        return hard
-    if kind == "pairs":
-        index = torch.randint(K, (N, 3), generator=g)  # some rows name a class twice
-        return SoftTargets(K, index, torch.rand(N, 3, generator=g, dtype=torch.float64).softmax(1))
-    if kind == "smoothed":
-        return hard.smooth(0.1).mix(hard.flip(0).smooth(0.1), 0.7).to(torch.float64)
-    if kind == "epsilon per row":
-        epsilon = torch.rand(N, generator=g, dtype=torch.float64)
-        return SoftTargets(K, labels[:, None], (1 - epsilon)[:, None], epsilon, spread / spread.sum())
-    if kind == "ignored":
-        labels[::3] = -100
-        return SoftTargets.from_labels(labels, K, smoothing=0.2)
-    scores = torch.randn(N, K, generator=g, dtype=torch.float64)
-    return SoftTargets(
-        K, None, (scores if kind == "dense" else scores.where(torch.arange(K) % 2 == 1, -torch.inf)).softmax(1)
-    )
+    labels, weight = Draw(1).classes(N, below=K), doubles(N, 3).softmax(1)
+    hard, scores = SoftTargets.from_labels(labels, K), doubles(N, K, seed=1)
+    return {
+        "labels": lambda: hard,
+        "pairs": lambda: SoftTargets(K, Draw(2).classes(N, 3, below=K), weight),  # some rows name a class twice
+        "smoothed": lambda: hard.smooth(0.1).mix(hard.flip(0).smooth(0.1), 0.7).to(torch.float64),
+        "epsilon per row": lambda: SoftTargets(
+            K, labels[:, None], 1 - weight[:, :1], weight[:, 0], scores[0].softmax(0)
+        ),
+        "ignored": lambda: SoftTargets.from_labels(labels.index_fill(0, torch.arange(0, N, 3), -100), K, smoothing=0.2),
+        "dense": lambda: SoftTargets(K, None, scores.softmax(1)),
+        "half dense": lambda: SoftTargets(K, None, scores.where(torch.arange(K) % 2 == 1, -torch.inf).softmax(1)),
+    }[kind]()
 
 
 def compare(soft: SoftTargets, rest: Tensor | None = None, masked: bool = False, **options) -> None:
-    g = torch.Generator().manual_seed(0)
-    shapes = {"z": (N, D), "table": (K, D), "bias": (K,)}
-    leaves = {name: torch.randn(shape, generator=g, dtype=torch.float64) for name, shape in shapes.items()}
+    leaves = {"z": doubles(N, D, seed=2), "table": doubles(K, D), "bias": doubles(K, seed=1)}
     leaves["temperature"] = torch.tensor(0.7, dtype=torch.float64)
     if masked:
         leaves["bias"][soft.dense().sum(0) == 0] = -torch.inf
     leaves = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
-    row_weight = torch.rand(N, generator=g, dtype=torch.float64)
+    row_weight = doubles(N).sigmoid()
     reduced, cosine = options.get("reduced", False), options.get("cosine", False)
-    upstream = torch.tensor(1.7, dtype=torch.float64) if reduced else torch.randn(N, generator=g, dtype=torch.float64)
+    upstream = torch.tensor(1.7, dtype=torch.float64) if reduced else doubles(N, seed=3)
     z, table, bias, temperature = leaves.values()
     given = {"bias": bias, "temperature": temperature, "row_weight": row_weight, "divisor": N if reduced else None}
     found = exact_cross_entropy(z, table, soft, **given, **options)
@@ -96,7 +92,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reduced", [False, True])
 def test_it_is_the_logits_form(kind: str, reduced: bool) -> None:
-    weight = torch.rand(K, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    weight = doubles(K).sigmoid()
     for cosine, class_weight, chunk_size in itertools.product([False, True], [None, weight], [None, 5]):
         options = {"cosine": cosine, "class_weight": class_weight, "chunk_size": chunk_size}
         compare(targets(kind), reduced=reduced, **options)
@@ -107,9 +103,7 @@ def test_it_is_the_logits_form(kind: str, reduced: bool) -> None:
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("reduced", [False, True])
 def test_the_classes_that_are_not_named_are_one_group(reduced: bool) -> None:
-    g = torch.Generator().manual_seed(1)
-    index = torch.stack([torch.randperm(K, generator=g)[:3] for _ in range(N)])
-    weight = torch.rand(N, 4, generator=g, dtype=torch.float64).softmax(1)
+    index, weight = doubles(N, K).topk(3).indices, doubles(N, 4).softmax(1)
     weight[0] = torch.tensor([0.5, 0.3, 0.2, 0.0])  # nothing is left for the group
     soft = SoftTargets(K, index, weight[:, :3])
     soft.rest = weight[:, 3]
@@ -119,12 +113,9 @@ def test_the_classes_that_are_not_named_are_one_group(reduced: bool) -> None:
         exact_cross_entropy(torch.ones(N, D), torch.ones(K, D), soft, class_weight=torch.ones(K))
 
 
-def losses_of(
-    kind: str, dtype: torch.dtype = torch.float64, scale: float = 1.0, **options
-) -> tuple[Tensor, list[Tensor]]:
-    g = torch.Generator().manual_seed(0)
-    z, table = (torch.randn(n, D, generator=g, dtype=torch.float64).to(dtype).requires_grad_() for n in (N, K))
-    return exact_cross_entropy(z * scale, table, targets(kind), **options), [z, table]
+def losses_of(kind: str, **options) -> tuple[Tensor, list[Tensor]]:
+    z, table = doubles(N, D, seed=1).requires_grad_(), doubles(K, D).requires_grad_()
+    return exact_cross_entropy(z, table, targets(kind), **options), [z, table]
 
 
 def test_every_path_has_the_same_gradient() -> None:
@@ -134,9 +125,8 @@ def test_every_path_has_the_same_gradient() -> None:
         again = torch.autograd.grad(value, leaves)  # the kept gradients are gone
         value, leaves = losses_of(kind, reduced=True)
         graph = torch.autograd.grad(value, leaves, create_graph=True)
-        for a, b, c in zip(first, again, graph, strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
-            torch.testing.assert_close(a, c, rtol=0, atol=1e-13)
+        torch.testing.assert_close(again, first, rtol=0, atol=1e-13)
+        torch.testing.assert_close(graph, first, rtol=0, atol=1e-13)
     z, table = (t.detach() for t in leaves)
     f = torch.func.grad(lambda t: exact_cross_entropy(z, t, targets("pairs"), reduced=True))
     value, leaves = losses_of("pairs", reduced=True)
@@ -144,18 +134,15 @@ def test_every_path_has_the_same_gradient() -> None:
 
 
 def test_it_can_be_differentiated_twice() -> None:
+    inputs, soft = (doubles(N, 2, seed=1).requires_grad_(), doubles(K, 2).requires_grad_()), targets("smoothed")
     for reduced in (False, True):
-        g = torch.Generator().manual_seed(0)
-        z, table = (torch.randn(n, 2, generator=g, dtype=torch.float64, requires_grad=True) for n in (N, K))
-        soft = targets("smoothed")
-        assert torch.autograd.gradgradcheck(lambda z, t: exact_cross_entropy(z, t, soft, reduced=reduced), (z, table))  # noqa: B023
+        loss = functools.partial(exact_cross_entropy, targets=soft, reduced=reduced)
+        assert torch.autograd.gradgradcheck(loss, inputs)
 
 
 def test_targets_and_row_weights_may_carry_a_gradient() -> None:
-    g = torch.Generator().manual_seed(0)
-    z, table = torch.randn(N, D, generator=g), torch.randn(K, D, generator=g)
-    weight = torch.rand(N, K, generator=g).softmax(1).requires_grad_()
-    row_weight = torch.rand(N, generator=g).requires_grad_()
+    z, table = doubles(N, D, seed=1), doubles(K, D)
+    weight, row_weight = doubles(N, K).softmax(1).requires_grad_(), doubles(N).sigmoid().requires_grad_()
     value = exact_cross_entropy(z, table, SoftTargets(K, None, weight), row_weight=row_weight, reduced=True)
     logs = (z @ table.T).log_softmax(1)
     found = torch.autograd.grad(value, [weight, row_weight])
@@ -166,25 +153,21 @@ def test_targets_and_row_weights_may_carry_a_gradient() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_half_precision_is_scored_in_float32(dtype: torch.dtype) -> None:
     """Against the same rounded inputs in fp64; the logits form in float32 is the yardstick."""
-    soft = targets("smoothed")
-    g = torch.Generator().manual_seed(0)
+    soft, g = targets("smoothed"), torch.Generator().manual_seed(0)
     z, table = ((5 * torch.randn(n, D, generator=g)).to(dtype).requires_grad_() for n in (N, K))
     with torch.autocast("cpu", torch.bfloat16):
-        found = exact_cross_entropy(z, table, soft)
-    assert found.dtype == torch.float32
-    wide, single = ((z.detach().to(t) @ table.detach().to(t).T).log_softmax(1) for t in (torch.float64, torch.float32))
-    true, plain = (-(soft.unmasked_dense(logs.dtype) * logs).sum(1) for logs in (wide, single))
-    assert (found - true).abs().max() <= 2 * (plain - true).abs().max() + torch.finfo(torch.float32).eps
-    gradients = torch.autograd.grad(found.sum(), [z, table])
-    assert [gradient.dtype for gradient in gradients] == [dtype, dtype]
-    for number, left in enumerate((table, z)):
-        right = []
-        for logs in (wide, single):
-            share = logs.exp() - soft.unmasked_dense(logs.dtype)
-            right.append((share if number == 0 else share.T) @ left.detach().to(logs.dtype))
-        error = [(each.double() - right[0]).abs().max() for each in (gradients[number], right[1])]
-        rounding = torch.finfo(dtype).eps * right[0].abs().max()
-        assert error[0] <= 2 * error[1] + rounding
+        value = exact_cross_entropy(z, table, soft)
+    assert value.dtype == torch.float32
+    found = value, *torch.autograd.grad(value.sum(), [z, table])
+    assert [gradient.dtype for gradient in found[1:]] == [dtype, dtype]
+    true, plain = [], []
+    for results, wider in ((true, torch.float64), (plain, torch.float32)):
+        leaves = [leaf.detach().to(wider).requires_grad_() for leaf in (z, table)]
+        losses = F.cross_entropy(leaves[0] @ leaves[1].T, soft.unmasked_dense(wider), reduction="none")
+        results += losses, *torch.autograd.grad(losses.sum(), leaves)
+    rounding = [torch.finfo(torch.float32).eps, *(torch.finfo(dtype).eps * wanted.abs().max() for wanted in true[1:])]
+    for mine, its, wanted, most in zip(found, plain, true, rounding, strict=True):
+        assert (mine.double() - wanted).abs().max() <= 2 * (its - wanted).abs().max() + most
 
 
 def test_a_batch_without_rows_gives_zero_and_zero_gradients() -> None:
@@ -205,15 +188,13 @@ def test_memory_beyond_the_tables_gradient_is_a_fraction_of_the_logits() -> None
     soft = SoftTargets.from_labels(torch.arange(rows), classes, smoothing=0.1)
     bytes_of_table = 4 * classes * dim
     for reduced, most in ((True, 0.8), (False, 2.2)):
-        beyond = (
-            peak(lambda r=reduced: exact_cross_entropy(z, table, soft, reduced=r).sum().backward()) - bytes_of_table
-        )
-        assert beyond <= most * bytes_of_table < 4 * rows * classes / 3
+        highest = peak(lambda r=reduced: exact_cross_entropy(z, table, soft, reduced=r).sum().backward())
+        assert highest - bytes_of_table <= most * bytes_of_table < 4 * rows * classes / 3
         z.grad = table.grad = None
 
 
 def test_a_small_table_takes_few_blocks() -> None:
-    """A fifth of 500 × 16 numbers would be three rows at a time."""
+    """Of 500 × 16 numbers, most would be a few rows at a time."""
 
     class Products(TorchDispatchMode):
         count = 0
