@@ -4,8 +4,6 @@ import doctest
 import importlib
 import pkgutil
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -55,21 +53,3 @@ def test_no_command_that_cannot_work() -> None:
     """Before a release nothing can be installed from an index."""
     for path in [*(ROOT / page for page in PAGES), *(ROOT / "src").rglob("*.py")]:
         assert not re.search(r"pip install ['\"]?softnce", path.read_text(encoding="utf-8")), path
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("mkdocs", reason="the site needs the extra docs")
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.mark.slow
-def test_links_of_the_site_lead_somewhere(site: Path) -> None:
-    for page in site.rglob("*.html"):  # also links that Markdown does not check
-        text = page.read_text(encoding="utf-8")
-        for link in re.findall(r'(?:href|src)="(?!https?:|data:|mailto:|/)([^"#?]+)', text):
-            assert (page.parent / link).exists(), f"{page.relative_to(site)} links to {link}"
