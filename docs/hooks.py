@@ -103,7 +103,7 @@ class Options(griffe.Extension):
         kind = getattr(options, found[1], None) if found else None
         if unpacked is None or kind not in options.DECLARED:
             return
-        declared = {name: option for name, option in options.declared(kind).items() if name not in func.parameters}
+        declared = {name: option for name, option in options.DECLARED[kind].items() if name not in func.parameters}
         del func.parameters[unpacked.name]
         for name, option in declared.items():
             keyword_only = griffe.ParameterKind.keyword_only

@@ -28,7 +28,7 @@ PAIRS = {
     "cross-entropy": (functional.soft_target_cross_entropy, softnce.SoftTargetCrossEntropy),
     "nll": (functional.nll, softnce.NLL),
 }
-HARD = ("hard", "nll")
+HARD, IGNORED = ("hard", "nll"), "ignored, not smoothed"
 CALL = {"sample_weight", "batch", "own", "generator", "exclude"}
 """Arguments of a call; the others are options of a loss."""
 
@@ -47,6 +47,7 @@ CANDIDATES = {
     "none": lambda: None,
     "batch": BatchCandidates,
     "sampled": lambda: SampledCandidates(6, mix_alpha=0.8, smoothing=0.2),
+    "batch and sampled": lambda: BatchCandidates() + SampledCandidates(9, mix_alpha=0.5),
     "queue": queue,
     "vertices": ClassCandidates,
     "smoothed vertices": lambda: ClassCandidates(0.3),
@@ -98,9 +99,9 @@ def test_function_module_and_table_agree(kind: str, candidates: str) -> None:
 
 @pytest.mark.parametrize("others", ["mean", "drawn"])
 @pytest.mark.parametrize("candidates", CANDIDATES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, IGNORED])
 def test_expected_function_module_and_table_agree(kind: str, candidates: str, others: str) -> None:
-    for options in settings(KINDS.index(kind), 6):
+    for options in settings(len(kind), 6):
         del options["draw"], options["remove_accidental_hits"]
         given = CANDIDATES[candidates] if candidates != "none" else BatchCandidates  # the default depends on the form
         check_forms("expected", kind, given, negatives=others, **options)
@@ -118,7 +119,9 @@ def check_forms(
     table = torch.randn(K, DIM, dtype=torch.float64, generator=generator)
     bias = torch.randn(K, dtype=torch.float64, generator=generator)
     weights = torch.rand(N, dtype=torch.float64, generator=generator)
-    targets = make_targets(kind, N, K, generator)
+    targets = make_targets("ignored" if kind == IGNORED else kind, N, K, generator)
+    if kind == IGNORED:
+        targets = SoftTargets(K, targets.index, None, mask=targets.mask)
     rows = torch.tensor([4, 0, 2]) if part else torch.arange(N)
     call = {"sample_weight": weights} if weighted else {}
     if part:
@@ -170,16 +173,13 @@ def check_module(name: str, kind: str, part: bool, chosen: dict) -> None:
 
 def test_functions_and_modules_take_the_same_options_with_the_same_defaults() -> None:
     for name, (function, module) in PAIRS.items():
-        of_function = {
-            p.name: p.default
-            for p in inspect.signature(function).parameters.values()
-            if p.name not in {"logits", "targets", *CALL}
-        }
-        of_module = {
-            p.name: p.default
-            for p in inspect.signature(module.__init__).parameters.values()
-            if p.name not in ("self", "distributed", "process_group")
-        }
+        of_function, of_module = (
+            {p.name: p.default for p in inspect.signature(taker).parameters.values() if p.name not in left_out}
+            for taker, left_out in (
+                (function, {"logits", "targets", *CALL}),
+                (module.__init__, {"self", "distributed", "process_group"}),
+            )
+        )
         if "noise_probs" in of_function:  # functions keep no state
             assert of_function.pop("noise_probs") is None
             assert of_module.pop("noise_probs") == "running"
@@ -210,11 +210,9 @@ def test_parts_add_up_to_the_batch(kind: str, name: str) -> None:
     whole = run(lambda x: loss(x, targets, sample_weight=weights, generator=seeded()), logits)
 
     def accumulated(x: Tensor) -> Tensor:
+        given = {"sample_weight": weights, "batch": targets}
         parts = torch.tensor([3, 0, 6, 1, 5, 2, 4]).split([3, 1, 3])
-        return sum(
-            loss(x[own], targets[own], sample_weight=weights, batch=targets, own=own, generator=seeded())
-            for own in parts
-        )
+        return sum(loss(x[own], targets[own], own=own, generator=seeded(), **given) for own in parts)
 
     assert_same(run(accumulated, logits), whole)
 
@@ -231,17 +229,13 @@ def test_candidates_that_hold_the_own_targets_are_smoothed_alike() -> None:
 
 
 def test_draws_of_parts_need_a_generator() -> None:
-    targets = make_targets("mixed", N, K, seeded())
+    logits, own, targets = torch.randn(2, K), torch.tensor([0, 1]), make_targets("mixed", N, K, seeded())
     with pytest.raises(ValueError, match="needs a generator, in the same state for every micro-batch"):
-        functional.soft_distribution_info_nce(torch.randn(2, K), targets[:2], batch=targets, own=torch.tensor([0, 1]))
-
-
-def test_drawn_others_of_parts_need_a_generator() -> None:
-    targets, own = make_targets("mixed", N, K, seeded()), torch.tensor([0, 1])
+        functional.soft_distribution_info_nce(logits, targets[:2], batch=targets, own=own)
     with pytest.raises(ValueError, match="negatives='drawn' with batch needs a generator"):
-        functional.expected_info_nce(torch.randn(2, K), targets[:2], batch=targets, own=own, negatives="drawn")
+        functional.expected_info_nce(logits, targets[:2], batch=targets, own=own, negatives="drawn")
     labels = SoftTargets.from_labels(torch.arange(N) % K, K)  # nothing to draw
-    functional.expected_info_nce(torch.randn(2, K), labels[:2], batch=labels, own=own, negatives="drawn")
+    functional.expected_info_nce(logits, labels[:2], batch=labels, own=own, negatives="drawn")
 
 
 @pytest.mark.parametrize("form", ["labels", "mixed", "dense", "spread"])

@@ -1,9 +1,11 @@
 """The modules: drop-in where nn.CrossEntropyLoss stood, and everything they take besides."""
 
-import itertools
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
+from batches import make_targets
 from torch import nn
 from torch.nn import functional as F
 
@@ -14,6 +16,7 @@ from softnce import (
     ClassCandidates,
     ExpectedInfoNCE,
     InfoNCE,
+    NoiseCandidates,
     QueueCandidates,
     SampledCandidates,
     SoftDistributionInfoNCE,
@@ -33,27 +36,22 @@ WEIGHT = torch.rand(N, dtype=torch.float64, generator=GENERATOR)
 CLASS_WEIGHT = torch.rand(K, dtype=torch.float64, generator=GENERATOR) + 0.1
 ALL = [SoftTargetInfoNCE, InfoNCE, SoftDistributionInfoNCE, ExpectedInfoNCE, SoftTargetCrossEntropy, NLL]
 EXACT = {"rtol": 0.0, "atol": 1e-13}
+ZEROS, THREE = torch.zeros(3, dtype=torch.long), SoftTargets.from_labels([0, 1, 2], 4)
 
 
-@pytest.mark.parametrize(
-    ("reduction", "smoothing", "weighted", "kind"),
-    list(
-        itertools.product(
-            ["mean", "sum", "none"], [0.0, 0.2], [False, True], ["labels", "ignored", "probs", "one-hot", "spatial"]
-        )
-    ),
-)
+@pytest.mark.parametrize("kind", ["labels", "ignored", "probs", "one-hot", "spatial"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_cross_entropy_is_torchs(reduction: str, smoothing: float, weighted: bool, kind: str) -> None:
     class_weight = CLASS_WEIGHT if weighted else None
-    logits, targets = LOGITS, LABELS
-    if kind == "ignored":
-        targets = torch.where(LABELS.eq(LABELS[0]), 255, LABELS)
-    if kind == "probs":
-        targets = PROBS
-    if kind == "one-hot":
-        targets = F.one_hot(LABELS, K).double()
-    if kind == "spatial":
-        logits, targets = LOGITS.reshape(2, 2, 3, K).movedim(-1, 1), LABELS.reshape(2, 2, 3)
+    logits, targets = {
+        "labels": (LOGITS, LABELS),
+        "ignored": (LOGITS, torch.where(LABELS.eq(LABELS[0]), 255, LABELS)),
+        "probs": (LOGITS, PROBS),
+        "one-hot": (LOGITS, F.one_hot(LABELS, K).double()),
+        "spatial": (LOGITS.reshape(2, 2, 3, K).movedim(-1, 1), LABELS.reshape(2, 2, 3)),
+    }[kind]
     ignored = -100 if targets.is_floating_point() else 255  # torch takes no other with probabilities
     options = {"reduction": reduction, "label_smoothing": smoothing, "ignore_index": ignored}
     ours = SoftTargetCrossEntropy(class_weight=class_weight, **options)
@@ -92,14 +90,10 @@ def test_class_weights_divide_the_mean_of_labels_alone() -> None:
 def test_sample_weights_weigh_the_mean(loss: nn.Module) -> None:
     loss = loss.eval()  # a running noise stays as it is
     loss.reduction = "none"
-    each = loss(LOGITS, LABELS)
-    torch.testing.assert_close(loss(LOGITS, LABELS, sample_weight=WEIGHT), each * WEIGHT, **EXACT)
-    loss.reduction = "mean"
-    torch.testing.assert_close(
-        loss(LOGITS, LABELS, sample_weight=WEIGHT), (each * WEIGHT).sum() / WEIGHT.sum(), **EXACT
-    )
-    loss.reduction = "sum"
-    torch.testing.assert_close(loss(LOGITS, LABELS, sample_weight=WEIGHT), (each * WEIGHT).sum(), **EXACT)
+    each = loss(LOGITS, LABELS) * WEIGHT
+    for reduction, expected in (("none", each), ("mean", each.sum() / WEIGHT.sum()), ("sum", each.sum())):
+        loss.reduction = reduction
+        torch.testing.assert_close(loss(LOGITS, LABELS, sample_weight=WEIGHT), expected, **EXACT)
 
 
 def test_class_weights_weigh_samples_by_their_targets() -> None:
@@ -125,9 +119,8 @@ def test_ignored_rows_are_as_if_they_were_not_there(loss: type[nn.Module]) -> No
         torch.testing.assert_close(value, loss()(LOGITS[kept], labels[kept]), **EXACT)
     assert (logits.grad[~kept] == 0).all()
     poisoned = torch.where(kept[:, None], LOGITS, torch.nan).requires_grad_()
-    again = loss()(
-        poisoned, labels, **({"generator": torch.Generator().manual_seed(0)} if "Dist" in loss.__name__ else {})
-    )
+    seeded = {"generator": torch.Generator().manual_seed(0)}
+    again = loss()(poisoned, labels, **seeded)
     again.backward()
     assert again.isfinite()
     assert poisoned.grad.isfinite().all()
@@ -144,21 +137,6 @@ def test_dense_prediction_is_the_flat_one(loss: type[nn.Module]) -> None:
     if loss in (SoftTargetInfoNCE, ExpectedInfoNCE, SoftTargetCrossEntropy):
         probs = PROBS.reshape(3, 4, K).movedim(-1, 1)
         torch.testing.assert_close(loss()(logits, probs), loss()(LOGITS, PROBS), **EXACT)
-
-
-def test_modules_are_their_functions() -> None:
-    eta = noise.from_labels(LABELS, K, floor=1).double()
-    pairs = [
-        (SoftTargetInfoNCE(eta, temperature=0.5), functional.soft_target_info_nce, PROBS),
-        (InfoNCE(eta, temperature=0.5), functional.info_nce, LABELS),
-    ]
-    for module, function, targets in pairs:
-        torch.testing.assert_close(module(LOGITS, targets), function(LOGITS, targets, eta, temperature=0.5), **EXACT)
-    for module, function, targets in [
-        (SoftTargetCrossEntropy(temperature=0.5), functional.soft_target_cross_entropy, PROBS),
-        (NLL(temperature=0.5), functional.nll, LABELS),
-    ]:
-        torch.testing.assert_close(module(LOGITS, targets), function(LOGITS, targets, temperature=0.5), **EXACT)
 
 
 def test_soft_distribution_draws_and_is_reproducible() -> None:
@@ -193,10 +171,8 @@ def test_learnable_temperature_gets_a_gradient() -> None:
     assert [name for name, _ in loss.named_parameters()] == ["temperature"]
     loss(LOGITS, PROBS).backward()
     step = 1e-6
-    slope = (
-        functional.soft_target_info_nce(LOGITS, PROBS, temperature=0.7 + step)
-        - functional.soft_target_info_nce(LOGITS, PROBS, temperature=0.7 - step)
-    ) / (2 * step)
+    above, below = (functional.soft_target_info_nce(LOGITS, PROBS, temperature=0.7 + d) for d in (step, -step))
+    slope = (above - below) / (2 * step)
     assert loss.temperature.grad.item() == pytest.approx(slope.item(), rel=1e-6)
 
 
@@ -223,9 +199,8 @@ def test_against_classes_does_not_depend_on_the_batch() -> None:
 
 
 def test_against_classes_leaves_the_losss_smoothing_out() -> None:
-    assert NLL().against_classes(LOGITS, LABELS) == SoftTargetInfoNCE("uniform", label_smoothing=0.3).against_classes(
-        LOGITS, LABELS
-    )
+    smoothed = SoftTargetInfoNCE("uniform", label_smoothing=0.3)
+    assert NLL().against_classes(LOGITS, LABELS) == smoothed.against_classes(LOGITS, LABELS)
 
 
 def test_targets_carry_no_gradient_on_any_path() -> None:
@@ -237,9 +212,8 @@ def test_targets_carry_no_gradient_on_any_path() -> None:
 
 
 def test_half_precision_models_keep_their_losss_buffers() -> None:
-    loss = SoftTargetInfoNCE(
-        noise.from_counts(torch.arange(1, K + 1)), candidates=SampledCandidates(8, noise.uniform(K))
-    )
+    eta = noise.from_counts(torch.arange(1, K + 1))
+    loss = SoftTargetInfoNCE(eta, candidates=SampledCandidates(8, noise.uniform(K)))
     before = loss.noise.log_eta.clone(), loss.candidates.edges.clone()
     loss.half()
     assert torch.equal(loss.noise.log_eta, before[0])
@@ -261,22 +235,6 @@ def test_noise_shifts_the_scores() -> None:
     torch.testing.assert_close(SoftTargetInfoNCE(eta)(LOGITS, PROBS), shifted, rtol=0, atol=1e-12)
     uniform = SoftTargetInfoNCE(noise.uniform(K).double())(LOGITS, PROBS)
     torch.testing.assert_close(uniform, SoftTargetInfoNCE("uniform")(LOGITS, PROBS), **EXACT)
-
-
-def test_running_noise_follows_the_stream() -> None:
-    running = noise.RunningNoise(K, decay=0.9)
-    loss = SoftTargetInfoNCE(running)
-    torch.testing.assert_close(running.probs(), noise.uniform(K).double())
-    for _ in range(60):
-        loss(LOGITS, LABELS)
-    share = torch.bincount(LABELS, minlength=K) / N
-    assert (running.probs() - share).abs().max() < 0.02
-    before = running.probs()
-    loss.eval()(LOGITS, LABELS)
-    assert torch.equal(running.probs(), before)
-    restored = SoftTargetInfoNCE(noise.RunningNoise(K, decay=0.9))
-    restored.load_state_dict(loss.state_dict())
-    assert torch.equal(restored.noise.probs(), before)
 
 
 @pytest.mark.parametrize("kind", [ExpectedInfoNCE, SoftDistributionInfoNCE])
@@ -328,24 +286,20 @@ def test_state_dict_round_trips(loss: type[nn.Module], tmp_path) -> None:
 @pytest.mark.parametrize(
     ("logits", "targets", "message"),
     [
-        (
-            torch.ones(3, 4, dtype=torch.long),
-            torch.zeros(3, dtype=torch.long),
-            "logits must be a floating point tensor",
-        ),
-        (torch.randn(4), torch.tensor(0), r"logits must have shape \(N, K\)"),
-        (torch.randn(0, 4), torch.zeros(0, dtype=torch.long), "the batch is empty"),
-        (torch.randn(3, 4), torch.zeros(2, dtype=torch.long), r"targets must be labels of shape \(3,\)"),
-        (
-            torch.randn(2, 3, 4),
-            torch.zeros(2, 3, dtype=torch.long),
-            "classes are dimension 1, as for nn.CrossEntropyLoss",
-        ),
+        (torch.ones(3, 4).long(), ZEROS, "logits must be a floating point tensor"),
+        ("text", ZEROS, "logits must be a floating point tensor, got str"),
+        (torch.randn(3, 0), ZEROS, r"logits must have shape \(N, K\).*K ≥ 1"),
+        (torch.randn(4), ZEROS[0], r"logits must have shape \(N, K\)"),
+        (torch.randn(0, 4), ZEROS[:0], "the batch is empty"),
+        (torch.randn(3, 4), ZEROS[:2], r"targets must be labels of shape \(3,\)"),
+        (torch.randn(2, 3, 4), ZEROS.expand(2, 3), "classes are dimension 1, as for nn.CrossEntropyLoss"),
         (torch.randn(3, 4), torch.tensor([0, 1, 4]), r"targets holds the label 4; labels are in \[0, 4\)"),
         (torch.randn(3, 4), torch.tensor([0, 1, -1]), "targets holds the label -1"),
+        (torch.randn(3, 4), ZEROS.float(), "targets must hold integer labels, got torch.float32|takes hard labels"),
+        (torch.randn(3, 4), ZEROS > 0, "targets must hold integer labels, got torch.bool"),
         (torch.randn(3, 4), [0, 1, 2], "targets must be a tensor or SoftTargets, got list"),
-        (torch.randn(3, 4), SoftTargets.from_labels(torch.tensor([0, 1, 2]), 5), "5 classes, 4 are needed"),
-        (torch.randn(3, 4), SoftTargets.from_labels(torch.tensor([0, 1]), 4), "2 rows, but logits have 3"),
+        (torch.randn(3, 4), SoftTargets.from_labels([0, 1, 2], 5), "5 classes, 4 are needed"),
+        (torch.randn(3, 4), SoftTargets.from_labels([0, 1], 4), "2 rows, but logits have 3"),
     ],
 )
 def test_misuse_gets_one_clear_error(loss: type[nn.Module], logits, targets, message: str) -> None:
@@ -373,21 +327,11 @@ def test_bad_probabilities(loss: type[nn.Module], targets: torch.Tensor, message
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": 0.0}, "temperature must be a positive number, got 0.0"),
-        ({"temperature": -1}, "temperature must be a positive number, got -1"),
-        ({"temperature": torch.tensor([1.0, 2.0])}, "temperature must be one number"),
-        ({"temperature": torch.tensor(-1.0)}, "temperature must be positive"),
         ({"noise_probs": torch.tensor([0.5, 0.4])}, "noise_probs must sum to 1"),
         ({"noise_probs": torch.tensor([1.0, 0.0])}, "zero for class 1.*floor"),
         ({"noise_probs": torch.ones(2, 2) / 2}, r"noise_probs must be floating point \(K,\)"),
         ({"noise_probs": [0.5, 0.5]}, "noise_probs must be a tensor"),
-        ({"reduction": "avg"}, "reduction must be one of mean, sum or none, got 'avg'"),
-        ({"label_smoothing": 2.0}, r"label_smoothing must be in \[0, 1\], got 2.0"),
-        ({"class_weight": torch.tensor([-1.0, 1.0])}, "class_weight must hold finite numbers that are not negative"),
-        ({"class_weight": torch.tensor([torch.inf, 1.0])}, "class_weight must hold finite numbers"),
-        ({"class_weight": [1.0, 1.0]}, "class_weight must be a tensor, got list"),
-        ({"label_smoothing": "a"}, "label_smoothing must be a number in"),
-        ({"candidates": 1024}, r"a softnce.Candidates, such as NoiseCandidates\(1024\), or SoftTargets, got int"),
+        ({"noise_probs": "zipf"}, 'noise_probs must be "running", "uniform" or a tensor'),
     ],
 )
 def test_bad_options(options: dict, message: str) -> None:
@@ -395,22 +339,19 @@ def test_bad_options(options: dict, message: str) -> None:
         SoftTargetInfoNCE(**options)
 
 
-def test_bad_calls() -> None:
-    logits, labels = torch.randn(3, 4), torch.tensor([0, 1, 2])
-    with pytest.raises(ValueError, match="noise_probs has 5 entries, but there are 4 classes"):
-        SoftTargetInfoNCE(noise.uniform(5))(logits, labels)
-    with pytest.raises(ValueError, match="candidates has 5 classes, but the scores have 4"):
-        functional.soft_target_info_nce(logits, labels, candidates=SoftTargets.from_labels(labels, 5))
-    with pytest.raises(ValueError, match="own contains 3, but candidates has only 3 rows"):
-        functional.soft_target_info_nce(
-            logits, labels, candidates=SoftTargets.from_labels(labels, 4), own=torch.tensor([1, 2, 3])
-        )
-    with pytest.raises(ValueError, match="sample_weight must have one entry per sample"):
-        SoftTargetInfoNCE("uniform")(logits, labels, sample_weight=torch.ones(4))
-    with pytest.raises(ValueError, match=r"class_weight must have shape \(4,\)"):
-        SoftTargetInfoNCE("uniform", class_weight=torch.ones(5))(logits, labels)
-    with pytest.raises(ValueError, match="marginal has 5 classes, but the targets have 4"):
-        SoftTargetInfoNCE("uniform", candidates=SampledCandidates(8, noise.uniform(5)))(logits, labels)
+@pytest.mark.parametrize(
+    ("options", "call", "message"),
+    [
+        ({"noise_probs": noise.uniform(5)}, {}, "noise_probs has 5 entries, but there are 4 classes"),
+        ({"candidates": SoftTargets.from_labels([0], 5)}, {}, "candidates has 5 classes, but the scores have 4"),
+        ({"candidates": THREE}, {"own": torch.tensor([1, 2, 3])}, "own must lie in 0 … 2, got 1 … 3"),
+        ({"class_weight": torch.ones(5)}, {}, r"class_weight must have shape \(4,\)"),
+        ({"candidates": SampledCandidates(8, noise.uniform(5))}, {}, "marginal has 5 classes, but the targets have 4"),
+    ],
+)
+def test_bad_calls(options: dict, call: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SoftTargetInfoNCE(**options)(torch.randn(3, 4), torch.tensor([0, 1, 2]), **call)
 
 
 def test_value_checks_can_be_switched_off() -> None:
@@ -422,32 +363,43 @@ def test_value_checks_can_be_switched_off() -> None:
 
 
 @pytest.mark.parametrize(
-    "candidates",
+    "loss",
     [
-        BatchCandidates(),
-        SampledCandidates(64, mix_alpha=0.8, smoothing=0.1),
-        QueueCandidates(32),
-        ClassCandidates(),
-        ClassCandidates(smoothing=None),
-        BatchCandidates() + QueueCandidates(32) + ClassCandidates(),
+        partial(SoftTargetInfoNCE, candidates=BatchCandidates()),
+        partial(SoftTargetInfoNCE, candidates=SampledCandidates(64, mix_alpha=0.8, smoothing=0.1)),
+        partial(SoftTargetInfoNCE, candidates=QueueCandidates(32)),
+        partial(SoftTargetInfoNCE, candidates=ClassCandidates()),
+        partial(SoftTargetInfoNCE, candidates=ClassCandidates(smoothing=None)),
+        partial(SoftTargetInfoNCE, candidates=BatchCandidates() + QueueCandidates(32) + ClassCandidates()),
+    ]
+    + [
+        partial(ExpectedInfoNCE, candidates=candidates, negatives=negatives)
+        for negatives in (None, "mean", "drawn")
+        for candidates in (
+            None,
+            BatchCandidates(),
+            BatchCandidates() + NoiseCandidates(7),
+            NoiseCandidates(7),
+            SampledCandidates(20),
+            BatchCandidates() + QueueCandidates(30),
+            ClassCandidates(),
+            make_targets("votes", 8, 6, GENERATOR),
+        )
     ],
-    ids=lambda c: type(c).__name__,
 )
-def test_training_with_any_candidates_learns_a_separable_problem(candidates: softnce.Candidates) -> None:
+def test_training_with_any_candidates_learns_a_separable_problem(loss: Callable[..., nn.Module]) -> None:
     torch.manual_seed(0)
-    centres = 3 * torch.randn(K, 8)
-    model = nn.Linear(8, K)
-    loss = SoftTargetInfoNCE("uniform", candidates=candidates, label_smoothing=0.1)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    classes = 5 if loss.func is SoftTargetInfoNCE else 6
+    centres, model = 3 * torch.randn(classes, 8), nn.Linear(8, classes)
+    criterion, optimiser = loss("uniform", label_smoothing=0.1), torch.optim.Adam(model.parameters(), lr=0.05)
     for _ in range(60):
-        labels = torch.randint(K, (16,))
-        value = loss(model(centres[labels] + torch.randn(16, 8)), labels)
+        labels = torch.randint(classes, (16,))
         optimiser.zero_grad()
-        value.backward()
+        criterion(model(centres[labels] + torch.randn(16, 8)), labels).backward()
         optimiser.step()
-    labels = torch.arange(K).repeat(50)
+    labels = torch.arange(classes).repeat(50)
     accuracy = (model(centres[labels] + torch.randn(len(labels), 8)).argmax(1) == labels).float().mean()
-    assert accuracy > 0.97
+    assert accuracy > (0.97 if loss.func is SoftTargetInfoNCE else 0.95)
 
 
 def test_a_loss_says_what_it_is():

@@ -32,19 +32,14 @@ def targets(kind: str, n: int, k: int) -> SoftTargets:
     generator = torch.Generator().manual_seed(0)
     labels = SoftTargets.from_labels(torch.randint(1, k, (n,), generator=generator), k)
     mixed = labels.mix(labels.flip(0), torch.rand(n, dtype=torch.float64, generator=generator))
-    match kind:
-        case "labels":
-            return labels
-        case "pairs":
-            return mixed
-        case "padded":
-            return SoftTargets.cat([mixed[: n // 2], labels[n // 2 :]])
-        case "dense":
-            return mixed.to_dense()
-        case "spread":  # over all classes but 0
-            dist = torch.ones(k, dtype=torch.float64).index_fill(0, torch.tensor(0), 0)
-            return SoftTargets.from_labels(labels.labels, k, 0.1, dist / dist.sum())
-    raise ValueError(kind)
+    dist = torch.ones(k, dtype=torch.float64).index_fill(0, torch.tensor(0), 0)
+    return {
+        "labels": lambda: labels,
+        "pairs": lambda: mixed,
+        "padded": lambda: SoftTargets.cat([mixed[: n // 2], labels[n // 2 :]]),
+        "dense": mixed.to_dense,
+        "spread": lambda: SoftTargets.from_labels(labels.labels, k, 0.1, dist / dist.sum()),  # over all classes but 0
+    }[kind]()
 
 
 def masked(soft: SoftTargets, by_row: bool) -> Tensor:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from batches import make_targets
+from core_cases import expected as slow_expected
 from torch import Tensor
 
 from softnce import BatchCandidates, ExpectedInfoNCE, InfoNCE, NoiseCandidates, SoftTargets, functional
@@ -14,18 +15,6 @@ TABLE = torch.randn(K, DIM, dtype=torch.float64, generator=GENERATOR)
 EXCLUDE = torch.tensor([[3, -1], [4, 4], [-1, -1], [0, 8], [1, 2], [5, -1]])
 
 
-def slow(scores: Tensor, alpha: Tensor, counts: Tensor, drop: bool, exclude: Tensor | None) -> Tensor:
-    losses = []
-    for i in range(len(scores)):
-        left = counts - (0 if drop else alpha[i])
-        for k in range(K):
-            if (drop and alpha[i, k] > 0) or (exclude is not None and k in exclude[i].tolist()):
-                left = left.index_fill(0, torch.tensor(k), 0)
-        rest = (left * scores[i].exp()).sum()
-        losses.append((alpha[i] * torch.log1p(rest / scores[i].exp())).sum())
-    return torch.stack(losses).mean()
-
-
 @pytest.mark.parametrize("exclude", [None, EXCLUDE], ids=["all", "excluded"])
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("kind", ["labels", "votes", "top-k"])
@@ -34,7 +23,7 @@ def test_equals_the_formula(kind: str, drop: bool, exclude: Tensor | None) -> No
     alpha = targets.dense(torch.float64)
     drop = drop and bool((alpha == 0).any(1).all())
     table = TABLE.clone().requires_grad_()
-    expected = slow(FEATURES @ table.T, alpha, alpha.sum(0), drop, exclude)
+    expected = slow_expected(FEATURES @ table.T, alpha, alpha.sum(0), alpha, drop, exclude).mean()
     given = {"candidates": BatchCandidates(), "negatives": "mean", "drop_own_classes": drop, "exclude": exclude}
     values = [
         functional.expected_info_nce(FEATURES @ table.T, targets, **given),
@@ -52,10 +41,11 @@ def test_info_nce_of_labels_is_expected_info_nce(from_table: bool) -> None:
     given = {"candidates": BatchCandidates(), "reduction": "none"}
     for options in ({"drop_own_classes": True}, {"drop_own_classes": False}):
         losses = [kind("uniform", **given, **options) for kind in (InfoNCE, ExpectedInfoNCE)]
-        call = (lambda loss: loss.linear(FEATURES, TABLE, labels, exclude=EXCLUDE)) if from_table else (
-            lambda loss: loss(FEATURES @ TABLE.T, labels, exclude=EXCLUDE)
-        )  # fmt: skip
-        torch.testing.assert_close(call(losses[0]), call(losses[1]), rtol=1e-12, atol=1e-14)
+        if from_table:
+            values = [loss.linear(FEATURES, TABLE, labels, exclude=EXCLUDE) for loss in losses]
+        else:
+            values = [loss(FEATURES @ TABLE.T, labels, exclude=EXCLUDE) for loss in losses]
+        torch.testing.assert_close(*values, rtol=1e-12, atol=1e-14)
 
 
 def test_without_accidental_hits_nothing_changes_for_labels() -> None:

@@ -1,10 +1,8 @@
 """The package as it is built, installed and read: its requirements, its wheel, its size and its shape."""
 
 import ast
-import importlib
 import inspect
 import os
-import pkgutil
 import re
 import subprocess
 import sys
@@ -123,29 +121,19 @@ def test_no_import_cycle() -> None:
         visit(name, ())
 
 
-def functions() -> list[tuple[str, ast.FunctionDef]]:
-    found = []
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                found.append((f"{path.relative_to(SOURCE)}:{node.name}", node))
-    return found
-
-
 def test_functions_are_short() -> None:
     """At most 60 lines, and 8 parameters where they are not a public signature."""
-    long = [name for name, node in functions() if node.end_lineno - node.lineno + 1 > 60]
-    assert long == []
     public = {"autograd.py", "exact.py", "heads.py", "losses.py", "functional.py", "sklearn.py"}
-
-    def is_public(name: str) -> bool:
-        file, _, function = name.partition(":")
-        return Path(file).name in public and (function == "__init__" or not function.startswith("_"))
-
-    def parameters(node: ast.FunctionDef) -> int:
-        return len([a for a in [*node.args.args, *node.args.kwonlyargs] if a.arg not in ("self", "cls", "ctx")])
-
-    assert [name for name, node in functions() if parameters(node) > 8 and not is_public(name)] == []
+    wrong = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            is_public = path.name in public and (node.name == "__init__" or not node.name.startswith("_"))
+            named = [a.arg for a in [*node.args.args, *node.args.kwonlyargs] if a.arg not in ("self", "cls", "ctx")]
+            if node.end_lineno - node.lineno >= 60 or (len(named) > 8 and not is_public):
+                wrong.append(f"{path.relative_to(SOURCE)}:{node.name}")
+    assert wrong == []
 
 
 def test_a_label_crosses_few_files() -> None:
@@ -181,11 +169,6 @@ def test_every_public_name_has_a_docstring(name: str) -> None:
     assert value.__doc__
     if inspect.ismodule(value):
         assert all(getattr(value, found).__doc__ for found in getattr(value, "__all__", ()))
-
-
-def test_every_module_imports() -> None:
-    for module in pkgutil.walk_packages(softnce.__path__, "softnce."):
-        importlib.import_module(module.name)
 
 
 @pytest.mark.slow

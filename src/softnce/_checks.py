@@ -9,20 +9,17 @@ data (fake and functional tensors) or many at once (inside ``torch.func.vmap``).
 import operator
 from array import array
 from collections import Counter
+from collections.abc import Callable
 from numbers import Real
-from types import TracebackType
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-_enabled = True
-_sums = True
+_enabled = _sums = True
 FIRST = 8
 """Tensors of one kind on an accelerator whose values are checked; a mistake in the data mostly shows in the first."""
-_WITHOUT_DATA = ("meta",)
-"""Devices whose tensors have no values."""
 _seen: Counter[tuple[torch.dtype, torch.Size]] = Counter()
 
 
@@ -39,10 +36,9 @@ class set_validation:
     ...     pass
     >>> _ = set_validation(True)
 
-    On an accelerator reading a value makes the host wait, so there the values of the first eight tensors of a dtype and
-    width are checked, and later ones are not; ``set_validation(True)`` counts anew. What remains when checks are off is
-    free: shapes, dtypes, lengths and Python numbers. Values that would have been refused then give wrong losses without
-    an error: a zero in ``noise_probs``, for example, gives NaN.
+    On an accelerator the first eight tensors of a dtype and width are checked; ``set_validation(True)`` counts anew.
+    Shapes, dtypes, lengths and Python numbers are always checked. Without checks, wrong values give wrong losses: a
+    zero in ``noise_probs``, for example, gives NaN.
     """
 
     def __init__(self, enabled: bool, *, sums: bool = True) -> None:
@@ -54,32 +50,34 @@ class set_validation:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         global _enabled, _sums
         _enabled, _sums = self.previous
 
 
 def values_are_checked(*tensors: Tensor | None) -> bool:
-    """Whether the values of these tensors are to be checked: they can be read, at no cost or for the first times, and
-    checks are on."""
+    """Whether the values of these tensors are to be checked: checks are on, and reading is cheap or new."""
     if not _enabled or not values_are_readable(*tensors):
         return False
-    elsewhere = [(t.dtype, t.shape[1:]) for t in tensors if t is not None and t.device.type != "cpu"]
-    if not elsewhere:
+    kinds = [(t.dtype, t.shape[1:]) for t in tensors if t is not None and not t.is_cpu]
+    if not kinds:
         return True
-    _seen.update(elsewhere)
-    return all(_seen[kind] <= FIRST for kind in elsewhere)
+    _seen.update(kinds)
+    return all(_seen[kind] <= FIRST for kind in kinds)
 
 
 def values_are_readable(*tensors: Tensor | None) -> bool:
     """Whether the values of these tensors can be read on the host now."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
-    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-        return False
-    return all(t is None or (type(t) in (Tensor, Parameter) and t.device.type not in _WITHOUT_DATA) for t in tensors)
+    for t in tensors:
+        if t is not None and (type(t) not in (Tensor, Parameter) or t.is_meta or (t.is_cuda and is_captured())):
+            return False
+    return True
+
+
+def is_captured() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def check_tensor(value: object, name: str) -> None:
@@ -101,9 +99,8 @@ def as_tensor(value: object, name: str) -> Tensor:
             return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         reason = str(error).partition("\n")[0].partition(". The only")[0]
-        raise TypeError(
-            f"{name} must hold numbers in rows of one length, got {type(value).__name__}: {reason}"
-        ) from None
+        got = type(value).__name__
+        raise TypeError(f"{name} must hold numbers in rows of one length, got {got}: {reason}") from None
     raise TypeError(f"{name} must be a tensor, an array or a list, got {type(value).__name__}")
 
 
@@ -112,11 +109,11 @@ def as_whole(value: object, name: str, least: int | None = 1) -> int:
     if type(value) is int and (least is None or value >= least):
         return value
     needed = "a whole number" if least is None else f"a whole number of at least {least}"
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise TypeError(f"{name} must be {needed}, got {value!r}")
     try:
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+            raise TypeError
         number = operator.index(value)
-    except TypeError:  # a tensor or an array that is not one integer
+    except TypeError:  # a tensor or an array that is not one integer, too
         raise TypeError(f"{name} must be {needed}, got {value!r}") from None
     if least is not None and number < least:
         raise ValueError(f"{name} must be {needed}, got {number}")
@@ -130,9 +127,20 @@ def check_flag(value: object, name: str) -> bool:
     raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
+def one_of(*choices: str | bool | None) -> Callable[[Any, str], Any]:
+    """A check that a value is one of these, which it returns."""
+
+    def check(value: Any, name: str) -> Any:
+        if not (value is None or isinstance(value, (str, bool))) or value not in choices:
+            named = ", ".join(map(str, choices[:-1]))
+            raise ValueError(f"{name} must be one of {named} or {choices[-1]}, got {value!r}")
+        return value
+
+    return check
+
+
 def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
+    one_of(*choices)(value, name)
 
 
 def check_generator(generator: object) -> None:
@@ -140,37 +148,24 @@ def check_generator(generator: object) -> None:
         raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
 
 
-def as_number(value: object, name: str, needed: str) -> float:
-    """A Python or numpy number as float; ``needed`` says what is wanted where it is none."""
-    if type(value) is float:
-        return value
-    if isinstance(value, bool) or not isinstance(value, Real):
+def as_number(value: object, name: str, needed: str, fits: Callable[[float], bool] | None = None) -> float:
+    """A Python or numpy number that ``fits``, as float; ``needed`` says which numbers are accepted."""
+    is_number = isinstance(value, (float, Real)) and not isinstance(value, bool)
+    if not is_number or not (fits is None or fits(float(value))):  # type: ignore[arg-type]
         raise ValueError(f"{name} must be {needed}, got {value!r}")
-    return float(value)
+    return float(value)  # type: ignore[arg-type]
 
 
 def as_positive(value: object, name: str) -> float:
-    """A positive, finite Python or numpy number as float."""
-    number = as_number(value, name, "a positive number")
-    if not 0 < number < torch.inf:
-        raise ValueError(f"{name} must be a positive number, got {value!r}")
-    return number
+    return as_number(value, name, "a positive number", lambda number: 0 < number < torch.inf)
 
 
 def as_not_negative(value: object, name: str) -> float:
-    """A finite Python or numpy number of at least 0 as float."""
-    number = as_number(value, name, "a finite number of at least 0")
-    if not 0 <= number < torch.inf:
-        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
-    return number
+    return as_number(value, name, "a finite number of at least 0", lambda number: 0 <= number < torch.inf)
 
 
 def as_share(value: object, name: str) -> float:
-    """A Python or numpy number in [0, 1] as float."""
-    number = as_number(value, name, "a number in [0, 1]")
-    if not 0 <= number <= 1:
-        raise ValueError(f"{name} must be a number in [0, 1], got {value!r}")
-    return number
+    return as_number(value, name, "a number in [0, 1]", lambda number: 0 <= number <= 1)
 
 
 def check_floating(value: object, name: str, shape: str) -> None:
@@ -190,6 +185,11 @@ def check_unit_interval(value: Tensor, name: str) -> None:
         raise ValueError(f"{name} must lie in [0, 1], got values from {value.min():.4g} to {value.max():.4g}")
 
 
+def check_weights(value: Tensor, name: str) -> None:
+    if values_are_checked(value) and not bool(((value >= 0) & (value < torch.inf)).all()):
+        raise ValueError(f"{name} must hold finite numbers that are not negative")
+
+
 def check_distribution(p: Tensor, name: str, num_classes: int | None = None) -> None:
     """``p`` must be a (K,) tensor of probabilities: finite, not negative, summing to 1."""
     check_floating(p, name, "(K,)")
@@ -201,15 +201,17 @@ def check_distribution(p: Tensor, name: str, num_classes: int | None = None) -> 
         check_rows_sum_to_one(p[None], name)
 
 
-def check_places(places: Tensor, shape: tuple[int, ...], size: int, name: str) -> None:
-    """Integers of that shape, each below ``size``."""
+def check_places(places: Tensor, shape: tuple[int, ...], size: int, name: str, least: int = 0) -> None:
+    """Integers of that shape, each in [least, size)."""
     check_tensor(places, name)
-    if places.dtype == torch.bool or places.is_complex() or places.shape != shape or places.is_floating_point():
-        raise ValueError(
-            f"{name} must hold integers of shape {tuple(shape)}, got {places.dtype} of shape {tuple(places.shape)}"
-        )
-    if places.numel() and values_are_checked(places) and not bool(((places >= 0) & (places < size)).all()):
-        raise ValueError(f"{name} must lie in 0 … {size - 1}, got {places.min().item()} … {places.max().item()}")
+    wrong = places.dtype == torch.bool or places.is_complex() or places.is_floating_point()
+    if wrong or places.shape != shape:
+        got = f"{places.dtype} of shape {tuple(places.shape)}"
+        raise ValueError(f"{name} must hold integers of shape {tuple(shape)}, got {got}")
+    if places.numel() and values_are_checked(places):
+        low, high = map(int, places.aminmax())
+        if low < least or high >= size:
+            raise ValueError(f"{name} must lie in {least} … {size - 1}, got {low} … {high}")
 
 
 def sum_slack(dtype: torch.dtype) -> float:
@@ -225,17 +227,16 @@ def check_rows_sum_to_one(rows: Tensor, name: str, advice: str = "") -> None:
     if rows.numel() == 0:
         return
     total = rows.sum(-1, dtype=torch.float64 if rows.dtype == torch.float64 else torch.float32)
-    slack = sum_slack(rows.dtype)
     off = (total - 1).abs().amax() if _sums else total.isfinite().logical_not().any()
     low = rows.amin()
-    # NaN fails both comparisons, so a row with NaN lands here too.
-    if not (bool(off <= slack) and bool(low >= 0)):
-        if not bool(rows.isfinite().all()):
-            raise ValueError(f"{name} holds NaN or infinite values; probabilities are needed")
-        if bool(low < 0):
-            raise ValueError(f"{name} holds the negative value {low.item():.4g}; probabilities are needed, not logits")
-        worst = total.flatten()[(total - 1).abs().flatten().argmax()].item()
-        raise ValueError(f"{name} must sum to 1 over the classes, got a sum of {worst:.6g}{advice}")
+    if bool(off <= sum_slack(rows.dtype)) and bool(low >= 0):  # both false for NaN
+        return
+    if not bool(rows.isfinite().all()):
+        raise ValueError(f"{name} holds NaN or infinite values; probabilities are needed")
+    if bool(low < 0):
+        raise ValueError(f"{name} holds the negative value {low.item():.4g}; probabilities are needed, not logits")
+    worst = total.flatten()[(total - 1).abs().flatten().argmax()].item()
+    raise ValueError(f"{name} must sum to 1 over the classes, got a sum of {worst:.6g}{advice}")
 
 
 def check_labels(labels: Tensor, num_classes: int, name: str, ignore_index: int | None = None) -> bool:
@@ -249,15 +250,14 @@ def check_labels(labels: Tensor, num_classes: int, name: str, ignore_index: int 
     if labels.numel() == 0 or not values_are_checked(labels):
         return True
     labels = labels.long()  # an unsigned label would wrap around at a negative ignore_index
-    low, high = map(int, torch.aminmax(labels))
-    can_ignore = ignore_index is not None and 0 <= ignore_index < num_classes
+    low, high = map(int, labels.aminmax())
     if low >= 0 and high < num_classes:
-        return can_ignore
-    rest = labels if ignore_index is None else labels[labels != ignore_index]
-    if rest.numel():
-        low, high = (int(v) for v in torch.aminmax(rest))
-        if low < 0 or high >= num_classes:
-            ignored = "" if ignore_index is None else f" (or ignore_index = {ignore_index})"
-            wrong = low if low < 0 else high
-            raise ValueError(f"{name} holds the label {wrong}; labels are in [0, {num_classes}){ignored}")
+        return ignore_index is not None and 0 <= ignore_index < num_classes
+    is_wrong = (labels < 0) | (labels >= num_classes)
+    if ignore_index is not None:
+        is_wrong &= labels != ignore_index
+    if bool(is_wrong.any()):
+        ignored = "" if ignore_index is None else f" (or ignore_index = {ignore_index})"
+        wrong = labels[is_wrong].amin()
+        raise ValueError(f"{name} holds the label {wrong}; labels are in [0, {num_classes}){ignored}")
     return True

@@ -3,12 +3,10 @@
 Every function takes ``logits`` (N, K) or (N, K, d₁, …), the ``linear_*`` ones ``features`` (N, d) or (N, L, d) and a
 ``table`` of label embeddings (K, d) instead, and ``targets``: labels (N,) or (N, d₁, …), probabilities of the logits'
 shape, or :class:`~softnce.SoftTargets` of one row per sample. The score of class k is s_k = logit_k/τ − log η_k, with
-τ the ``temperature`` and η the ``noise_probs`` (K,), None for uniform. Scores are computed in float32 or better, also
-under autocast; the loss of half-precision logits is float32.
+τ the ``temperature`` and η the ``noise_probs`` (K,), None for uniform; it is float32 or better, also under autocast.
 
 Functions keep no state and exchange nothing between ranks; the Modules in :mod:`softnce.losses` do both around the same
-steps. All return a scalar, or with ``reduction="none"`` a tensor of the labels' shape. If every sample is ignored, the
-loss is 0.
+steps. All return a scalar, 0 if every sample is ignored, or with ``reduction="none"`` a tensor of the labels' shape.
 """
 
 from typing import Any, Unpack
@@ -17,19 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from softnce._checks import as_whole, check_flag
+from softnce._checks import as_whole, check_flag, values_are_checked
 from softnce._core import autograd, options
-from softnce._core.call import Call, Logits
+from softnce._core.call import Call, Logits, Place
 from softnce._core.exact import exact_cross_entropy, group_cross_entropy
-from softnce._core.negatives import drawn_negatives, mean_negatives, refuse_empty, refuse_exclusion, refuse_expectation
-from softnce._core.options import positive, resolve, takes
-from softnce._core.table import Columns, Table, check_table, columns_that_score, without_background
-from softnce._precision import at_least_float32
+from softnce._core.options import DECLARED, checked, positive, takes
+from softnce._core.table import Table, check_table
+from softnce._precision import at_least_float32, full_precision
 from softnce.candidates import ClassCandidates
 from softnce.draws import Categorical
 from softnce.noise import FixedNoise
 from softnce.targets import SoftTargets
-from softnce.targets.soft_targets import LABELS
+from softnce.targets.soft_targets import DENSE
 
 __all__ = [
     "expected_info_nce",
@@ -47,15 +44,15 @@ __all__ = [
     "soft_target_info_nce",
 ]
 
+Targets = Tensor | SoftTargets
+Eta = Tensor | None
+
 # --------------------------------------------------------------------------------------------------- the losses
 
 
 @takes(options.OfSoftTarget)
 def soft_target_info_nce(
-    logits: Tensor,
-    targets: Tensor | SoftTargets,
-    noise_probs: Tensor | None = None,
-    **given: Unpack[options.OfSoftTarget],
+    logits: Tensor, targets: Targets, noise_probs: Eta = None, **given: Unpack[options.OfSoftTarget]
 ) -> Tensor:
     """Pick each row's soft target out of the candidates.
 
@@ -64,31 +61,24 @@ def soft_target_info_nce(
     The row's own target is in C exactly once. By default C is the batch's targets. Time O(N·K) for labels, O(N·M·S) for
     M candidates of S pairs, one (N, K) × (K, M) product for dense targets; memory one block of rows. Targets carry no
     gradient. Smoothing that all targets share cancels: ``label_smoothing=ε`` is the temperature τ/(1 − ε) with noise
-    η^(1−ε).
-
-    References: eq. (soft-target-infonce) of Hugger and Uhlmann, *Noise contrastive estimation with soft targets for
+    η^(1−ε). Eq. (soft-target-infonce) of Hugger and Uhlmann, *Noise contrastive estimation with soft targets for
     conditional models* (2024).
 
     >>> logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
     >>> soft_target_info_nce(logits, torch.tensor([0, 1]), label_smoothing=0.1)
     tensor(0.1530)
     """
-    chosen = resolve(options.OfSoftTarget, given)
-    return contrast_targets(Call(Logits(logits), targets, chosen, fixed(noise_probs)))
+    return soft_target(Call(Logits(logits), targets, checked(options.OfSoftTarget, given), fixed(noise_probs)))
 
 
 @takes(options.TableSoftTarget)
 def linear_soft_target_info_nce(
-    features: Tensor,
-    table: Tensor,
-    targets: Tensor | SoftTargets,
-    noise_probs: Tensor | None = None,
-    **given: Unpack[options.TableSoftTarget],
+    features: Tensor, table: Tensor, targets: Targets, noise_probs: Eta = None, **given: Unpack[options.TableSoftTarget]
 ) -> Tensor:
     """:func:`soft_target_info_nce` of the logits ``features @ table.T + bias``, from the columns that occur.
 
-    Value and gradients are the same. With M candidates and targets of S pairs over U distinct classes the cost is
-    O(N·U·d + N·M·S), whatever K. Dense targets and backgrounds that are not shared need all logits.
+    With M candidates and targets of S pairs over U distinct classes O(N·U·d + N·M·S), whatever K. Dense targets and
+    backgrounds that are not shared need all logits.
 
     >>> table = torch.randn(1_000_000, 16, requires_grad=True)
     >>> loss = linear_soft_target_info_nce(torch.randn(4, 16), table, torch.tensor([5, 6, 7, 8]), sparse=True)
@@ -96,16 +86,13 @@ def linear_soft_target_info_nce(
     >>> table.grad.coalesce().indices()
     tensor([[5, 6, 7, 8]])
     """
-    chosen = resolve(options.TableSoftTarget, given)
-    return contrast_targets(Call(as_table(features, table, chosen), targets, chosen, fixed(noise_probs)))
+    chosen = checked(options.TableSoftTarget, given)
+    return soft_target(Call(as_table(features, table, chosen), targets, chosen, fixed(noise_probs)))
 
 
 @takes(options.OfExpected)
 def expected_info_nce(
-    logits: Tensor,
-    targets: Tensor | SoftTargets,
-    noise_probs: Tensor | None = None,
-    **given: Unpack[options.OfExpected],
+    logits: Tensor, targets: Targets, noise_probs: Eta = None, **given: Unpack[options.OfExpected]
 ) -> Tensor:
     """InfoNCE summed over the label that each soft target could draw, instead of drawing it.
 
@@ -116,244 +103,221 @@ def expected_info_nce(
     :func:`info_nce` for labels against labels. O(N·K) for labels, pairs and dense rows alike.
 
     e^{s_k} learns p(k|x)/η_k up to a constant: exactly if the negatives are drawn, and in the mean as long as
-    (M + m)·η_k ≫ α_k for M candidates and m more from η (:class:`~softnce.NoiseCandidates`). With fewer it is flatter,
-    with the classes in the same order. Hence the defaults: from logits the mean and m = K, from a table drawn negatives
-    and m = 0. η must be the marginal of the targets; ``label_smoothing`` smooths it with them. If the targets are
-    smoothed already, pass a smoothed η.
+    (M + m)·η_k ≫ α_k for M candidates and m more from η (:class:`~softnce.NoiseCandidates`). Hence the defaults: from
+    logits the mean and m = K, from a table drawn negatives and m = 0. η must be the marginal of the targets;
+    ``label_smoothing`` smooths it with them. If the targets are smoothed already, pass a smoothed η.
 
     ``drop_own_classes`` leaves every class with α_k > 0 out of R: the decoupled softmax, for several right answers per
-    row. It needs targets with zeros.
-
-    References: for hard labels this is the log-Q corrected in-batch or sampled softmax (Bengio and Senécal, 2008), and
-    with m alone the balanced softmax or logit adjustment (Ren et al., 2020; Menon et al., 2021); derived here from the
-    bound of section 3.3 of Hugger and Uhlmann (2024). Own classes out: DEXML (Gupta et al., 2024).
+    row (DEXML, Gupta et al., 2024). It needs targets with zeros. For hard labels the loss is the log-Q corrected
+    in-batch or sampled softmax (Bengio and Senécal, 2008), and with m alone the balanced softmax or logit adjustment
+    (Ren et al., 2020; Menon et al., 2021); derived here from the bound of section 3.3 of Hugger and Uhlmann (2024).
 
     >>> logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
     >>> expected_info_nce(logits, torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0]]))
     tensor(1.1673)
     """
-    chosen = resolve(options.OfExpected, given)
-    return contrast_expected(Call(Logits(logits), targets, chosen, fixed(noise_probs)))
+    return expected(Call(Logits(logits), targets, checked(options.OfExpected, given), fixed(noise_probs)))
 
 
 @takes(options.TableExpected)
 def linear_expected_info_nce(
-    features: Tensor,
-    table: Tensor,
-    targets: Tensor | SoftTargets,
-    noise_probs: Tensor | None = None,
-    **given: Unpack[options.TableExpected],
+    features: Tensor, table: Tensor, targets: Targets, noise_probs: Eta = None, **given: Unpack[options.TableExpected]
 ) -> Tensor:
     """:func:`expected_info_nce` of the logits ``features @ table.T + bias``, from the columns that occur.
 
     By default the negatives are drawn: with U distinct classes among targets and negatives O(N·U·d) time and O(N·U)
     memory, whatever K. Smoothed and dense targets touch every class, and so does noise in the mean: they need all
     logits, O(N·K·d), and raise an error if ``sparse``.
-
-    >>> table = torch.randn(1_000_000, 16, requires_grad=True)
-    >>> loss = linear_expected_info_nce(torch.randn(4, 16), table, torch.tensor([5, 6, 7, 8]), sparse=True)
-    >>> loss.backward()
-    >>> table.grad.coalesce().indices()
-    tensor([[5, 6, 7, 8]])
     """
-    chosen = resolve(options.TableExpected, given)
-    return contrast_expected(Call(as_table(features, table, chosen), targets, chosen, fixed(noise_probs)))
+    chosen = checked(options.TableExpected, given)
+    return expected(Call(as_table(features, table, chosen), targets, chosen, fixed(noise_probs)))
 
 
 @takes(options.OfInfoNCE)
-def info_nce(
-    logits: Tensor,
-    targets: Tensor | SoftTargets,
-    noise_probs: Tensor | None = None,
-    **given: Unpack[options.OfInfoNCE],
-) -> Tensor:
-    """Pick each row's label out of the batch's labels: ℓ = −s_y + log Σ_{c ∈ C} exp s_{y_c}. O(N·K).
-
-    :func:`soft_target_info_nce` for hard labels.
-    """
-    chosen = resolve(options.OfInfoNCE, given)
-    return contrast_targets(Call(Logits(logits), targets, chosen, fixed(noise_probs), hard_labels_of="info_nce"))
+def info_nce(logits: Tensor, targets: Targets, noise_probs: Eta = None, **given: Unpack[options.OfInfoNCE]) -> Tensor:
+    """Pick each row's label y out of the batch's labels: −s_y + log Σ_{c ∈ C} exp s_{y_c}. O(N·K)."""
+    return soft_target(Call(Logits(logits), targets, checked(options.OfInfoNCE, given), fixed(noise_probs), hard=True))
 
 
 @takes(options.TableInfoNCE)
 def linear_info_nce(
-    features: Tensor,
-    table: Tensor,
-    targets: Tensor | SoftTargets,
-    noise_probs: Tensor | None = None,
-    **given: Unpack[options.TableInfoNCE],
+    features: Tensor, table: Tensor, targets: Targets, noise_probs: Eta = None, **given: Unpack[options.TableInfoNCE]
 ) -> Tensor:
     """:func:`info_nce` of the logits ``features @ table.T + bias``, from the columns that occur. O(N·U·d)."""
-    chosen = resolve(options.TableInfoNCE, given)
-    source = as_table(features, table, chosen)
-    return contrast_targets(Call(source, targets, chosen, fixed(noise_probs), hard_labels_of="linear_info_nce"))
+    chosen = checked(options.TableInfoNCE, given)
+    return soft_target(Call(as_table(features, table, chosen), targets, chosen, fixed(noise_probs), hard=True))
 
 
 @takes(options.OfSoftDistribution)
 def soft_distribution_info_nce(
-    logits: Tensor,
-    targets: Tensor | SoftTargets,
-    noise_probs: Tensor | None = None,
-    **given: Unpack[options.OfSoftDistribution],
+    logits: Tensor, targets: Targets, noise_probs: Eta = None, **given: Unpack[options.OfSoftDistribution]
 ) -> Tensor:
     """InfoNCE with one label drawn from each soft target, against the batch's drawn labels. O(N·K).
 
     ``noise_probs`` are the label frequencies before ``label_smoothing``, which smooths them together with the targets.
     """
-    chosen = {**resolve(options.OfSoftDistribution, given), "draw": Categorical()}
-    return contrast_targets(Call(Logits(logits), targets, chosen, fixed(noise_probs)))
+    chosen = {**checked(options.OfSoftDistribution, given), "draw": Categorical()}
+    return soft_target(Call(Logits(logits), targets, chosen, fixed(noise_probs)))
 
 
 @takes(options.OfCrossEntropy)
-def soft_target_cross_entropy(
-    logits: Tensor, targets: Tensor | SoftTargets, **given: Unpack[options.OfCrossEntropy]
-) -> Tensor:
+def soft_target_cross_entropy(logits: Tensor, targets: Targets, **given: Unpack[options.OfCrossEntropy]) -> Tensor:
     """−Σ_k α_k·log softmax(logits/τ)_k. O(N·K).
 
     As :func:`torch.nn.functional.cross_entropy`: with ``class_weight``, the mean of integer labels divides by the sum
     of their weights, that of probabilities and of SoftTargets by the number of samples. Targets may carry a gradient.
     """
-    return cross_entropy(Call(Logits(logits), targets, resolve(options.OfCrossEntropy, given), is_contrast=False))
+    return cross_entropy(Call(Logits(logits), targets, checked(options.OfCrossEntropy, given), is_contrast=False))
 
 
 @takes(options.TableCrossEntropy)
 def linear_soft_target_cross_entropy(
-    features: Tensor,
-    table: Tensor,
-    targets: Tensor | SoftTargets,
-    **given: Unpack[options.TableCrossEntropy],
+    features: Tensor, table: Tensor, targets: Targets, **given: Unpack[options.TableCrossEntropy]
 ) -> Tensor:
-    """:func:`soft_target_cross_entropy` of the logits ``features @ table.T + bias``, exactly, without an N × K matrix.
-
-    O(N·K·d) time; blocks of rows and classes, whose gradients are computed on the way.
-    """
-    chosen = resolve(options.TableCrossEntropy, given)
+    """:func:`soft_target_cross_entropy` of the logits ``features @ table.T + bias``, exactly, by blocks. O(N·K·d)."""
+    chosen = checked(options.TableCrossEntropy, given)
     return cross_entropy(Call(as_table(features, table, chosen), targets, chosen, is_contrast=False))
 
 
 @takes(options.OfNLL)
-def nll(logits: Tensor, targets: Tensor | SoftTargets, **given: Unpack[options.OfNLL]) -> Tensor:
+def nll(logits: Tensor, targets: Targets, **given: Unpack[options.OfNLL]) -> Tensor:
     """−log softmax(logits/τ)_y of hard labels y. O(N·K).
 
     With ``class_weight`` the mean divides by the sum of the labels' weights, also for SoftTargets.
     """
-    chosen = resolve(options.OfNLL, given)
-    return cross_entropy(Call(Logits(logits), targets, chosen, hard_labels_of="nll", is_contrast=False))
+    chosen = checked(options.OfNLL, given)
+    return cross_entropy(Call(Logits(logits), targets, chosen, hard=True, is_contrast=False))
 
 
 @takes(options.TableNLL)
-def linear_nll(
-    features: Tensor, table: Tensor, targets: Tensor | SoftTargets, **given: Unpack[options.TableNLL]
-) -> Tensor:
-    """:func:`nll` of the logits ``features @ table.T + bias``, exactly, without an N × K matrix."""
-    chosen = resolve(options.TableNLL, given)
-    source = as_table(features, table, chosen)
-    return cross_entropy(Call(source, targets, chosen, hard_labels_of="linear_nll", is_contrast=False))
+def linear_nll(features: Tensor, table: Tensor, targets: Targets, **given: Unpack[options.TableNLL]) -> Tensor:
+    """:func:`nll` of the logits ``features @ table.T + bias``, exactly, by blocks. O(N·K·d)."""
+    chosen = checked(options.TableNLL, given)
+    return cross_entropy(Call(as_table(features, table, chosen), targets, chosen, hard=True, is_contrast=False))
 
 
 # ---------------------------------------------------------------------------------------------------- their steps
 
 
-def contrast_targets(call: Call) -> Tensor:
-    """Score whole targets, σ(c) = Σ_k c_k s_k, and pick the row's own out of the candidates."""
-    given, draw = call.options["candidates"], call.options.get("draw")
-    refuse_expectation(given)
+def soft_target(call: Call) -> Tensor:
+    """−σ(α) + log Σ_{c ∈ C} exp σ(c), σ(c) = Σ_k c_k s_k: whole targets are scored."""
+    given, draw = call.options["candidates"], call.options["draw"]
+    if m := getattr(given, "noise_count", 0):
+        raise ValueError(
+            "NoiseCandidates are candidates in expectation, which only ExpectedInfoNCE can count; for this loss draw "
+            f"them: SampledCandidates({m:g})"
+        )
     call.draw()
     if isinstance(given, ClassCandidates) and given.smoothing == 0:
         call.gather_for_noise()
         return cross_entropy(call)
     candidates, place = call.candidates()
-    if call.targets.form == LABELS == candidates.form and call.targets.shares_background(candidates):
-        return contrast_labels(call, candidates, place)
-    refuse_exclusion(call)
-    columns = columns_that_score(call, [call.targets, candidates], cancels=True)
-    targets, candidates = columns.of(call.targets), columns.of(candidates)
-    scale = 1.0 if draw is None else draw.scale
-    log_noise = times(call.log_noise(columns.classes, smoothed=draw is not None and place is not None), scale)
-
-    def losses(logits: Tensor, rows: slice, **reduction: Any) -> Tensor:
-        return autograd.soft_target(
-            logits, part(targets, rows), candidates, temperature=call.temperature / scale, log_noise=log_noise,
-            own=part(place, rows), remove_hits=call.drops_hits, **reduction,
-        )  # fmt: skip
-
-    return call.evaluate(losses, columns.scores)
+    are_labels = call.targets.weight is None and candidates.weight is None
+    if are_labels and call.targets.shares_background(candidates):
+        return of_labels(call, candidates, place)
+    if call.options["exclude"] is not None:
+        raise ValueError("exclude needs candidates that are labels, or ExpectedInfoNCE: soft targets are no classes")
+    alpha, candidates = call.columns(call.targets, candidates, cancels=True)
+    n = 1.0 if draw is None else draw.scale  # the likelihood ratio is exp(n·σ)
+    log_noise = power(call.log_noise(smoothed=draw is not None and place is not None), n)
+    return call.evaluate(
+        autograd.soft_target, alpha, {"own": None if place is None else place()}, candidates=candidates,
+        temperature=call.temperature / n, log_noise=log_noise, remove_hits=call.drops_hits,
+    )  # fmt: skip
 
 
-def contrast_labels(call: Call, candidates: SoftTargets, place: Tensor | None) -> Tensor:
-    """Labels y against labels: only the class counts n of the candidates matter, ℓ = log(1 + Σ_k n_k e^{s_k − s_y}).
+def of_labels(call: Call, candidates: SoftTargets, place: Place | None) -> Tensor:
+    """The same for labels: only the class counts n of the candidates matter, log(1 + Σ_k n_k e^{s_k − s_y}).
 
-    Smoothing that all share cancels but for a temperature and the exponent of the noise.
+    Smoothing ε that all share cancels but for the temperature τ/(1 − ε) and the noise η^(1 − ε).
     """
-    smoothing = call.targets.smoothing
-    assert isinstance(smoothing, float)
-    targets, candidates = without_background(call.targets), without_background(candidates)
-    own = call.own_labels(targets, place)
-    columns = columns_that_score(call, [targets, candidates, own])
-    drawn = call.options.get("draw") is not None and place is not None
-    log_noise = times(call.log_noise(columns.classes, smoothed=drawn), 1 - smoothing)
-    counts = columns.of(candidates).class_mass(torch.float64)
-    return class_contrast(call, columns, targets, counts, own, call.temperature / (1 - smoothing), log_noise)
+    alpha, negatives, kept = call.targets, candidates, 1 - call.targets.smoothing
+    if kept != 1:
+        alpha, negatives = (SoftTargets(t.num_classes, t.index, None, mask=t.mask) for t in (alpha, negatives))
+    alpha, negatives, own = call.columns(alpha, negatives, call.own_labels(alpha, place))
+    log_noise = power(call.log_noise(smoothed=call.options["draw"] is not None and place is not None), kept)
+    counts = negatives.class_mass(torch.float64)
+    call.counts = counts if negatives is call.batch else None  # which a running noise takes in
+    return by_class(call, alpha, counts, own, call.temperature / kept, log_noise)
 
 
-def contrast_expected(call: Call) -> Tensor:
-    """Sum over the label that each target could draw; the negatives count by class, in the mean or drawn."""
-    form = call.options["negatives"] or ("drawn" if isinstance(call.source, Table) else "mean")
-    refuse_empty(call)
-    candidates, own, mass = drawn_negatives(call) if form == "drawn" else mean_negatives(call)
-    columns = columns_that_score(call, [call.targets, candidates, own], "" if mass is None else "noise in expectation")
-    if mass is not None and len(candidates) == 0:
-        counts = mass
-    else:
-        counts = columns.of(candidates).class_mass(torch.float64)
-        counts = counts if mass is None else counts + mass
-    log_noise = call.log_noise(columns.classes, smoothed=True)
-    return class_contrast(call, columns, call.targets, counts, own, call.temperature, log_noise)
+def expected(call: Call) -> Tensor:
+    """Σ_k α_k log(1 + R/e^{s_k}), R = Σ_k (n_k − own_k) e^{s_k}: every label a target could draw, weighed."""
+    form = call.options["negatives"] or ("mean" if isinstance(call.source, Logits) else "drawn")
+    if call.options["drop_own_classes"]:
+        check_zeros(call.targets)
+    negatives, own, mass = mean_negatives(call) if form == "mean" else drawn_negatives(call)
+    reason = "" if mass is None else "noise in expectation"
+    alpha, negatives, own = call.columns(call.targets, negatives, own, reason=reason)
+    counts: Any = 0 if mass is None else mass
+    counts = counts if negatives is None else negatives.class_mass(torch.float64) + counts
+    return by_class(call, alpha, counts, own, call.temperature, call.log_noise(smoothed=True))
 
 
-def class_contrast(
-    call: Call,
-    columns: Columns,
-    targets: SoftTargets,
-    counts: Tensor,
-    own: SoftTargets | None,
-    temperature: float | Tensor,
-    log_noise: Tensor | None,
+def by_class(
+    call: Call, alpha: SoftTargets, counts: Tensor, own: SoftTargets | None, temperature: Any, log_noise: Tensor | None
 ) -> Tensor:
-    """Σ_k α_k log(1 + R/e^{s_k}),  R = Σ_k (n_k − own_k) e^{s_k}."""
-    alpha, mine, exclude = columns.of(targets), None if own is None else columns.of(own), columns.exclude(call)
-
-    def losses(logits: Tensor, rows: slice, **reduction: Any) -> Tensor:
-        return autograd.expected(
-            logits, part(alpha, rows), temperature=temperature, log_noise=log_noise, counts=counts,
-            own=part(mine, rows), drop_own_classes=call.drops_hits, exclude=part(exclude, rows), **reduction,
-        )  # fmt: skip
-
-    return call.evaluate(losses, columns.scores)
+    """Negatives that matter through their class counts n alone, of which each row takes out its ``own``."""
+    return call.evaluate(
+        autograd.expected, alpha, {"own": own, "exclude": call.exclude}, counts=counts, temperature=temperature,
+        log_noise=log_noise, drop_own_classes=call.drops_hits,
+    )  # fmt: skip
 
 
 def cross_entropy(call: Call) -> Tensor:
     """−Σ_k α_k·log softmax(s)_k, from logits by rows, from a table by blocks."""
-    source, targets, log_noise = call.source, call.targets, call.log_noise(None, smoothed=False)
+    source, alpha, log_noise = call.source, call.targets, call.log_noise(smoothed=False)
     class_weight = None if call.is_contrast else call.options["class_weight"]
-    if isinstance(source, Table) and log_noise is None:
-        return call.evaluate_table(exact_cross_entropy, class_weight)
+    given: dict[str, Any] = {"temperature": call.temperature, "class_weight": class_weight}
+    if isinstance(source, Table):
+        if log_noise is None:
+            given |= {"bias": source.bias, "cosine": source.cosine, **call.reduction()}
+            return call.finish(exact_cross_entropy(source.rows, source.table, alpha, **given))
+        call.scores = source.logits(None)
+    elif alpha.rest is not None:
+        if class_weight is not None:
+            raise ValueError("class_weight cannot weigh a group of classes: the targets hold a rest beyond their top k")
+        with full_precision(source.rows.device):
+            scores = source.rows.to(at_least_float32(source.rows.dtype)) / call.temperature
+            return call.finish(call.reduced(group_cross_entropy(scores, alpha)))
+    return call.evaluate(autograd.counted, alpha, {}, log_noise=log_noise, **given)
 
-    if targets.rest is not None:
-        return call.evaluate_plainly(group_cross_entropy)
 
-    def losses(logits: Tensor, rows: slice, **reduction: Any) -> Tensor:
-        return autograd.counted(
-            logits, part(targets, rows), temperature=call.temperature, log_noise=log_noise, class_weight=class_weight,
-            **reduction,
-        )  # fmt: skip
+def mean_negatives(call: Call) -> tuple[SoftTargets | None, SoftTargets | None, Tensor | None]:
+    """Candidates with all their classes, each row's own among them, and the mass of m draws from η, (K,)."""
+    given, classes = call.options["candidates"], call.source.num_classes
+    if given is None and isinstance(call.source, Logits):
+        return None, call.targets, call.batch_counts() + call.noise_mass(classes)
+    m = classes if given is None else getattr(given, "noise_count", 0)
+    candidates, place = call.candidates()
+    return candidates, None if place is None else call.targets, call.noise_mass(m) if m else None
 
-    return call.evaluate(losses, None if isinstance(source, Logits) else source.logits(None))
+
+def drawn_negatives(call: Call) -> tuple[SoftTargets, SoftTargets | None, None]:
+    """One label drawn from each candidate, the one drawn from each row's own, and m labels drawn from η."""
+    given = call.options["candidates"]
+    candidates, place = call.candidates()
+    if call.options["batch"] is not None and call.generator is None and not candidates.is_hard:
+        raise ValueError("negatives='drawn' with batch needs a generator, in the same state for every micro-batch")
+    labels = candidates.labels if candidates.is_hard else candidates.sample(call.generator)
+    drawn, own = SoftTargets(candidates.num_classes, labels[:, None], None, mask=candidates.mask), None
+    if place is not None:
+        own = call.targets if isinstance(given, ClassCandidates) else call.own_labels(drawn[place()], place)
+    if m := getattr(given, "noise_count", 0):
+        drawn = SoftTargets.cat([drawn, call.draw_noise(round(m))])
+    return drawn, own, None
 
 
-def part(given: Any, rows: slice) -> Any:
-    """Some rows of targets or of a tensor; of all of them the object itself, so that the kernel sees what is shared."""
-    return given if given is None or rows == slice(None) else given[rows]
+def check_zeros(targets: SoftTargets) -> None:
+    """With ``drop_own_classes``, targets with weight on every class leave no negatives."""
+    full = targets.has_background
+    if targets.form == DENSE and not full and values_are_checked(targets.weight):
+        full = bool((targets.pair_weight() > 0).all(1).any())
+    if full:
+        raise ValueError(
+            "drop_own_classes needs targets with zeros, got rows with weight on every class (a background or a dense "
+            "row): no negative would be left; use labels or pairs without label_smoothing"
+        )
 
 
 def fixed(noise_probs: Tensor | None) -> FixedNoise | None:
@@ -362,12 +326,13 @@ def fixed(noise_probs: Tensor | None) -> FixedNoise | None:
 
 
 def as_table(features: Tensor, table: Tensor, given: dict[str, Any]) -> Table:
-    return Table(features, table, given["bias"], given["sparse"], given["cosine"])
+    """The scores of a table, whose options are taken out of ``given``."""
+    return Table(features, table, **{name: given.pop(name) for name in DECLARED[options.OfTable] if name in given})
 
 
-def times(log_noise: Tensor | None, power: float) -> Tensor | None:
-    """log η^power."""
-    return log_noise if log_noise is None or power == 1 else log_noise * power
+def power(log_noise: Tensor | None, exponent: float | Tensor) -> Tensor | None:
+    """log η^exponent."""
+    return log_noise if log_noise is None or exponent == 1 else log_noise * exponent
 
 
 # ------------------------------------------------------------------------------------------------- predictions
@@ -375,7 +340,7 @@ def times(log_noise: Tensor | None, power: float) -> Tensor | None:
 
 def probabilities(logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
     """p(k|x) ∝ exp(logit_k/τ), (N, K): the model that all these losses train, normalised over the classes."""
-    _check_logits(logits)
+    Logits(logits)  # checks them
     return (logits.to(at_least_float32(logits.dtype)) / positive(temperature, "temperature")).softmax(1)
 
 
@@ -388,33 +353,22 @@ def linear_topk(
     cosine: bool = False,
     chunk_size: int = 65536,
 ) -> tuple[Tensor, Tensor]:
-    """The k best classes of each row of ``features @ table.T + bias`` and their logits.
+    """The k best logits of ``features @ table.T + bias`` and their classes, (N, k) each, best first.
 
     Goes through the whole table, ``chunk_size`` classes at a time. O(N·K·d) time, O(N·chunk_size) memory.
-
-    Returns:
-        logits and classes, (N, k) each, best first.
     """
-    check_table(features, table, bias, allow_empty=True)
+    check_table(features, table, bias)
     k, chunk_size = as_whole(k, "k"), as_whole(chunk_size, "chunk_size")
     if k > len(table):
         raise ValueError(f"k must be between 1 and the {len(table)} classes, got {k}")
     dtype = torch.promote_types(features.dtype, table.dtype)
     z = F.normalize(features.to(dtype), dim=1) if check_flag(cosine, "cosine") else features.to(dtype)
-    best = z.new_empty(len(features), 0)
-    classes = torch.empty(len(features), 0, dtype=torch.long, device=features.device)
+    best, classes = z.new_empty(len(z), 0), torch.empty(len(z), 0, dtype=torch.long, device=z.device)
     for start in range(0, len(table), chunk_size):
-        part = table[start : start + chunk_size].to(dtype)
-        logits = F.linear(z, F.normalize(part, dim=1) if cosine else part)
-        if bias is not None:
-            logits = logits + bias[start : start + chunk_size]
-        values, index = logits.topk(min(k, len(part)), dim=1)
+        part = slice(start, start + chunk_size)
+        rows, shift = table[part].to(dtype), None if bias is None else bias[part].to(dtype)
+        logits = F.linear(z, F.normalize(rows, dim=1) if cosine else rows, shift)
+        values, index = logits.topk(min(k, len(rows)), dim=1)
         best, order = torch.cat([best, values], 1).topk(min(k, best.shape[1] + values.shape[1]), dim=1)
         classes = torch.cat([classes, index + start], 1).gather(1, order)
     return best, classes
-
-
-def _check_logits(logits: Tensor) -> None:
-    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() < 2:
-        got = f"{tuple(logits.shape)} of {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(f"logits must be floating point (N, K) or (N, K, d1, ...), got {got}")

@@ -72,7 +72,7 @@ class LabelIndex:
     @torch.no_grad()
     def topk(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """As ``head.topk``, among the cells searched; class −1 where those hold fewer than k."""
-        check_table(features, self.head.weight, None, allow_empty=True)
+        check_table(features, self.head.weight, None)
         if as_whole(k, "k") > self.index.ntotal:
             raise ValueError(f"k must be between 1 and the {self.index.ntotal} classes, got {k}")
         z = F.normalize(features, dim=1) if self.head.cosine else features

@@ -213,12 +213,12 @@ class RunningNoise(KeepsPrecision):
         weight = (weight if targets.mask is None else weight * targets.mask[:, None]).flatten()
         classes = targets.index.flatten()
         self.counts.index_add_(0, classes, weight)
-        self.total += weight.sum()
+        self.total.add_(weight.sum())
         if targets.has_background:
             spread = targets.background_mass(torch.float64)
             spread = (spread if targets.mask is None else spread * targets.mask).sum() * self.unit
-            self.spread += spread
-            self.total += spread
+            self.spread.add_(spread)
+            self.total.add_(spread)
         if self.tree is not None:
             self._add_to_tree(classes, weight)
 
@@ -228,12 +228,15 @@ class RunningNoise(KeepsPrecision):
         self.fit(len(counts), counts.device)
         self._age()
         assert self.counts is not None
-        self.counts += counts * self.unit
-        self.total += counts.sum() * self.unit
-        self.tree = None
+        self.counts.add_(counts * self.unit)  # in place: an assignment to a Module's attribute takes as long
+        self.total.add_(counts.sum() * self.unit)
+        if self.tree is not None:
+            self.tree = None
 
     def _age(self) -> None:
         """Let earlier batches lose weight: new counts gain it instead, and rarely all are scaled down."""
+        if self.decay == 1:
+            return
         self.unit /= self.decay
         if self.unit > 1e100:
             assert self.counts is not None

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from reference import contrast
 from torch import Tensor
 
 
@@ -69,22 +70,6 @@ def expected(
     return torch.stack(losses)
 
 
-def soft_target(
-    s: Tensor, alpha: Tensor, candidates: Tensor, mask: Tensor | None, own: Tensor | None, remove_hits: bool
-) -> Tensor:
-    losses = []
-    for i in range(len(s)):
-        score = (alpha[i] * s[i]).sum()
-        exponents = [score]
-        for c in range(len(candidates)):
-            is_hit = remove_hits and bool((candidates[c] - alpha[i]).abs().max() < 1e-6)
-            is_masked = mask is not None and not mask[c]
-            if not (is_hit or is_masked or (own is not None and own[i] == c)):
-                exponents.append((candidates[c] * s[i]).sum())
-        losses.append(torch.stack(exponents).logsumexp(0) - score)
-    return torch.stack(losses)
-
-
 def reference(name: str, call: dict[str, Any], logits: Tensor) -> Tensor:
     """What ``softnce._core.autograd.<name>(logits, **call)`` must return, of ``logits`` in float64."""
     classes, targets = logits.shape[1], call["targets"]
@@ -103,7 +88,7 @@ def reference(name: str, call: dict[str, Any], logits: Tensor) -> Tensor:
     else:
         others = call["candidates"]
         dense = others.dense(classes)
-        losses = soft_target(s, alpha, dense, others.mask, call.get("own"), call.get("remove_hits", False))
+        losses = contrast(s, alpha, dense, call.get("own"), others.mask, call.get("remove_hits", False))
     losses = losses if mask is None else torch.where(mask, losses, 0)
     if call.get("row_weight") is not None:
         losses = losses * call["row_weight"].double()

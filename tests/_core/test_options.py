@@ -8,22 +8,21 @@ import torch
 import softnce
 from softnce import functional
 from softnce._core import options
-from softnce._core.call import Logits
-from softnce._core.table import Table, check_exclude, check_table
+from softnce._core.table import Table, check_table
 
 LOGITS, LABELS, K = torch.randn(3, 4), torch.tensor([0, 1, 2]), 4
 REFUSED = {
     "positive": (options.positive, ["1", None, True, float("nan"), 0, -1.0, torch.ones(2), torch.tensor(-1.0)]),
-    "unit_interval": (options.unit_interval, ["a", None, True, -0.1, 1.5, float("nan")]),
+    "as_share": (options.as_share, ["a", None, True, -0.1, 1.5, float("nan")]),
     "one_of": (options.one_of("mean", "sum", "none"), ["avg", None, 1]),
     "whole": (options.whole, ["1", 2.5, None, True]),
-    "rows_at_a_time": (options.rows_at_a_time, [0, -1, 2.0, True, "4"]),
+    "chunk": (options.chunk, [0, -1, 2.0, True, "4"]),
     "weights": (options.weights, [[1.0], torch.ones(2, 2), torch.ones(2).long(), torch.tensor([1, torch.inf])]),
     "proposals": (options.proposals, [1024, "batch", torch.ones(2)]),
     "drawing": (options.drawing, ["label", 3]),
-    "source_of_randomness": (options.source_of_randomness, [0, "seed"]),
+    "randomness": (options.randomness, [0, "seed"]),
     "check_flag": (options.check_flag, ["yes", None, 1, torch.ones(2)]),
-    "scaling": (options.scaling, ["max", None, 2]),
+    "ddp": (options.ddp, ["max", None, 2]),
 }  # fmt: skip
 
 
@@ -62,31 +61,12 @@ def test_an_unknown_option_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "logits", ["text", None, LABELS, torch.ones(4), torch.ones(3, 0), torch.ones(0, 4), torch.ones(3, 4).long()]
-)
-def test_logits_are_checked(logits: object) -> None:
-    with pytest.raises((ValueError, TypeError), match="logits"):
-        Logits(logits)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "targets",
-    ["text", None, LABELS + 4, LABELS[:-1], LABELS.float(), LABELS > 0, torch.ones(3, 4), LOGITS, torch.rand(3, 5)],
-)
-def test_targets_are_checked(targets: object) -> None:
-    for loss in (functional.info_nce, functional.expected_info_nce, functional.soft_target_cross_entropy):
-        with pytest.raises((ValueError, TypeError, IndexError), match=r"target|label"):
-            loss(LOGITS, targets)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
     ("features", "table", "bias", "named"),
     [
         (torch.ones(3, 2), torch.ones(4, 3), None, "features have 2 columns"),
         (torch.ones(2), torch.ones(4, 2), None, "features must be a floating point matrix"),
         (torch.ones(3, 2), torch.ones(4, 2).long(), None, "table must be a floating point matrix"),
         (torch.ones(3, 2), torch.ones(4, 2), torch.ones(3), r"bias must have shape \(4,\)"),
-        (torch.ones(0, 2), torch.ones(4, 2), None, "the batch is empty"),
     ],
 )
 def test_tables_are_checked(features, table, bias, named: str) -> None:
@@ -96,25 +76,23 @@ def test_tables_are_checked(features, table, bias, named: str) -> None:
         Table(features, table, bias)
 
 
+def test_an_empty_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match="the batch is empty: features have shape"):
+        functional.linear_nll(torch.ones(0, 2), torch.ones(4, 2), LABELS[:0])
+
+
 @pytest.mark.parametrize(
     "exclude", ["text", LABELS, LABELS[:2, None], LABELS[:, None].float(), torch.tensor([[4], [0], [0]])]
 )
 def test_exclude_is_checked(exclude) -> None:
     with pytest.raises((ValueError, TypeError), match="exclude must"):
-        check_exclude(exclude, 3, K)
+        functional.info_nce(LOGITS, LABELS, exclude=exclude)
 
 
 @pytest.mark.parametrize("weight", [torch.ones(2), torch.tensor([1.0, -1.0, 1.0]), [1.0, 1.0, 1.0]])
 def test_sample_weights_are_checked(weight) -> None:
     with pytest.raises((ValueError, TypeError), match="sample_weight must"):
         functional.nll(LOGITS, LABELS, sample_weight=weight)
-
-
-def test_classes_must_agree() -> None:
-    with pytest.raises(ValueError, match="noise_probs has 3 entries, but there are 4 classes"):
-        functional.info_nce(LOGITS, LABELS, torch.ones(3) / 3)
-    with pytest.raises(ValueError, match=r"class_weight must have shape \(4,\)"):
-        functional.info_nce(LOGITS, LABELS, class_weight=torch.ones(3))
 
 
 def test_dropping_own_classes_needs_zeros() -> None:

@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable
 
 from softnce._core.call import Logits
-from softnce._core.options import declared
 from softnce._core.ranks import Exchange, LossCall, Scaling, all_gather_single
 from softnce._core.table import Table
 from softnce.targets import SoftTargets
@@ -148,16 +147,14 @@ def shadow_call(loss: ClassifierLoss, call: LossCall) -> None:
     """Take part in a call of other ranks without a batch of one's own."""
     device = next((x.device for x in (*loss.parameters(), *loss.buffers())), torch.device("cpu"))
     none = SoftTargets.from_labels(torch.zeros(0, dtype=torch.long, device=device), call.num_classes)
-    given: dict[str, Any] = {}
-    if "generator" in declared(loss.call_options):
-        given["generator"] = torch.Generator(device)
+    given: dict[str, Any] = {"generator": torch.Generator(device)}
     if call.is_memory:
         loss.remember(none, **given)  # type: ignore[operator]
         return
     if call.is_part:
         given |= {"batch": none, "own": none.labels}
     features, table = (torch.zeros(rows, 1, device=device) for rows in (0, call.num_classes))
-    source = Table(features, table, allow_empty=True) if call.from_table else Logits(table.T[:0], allow_empty=True)
+    source = Table(features, table) if call.from_table else Logits(table.T[:0])
     value = loss._loss(source, none, given)
     if isinstance(loss.temperature, Tensor) and loss.temperature.requires_grad:  # its gradient is exchanged too
         torch.autograd.grad(value.sum(), loss.temperature)
