@@ -121,11 +121,7 @@ def test_the_penalty_is_larger_for_the_true_class():
     [
         (0, 3, {0: 0.2 / 5, 3: 1 - 0.2}),  # 1, i = i₀ ≠ i_l: repulsion from i₀ and i_l
         (0, 0, {0: 1 - 4 * 0.2 / 5}),  # 2, i = i₀ = i_l: repulsion from i₀ alone
-        (
-            2,
-            2,
-            {0: 0.2 - 1, 2: 1 - 4 * 0.2 / 5},
-        ),  # 3, i ≠ i₀ ≠ i_l: attraction to i₀ (printed without its
+        (2, 2, {0: 0.2 - 1, 2: 1 - 4 * 0.2 / 5}),  # 3, i ≠ i₀ ≠ i_l: attraction to i₀ (printed without its
         (2, 3, {0: 0.2 - 1, 2: 0.2 / 5, 3: 1 - 0.2}),  # tilde), repulsion from i and, if it is another, i_l
         (2, 0, {2: 0.2 / 5}),  # 4, i ≠ i₀ = i_l: repulsion from i alone
     ],
