@@ -8,6 +8,8 @@ head, MixUp or CutMix of images for the network. A held-out tenth of the trainin
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,9 @@ from experiments.data.features import NAMES, Source
 from experiments.data.targets import Targets
 from experiments.features import CE, DRAWN, ECE, EXPECTED, NLL, OURS, TOP1, TOP5, conditions, scores_table
 from experiments.harness import Experiment, Figure, Row, Table, curve, dots, label, option
-from experiments.harness.claims import MARGIN, Claim, Finding, needed, together, verdict
-from experiments.harness.search import LEARNING_RATES, Setting, chosen, setting_key, top1, trials, tuned
-from experiments.harness.statistics import Estimate, difference, for_other_samples, largest, percent
+from experiments.harness.claims import MARGIN, Claim, Finding, decided, together, verdict
+from experiments.harness.search import LEARNING_RATES, Setting, chosen, setting_key, trials, tuned
+from experiments.harness.statistics import alike, difference, for_other_samples, largest, over, percent
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
 from experiments.models.heads import Head
 from experiments.training import MIXED, Probe
@@ -97,8 +99,7 @@ def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
 
 def neighbours(rates: Sequence[float], lr: float) -> list[float]:
     """The next lower and the next higher rate, as far as there are any."""
-    place = sorted(rates).index(lr)
-    return [rate for at, rate in enumerate(sorted(rates)) if abs(at - place) == 1]
+    return [a if b == lr else b for a, b in pairwise(sorted(rates)) if lr in (a, b)]
 
 
 def prepare(todo: Sequence[Run]) -> None:
@@ -141,24 +142,14 @@ class Part:
     rows: Sequence[Row]
     losses: dict[str, Setting]
 
-    @property
-    def decides(self) -> bool:
-        """All of the paper's losses have finished their search on images."""
-        return self.data != "digits features" and self.losses.keys() >= set(PAPER)
-
 
 def parts(rows: Sequence[Row]) -> list[Part]:
     """Of each model the largest group of trainings."""
     heads = largest([row for row in rows if "data" in row.config], "data", "head", "batch", "epochs")
     networks = largest([row for row in rows if "recipe" in row.config], "recipe", "batch", "epochs", "held_out")
-    found = []
-    if heads:
-        data = f"{NAMES[heads[0].config['data']]} features"
-        found.append(Part("accuracy-features", data, heads, {s.loss: s for s in chosen(heads)}))
-    if networks:
-        losses = {s.loss: s for s in chosen(networks)}
-        found.append(Part("accuracy-network", "CIFAR-100 from scratch", networks, losses))
-    return found
+    data = f"{NAMES[heads[0].config['data']]} features" if heads else ""
+    found = (("accuracy-features", data, heads), ("accuracy-network", "CIFAR-100 from scratch", networks))
+    return [Part(name, on, group, {s.loss: s for s in chosen(group)}) for name, on, group in found if group]
 
 
 CLAIMS = (
@@ -183,28 +174,28 @@ CLAIMS = (
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
-    answers = [_findings(part) for part in parts(rows) if part.decides]
-    keys = [claim.key for claim in CLAIMS if any(claim.key in answer for answer in answers)]
+    """Of the models whose search on images is finished for all of the paper's losses."""
+    found = [part for part in parts(rows) if part.data != "digits features" and part.losses.keys() >= set(PAPER)]
+    answers = [_findings(part) for part in found]
+    keys = dict.fromkeys(key for answer in answers for key in answer)
     return {key: together([answer[key] for answer in answers if key in answer]) for key in keys}
 
 
 def _findings(part: Part) -> dict[str, Finding]:
-    losses, ours = part.losses, part.losses[OURS]
+    losses = part.losses
+
+    def on(*names: str) -> str:
+        return conditions(part.data, part.rows, *(losses[name] for name in names))
 
     def ahead(a: str, *others: str, value=TOP1, sign: float = 1.0) -> Finding:
         gaps = [losses[a].minus(losses[other], value) * sign for other in others]
         nearest = min(gaps, key=lambda gap: gap.mean) * sign
-        on = conditions(part.data, part.rows, losses[a], *(losses[other] for other in others))
-        return Finding(f"{nearest.signed()} points", on, verdict(*gaps, above=0, new=a == EXPECTED))
+        return Finding(f"{nearest.signed()} points", on(a, *others), verdict(*gaps, above=0, new=a == EXPECTED))
 
-    par = ours.minus(losses[CE], TOP1)
     others = [name for name in PAPER if name != DRAWN]
+    par = losses[OURS].minus(losses[CE], TOP1)
     found = {
-        "accuracy-soft-ce": Finding(
-            f"{par.signed()} points{needed(par, above=-MARGIN, below=MARGIN)}",
-            conditions(part.data, part.rows, ours, losses[CE]),
-            verdict(par, above=-MARGIN, below=MARGIN),
-        ),
+        "accuracy-soft-ce": decided(par, on=on(OURS, CE), above=-MARGIN, below=MARGIN),
         "accuracy-nll": ahead(OURS, "nll"),
         "accuracy-info-nce": ahead(OURS, "info-nce"),
         "accuracy-soft-distribution": ahead(OURS, DRAWN),
@@ -221,8 +212,7 @@ def _rates(part: Part) -> Finding:
     """Held-out top-1 of both losses at soft target cross-entropy's rate, minus that at the rates beside."""
     gaps, compared = [], [part.losses[CE], part.losses[OURS]]
     for setting in compared:
-        own = [row for row in part.rows if setting_key(row.config) == setting_key(setting.config)]
-        by_rate = {lr: [row for row in own if row.config["lr"] == lr] for lr in {row.config["lr"] for row in own}}
+        by_rate = {rate(of[0]): of for of in alike(_like(part.rows, setting), "lr")}
         best = by_rate[compared[0].lr]
         beside = neighbours(list(by_rate), compared[0].lr)
         gaps += [difference(best, by_rate[lr], percent("top1", "held_out")) for lr in beside]
@@ -257,27 +247,25 @@ def _gaps(part: Part) -> Table:
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    found = []
-    for part in parts(rows):
-        top1 = {name: setting.mean(TOP1) for name, setting in part.losses.items()}
-        tried = {name: _tried(part, setting) for name, setting in part.losses.items()}
-
-        def draw(axes, top1: dict[str, Estimate] = top1, tried=tried) -> None:
-            dots(axes[0], top1)
-            label(axes[0], "top-1 (%)", title="test")
-            for name, by_rate in tried.items():
-                curve(axes[1], by_rate, loss=name)
-            label(axes[1], "learning rate", "top-1 (%)", title="held out, seed 0", log="x")
-
-        found.append(Figure(part.name, draw, panels=2))
-    return found
+    return [Figure(part.name, partial(_draw, part), panels=2) for part in parts(rows)]
 
 
-def _tried(part: Part, setting: Setting) -> dict[float, float]:
-    """Held-out top-1 of seed 0 by rate, in per cent."""
-    key = setting_key(setting.config)
-    trials = [row for row in part.rows if row.config["seed"] == 0 and setting_key(row.config) == key]
-    return {row.config["lr"]: 100 * top1(row) for row in sorted(trials, key=lambda row: row.config["lr"])}
+def _draw(part: Part, axes: Sequence[Any]) -> None:
+    dots(axes[0], {name: setting.mean(TOP1) for name, setting in part.losses.items()})
+    label(axes[0], "top-1 (%)", title="test")
+    first = [row for row in part.rows if row.config["seed"] == 0]
+    for name in part.losses:
+        curve(axes[1], over(_like(first, part.losses[name]), rate, percent("top1", "held_out")), loss=name, band=False)
+    label(axes[1], "learning rate", "top-1 (%)", title="held out, seed 0", log="x")
+
+
+def rate(row: Row) -> float:
+    return float(row.config["lr"])
+
+
+def _like(rows: Sequence[Row], setting: Setting) -> list[Row]:
+    """The rows of a setting at all rates."""
+    return [row for row in rows if setting_key(row.config) == setting_key(setting.config)]
 
 
 EXPERIMENT = Experiment(

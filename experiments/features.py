@@ -8,6 +8,8 @@ from experiments.harness.statistics import Value
 from experiments.losses import TITLES
 
 CE, DRAWN, OURS, EXPECTED = "soft-ce", "soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce"
+CORRECTED = "soft-dist-info-nce-smoothed-noise"
+"""Soft distribution InfoNCE with the η of its smoothed targets; `DRAWN` is the authors' way, with the labels' η."""
 ALONE = "expected-info-nce, m = 0"
 NAMES = TITLES | {ALONE: f"{TITLES[EXPECTED]}, m = 0"}
 TOP1, TOP5, NLL = percent("top1"), percent("top5"), nats("nll")

@@ -14,50 +14,25 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from experiments.data.targets import Targets
-from experiments.harness import (
-    LOOKS,
-    MARGIN,
-    Claim,
-    Estimate,
-    Experiment,
-    Figure,
-    Finding,
-    Row,
-    Setting,
-    Table,
-    alike,
-    at_best_rate,
-    chosen,
-    difference_of_differences,
-    dots,
-    for_other_samples,
-    label,
-    largest,
-    later,
-    needed,
-    option,
-    percent,
-    to_mapping,
-    together,
-    trials,
-    tuned,
-    verdict,
-)
+from experiments.features import CE, CORRECTED, DRAWN, ECE, EXPECTED, OURS, TOP1, TOP5
+from experiments.harness import LOOKS, Experiment, Figure, Row, Table, dots, label, later, option, to_mapping
+from experiments.harness.claims import MARGIN, Claim, Finding, Gap, decided, together
+from experiments.harness.search import Setting, at_best_rate, chosen, trials, tuned
+from experiments.harness.statistics import Estimate, Value, alike, difference_of_differences, for_other_samples, largest
 from experiments.losses import STUDIED, TITLES, Loss, targets_for
 from experiments.models.heads import Head
 
 IMAGES = "cifar100-fine-tuned"
 TEXT_TARGETS = Targets(smoothing=0.1, mixup=0.8)
 IMAGE_TARGETS = replace(TEXT_TARGETS, cutmix=1.0)
-COMPARED = ("nll", "soft-ce", "soft-target-info-nce", "expected-info-nce", "soft-dist-info-nce")
+COMPARED = ("nll", CE, OURS, EXPECTED, DRAWN)
 """The losses of the claims: run before the others; on images, which take longest, only these have several seeds."""
 ORDER = (*COMPARED, *(loss for loss in STUDIED if loss not in COMPARED))
-CORRECTED = "soft-dist-info-nce-smoothed-noise"
-"""Soft distribution InfoNCE with the η of its smoothed targets; the authors' way takes the labels' frequencies."""
 
 # ------------------------------------------------------------------------------------------------------------ the runs
 
@@ -109,7 +84,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Part:
+class Stage:
     """Settings that are compared with each other, the rates tried for them, and the seeds of each loss."""
 
     settings: list[Run]
@@ -131,22 +106,26 @@ def held_out(row: Row) -> float:
     return float(row.result["held_out"]["top1"]) - 1e-6 * float(row.result["held_out"]["nll"])
 
 
-def planned(options: Options) -> list[Part]:
+def planned(options: Options) -> list[Stage]:
     """In the order in which they are run."""
-    o = options
-    found = []
+    o, found = options, []
+
+    def stage(template: Run, rates: Sequence[float], seeds: dict[str, int]) -> Stage:
+        runs = [replace(template, loss=Loss(x), targets=targets_for(x, template.targets)) for x in seeds]
+        return Stage(runs, rates, seeds)
+
     for kind in o.heads:
         for name in o.texts:
             template = Run(name, Loss(), TEXT_TARGETS, Head(kind, 512), o.batch, o.epochs, precision=o.precision)
             losses = [*ORDER, *([CORRECTED] if name in o.corrected else [])]
-            settings = [replace(template, loss=Loss(loss), targets=targets_for(loss, TEXT_TARGETS)) for loss in losses]
-            found.append(Part(settings, o.rates, dict.fromkeys(losses, o.seeds)))
+            found.append(stage(template, o.rates, dict.fromkeys(losses, o.seeds)))
     if o.image_epochs:
         template = Run(IMAGES, Loss(), IMAGE_TARGETS, Head("linear"), o.image_batch, o.image_epochs)
-        settings = [replace(template, loss=Loss(loss), targets=targets_for(loss, IMAGE_TARGETS)) for loss in ORDER]
-        found.append(Part(settings, o.image_rates, {loss: o.image_seeds if loss in COMPARED else 1 for loss in ORDER}))
-        frozen = replace(template, loss=Loss("nll"), targets=Targets(), frozen=True)
-        found.append(Part([frozen], (1e-3, 3e-3), {"nll": 1}))
+        seeds = {loss: o.image_seeds if loss in COMPARED else 1 for loss in ORDER}
+        found += [
+            stage(template, o.image_rates, seeds),
+            stage(replace(template, frozen=True), (1e-3, 3e-3), {"nll": 1}),
+        ]
     return found
 
 
@@ -211,24 +190,22 @@ def perform(run: Run) -> dict[str, Any]:
 
 # --------------------------------------------------------------------------------------------------------- the numbers
 
-OURS, CE, DRAWN, EXPECTED = "soft-target-info-nce", "soft-ce", "soft-dist-info-nce", "expected-info-nce"
-TOP1, TOP5, ECE = percent("top1"), percent("top5"), percent("ece")
 DATA = {"banking77": "Banking77", "clinc150": "CLINC150", IMAGES: "CIFAR-100", "requests": "generated requests"}
 HEADS = {"linear": "linear head", "mlp": "three layers"}
 PAPERS: dict[str, dict[str, tuple[float, ...]]] = {
     "top-1": {
         "nll": (82.35, 82.63, 90.84),
         "info-nce": (82.52, 82.72, 90.75),
-        "soft-ce": (83.85, 83.67, 90.74),
-        "soft-dist-info-nce": (82.96, 82.77, 89.82),
-        "soft-target-info-nce": (83.54, 83.86, 90.80),
+        CE: (83.85, 83.67, 90.74),
+        DRAWN: (82.96, 82.77, 89.82),
+        OURS: (83.54, 83.86, 90.80),
     },
     "top-5": {
         "nll": (94.95, 93.84, 98.37),
         "info-nce": (95.43, 93.67, 98.40),
-        "soft-ce": (96.46, 94.91, 98.40),
-        "soft-dist-info-nce": (96.40, 95.06, 98.78),
-        "soft-target-info-nce": (96.43, 94.91, 98.51),
+        CE: (96.46, 94.91, 98.40),
+        DRAWN: (96.40, 95.06, 98.78),
+        OURS: (96.43, 94.91, 98.51),
     },
 }
 """Tables 1 and 2 of the paper: ImageNet, Tiny ImageNet and CIFAR-100, ViT-B/16, 100 epochs."""
@@ -236,132 +213,101 @@ ON = (
     "(MiniLM on Banking77 and CLINC150: 2 epochs, batches of 64, rates 5e-4 and 1e-3 tried. EfficientNet-Lite0 on "
     "CIFAR-100: 8 epochs, batches of 128, rates 1e-3 and 3e-3 tried.)"
 )
+ON_PAR = {"above": -MARGIN, "below": MARGIN}
+EQUATION = "Equation of soft distribution InfoNCE"
 CLAIMS = (
-    Claim(
-        "fine-tuning-soft-ce",
-        "When a pre-trained network is fine-tuned, soft target InfoNCE is on par with soft target cross-entropy in "
-        f"top-1. {ON}",
-        "Table 1",
-        "top-1 −0.31 ImageNet, +0.19 Tiny ImageNet, +0.06 CIFAR-100",
-    ),
-    Claim(
-        "fine-tuning-nll",
-        f"When a pre-trained network is fine-tuned, soft target InfoNCE outperforms NLL on labels in top-1. {ON}",
-        "Table 1",
-        "top-1 +1.19 ImageNet, +1.23 Tiny ImageNet, −0.04 CIFAR-100",
-    ),
-    Claim(
-        "fine-tuning-soft-distribution",
-        f"When a pre-trained network is fine-tuned, soft targets in the loss beat labels drawn from them. {ON}",
-        "Table 1",
-        "top-1 +0.58 ImageNet, +1.09 Tiny ImageNet, +0.98 CIFAR-100",
-    ),
-    Claim(
-        "fine-tuning-calibration",
-        "A network fine-tuned with soft target InfoNCE is better calibrated (ECE) than with soft target cross-entropy. "
-        f"{ON}",
-        "Figure 4, right",
-        "ECE 2.9 % against 15.8 %, CIFAR-100",
-    ),
-    Claim(
-        "fine-tuning-head",
-        "When a pre-trained network is fine-tuned, three layers instead of a linear head help the top-1 of soft target "
-        "InfoNCE more than that of soft target cross-entropy. (MiniLM, 2 epochs, batches of 64, rates 5e-4 and 1e-3.)",
-        "Comparison to soft target cross-entropy",
-        "+1.72 against +0.60 Tiny ImageNet, +0.70 against +0.36 CIFAR-100",
-    ),
-    Claim(
-        "fine-tuning-expected",
-        "Expected InfoNCE, which sums over the labels that a soft target could draw, has a higher top-1 than the loss "
-        f"that draws one. {ON}",
-        "Equation of soft distribution InfoNCE",
-        "one label is drawn",
-    ),
-    Claim(
-        "fine-tuning-smoothed-noise",
-        "Soft distribution InfoNCE has a higher top-1 with the η of its smoothed targets than with that of the labels, "
-        "the authors' way. (MiniLM, linear head or three layers, 2 epochs, batches of 64, rates 5e-4 and 1e-3 tried.)",
-        "Equation of soft distribution InfoNCE",
-        "the authors' code uses the labels' frequencies",
-    ),
-)
+    Gap("fine-tuning-soft-ce", "When a pre-trained network is fine-tuned, soft target InfoNCE is on par with soft "
+        f"target cross-entropy in top-1. {ON}", "Table 1",
+        "top-1 −0.31 ImageNet, +0.19 Tiny ImageNet, +0.06 CIFAR-100", OURS, CE, ON_PAR),
+    Gap("fine-tuning-nll", "When a pre-trained network is fine-tuned, soft target InfoNCE outperforms NLL on labels in "
+        f"top-1. {ON}", "Table 1", "top-1 +1.19 ImageNet, +1.23 Tiny ImageNet, −0.04 CIFAR-100",
+        OURS, "nll", {"above": 0}),
+    Gap("fine-tuning-soft-distribution", "When a pre-trained network is fine-tuned, soft targets in the loss beat "
+        f"labels drawn from them. {ON}", "Table 1", "top-1 +0.58 ImageNet, +1.09 Tiny ImageNet, +0.98 CIFAR-100",
+        OURS, DRAWN, {"above": 0}),
+    Gap("fine-tuning-calibration", "A network fine-tuned with soft target InfoNCE is better calibrated (ECE) than with "
+        f"soft target cross-entropy. {ON}", "Figure 4, right", "ECE 2.9 % against 15.8 %, CIFAR-100",
+        OURS, CE, {"below": 0}),
+    Claim("fine-tuning-head", "When a pre-trained network is fine-tuned, three layers instead of a linear head help "
+          "the top-1 of soft target InfoNCE more than that of soft target cross-entropy. (MiniLM, 2 epochs, batches of "
+          "64, rates 5e-4 and 1e-3.)", "Comparison to soft target cross-entropy",
+          "+1.72 against +0.60 Tiny ImageNet, +0.70 against +0.36 CIFAR-100"),
+    Gap("fine-tuning-expected", "Expected InfoNCE, which sums over the labels that a soft target could draw, has a "
+        f"higher top-1 than the loss that draws one. {ON}", EQUATION, "one label is drawn",
+        EXPECTED, DRAWN, {"above": 0, "new": True}),
+    Gap("fine-tuning-smoothed-noise", "Soft distribution InfoNCE has a higher top-1 with the η of its smoothed targets "
+        "than with that of the labels, the authors' way. (MiniLM, linear head or three layers, 2 epochs, batches of "
+        "64, rates 5e-4 and 1e-3 tried.)", EQUATION, "the authors' code uses the labels' frequencies",
+        CORRECTED, DRAWN, {"above": 0, "new": True}),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Part:
     """The fine-tunings on one data set with one head: settings at their chosen rates, by loss; all the search's rows.
 
     ``frozen`` is the head alone, trained on features of the same images by NLL.
     """
 
-    title: str
     recipe: str
     head: str
     losses: dict[str, Setting]
     tried: list[Row]
     frozen: Setting | None
 
-    def minus(self, loss: str, other: str, value: Any = TOP1) -> Estimate | None:
+    @property
+    def title(self) -> str:
+        return f"{DATA[self.recipe]}, {HEADS[self.head]}"
+
+    def minus(self, loss: str, other: str, value: Value = TOP1) -> Estimate | None:
         """A loss minus another, paired by seed."""
-        if loss not in self.losses or other not in self.losses:
-            return None
-        return self.losses[loss].minus(self.losses[other], value)
+        both = {loss, other} <= self.losses.keys()
+        return self.losses[loss].minus(self.losses[other], value) if both else None
 
 
-def parts(rows: Sequence[Row]) -> list[Tuned]:
+def parts(rows: Sequence[Row]) -> list[Part]:
     """Of each data set and head the trainings of the commonest sizes, in the order of the page."""
     found = []
     for group in alike(rows, "recipe", "head.kind"):
         rest = largest([row for row in group if not row.config["frozen"]], "batch", "epochs")
-        if rest:
+        settings = {s.loss: s for s in at_best_rate(rest, score=held_out).values()}
+        if settings:
             c = rest[0].config
+            losses = {loss: settings[loss] for loss in (*LOOKS, CORRECTED) if loss in settings}
+            tried = [row for row in rest if row.config["seed"] == 0]
             still = chosen([row for row in group if row.config["frozen"]], score=held_out)
-            settings = {setting.loss: setting for setting in at_best_rate(rest, score=held_out).values()}
-            settings = {loss: settings[loss] for loss in (*LOOKS, CORRECTED) if loss in settings}
-            title = f"{DATA[c['recipe']]}, {HEADS[c['head']['kind']]}"
-            trial = [row for row in rest if row.config["seed"] == 0]
-            found.append(Tuned(title, c["recipe"], c["head"]["kind"], settings, trial, still[0] if still else None))
-    return sorted((part for part in found if part.losses), key=lambda part: list(DATA).index(part.recipe))
+            found.append(Part(c["recipe"], c["head"]["kind"], losses, tried, still[0] if still else None))
+    return sorted(found, key=lambda part: list(DATA).index(part.recipe))
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = [part for part in parts(rows) if part.recipe != "requests"]
-    par = {"above": -MARGIN, "below": MARGIN}
-    questions: dict[str, tuple[str, str, Any, dict[str, Any], bool]] = {
-        "fine-tuning-soft-ce": (OURS, CE, TOP1, par, False),
-        "fine-tuning-nll": (OURS, "nll", TOP1, {"above": 0}, False),
-        "fine-tuning-soft-distribution": (OURS, DRAWN, TOP1, {"above": 0}, False),
-        "fine-tuning-calibration": (OURS, CE, ECE, {"below": 0}, False),
-        "fine-tuning-expected": (EXPECTED, DRAWN, TOP1, {"above": 0}, True),
-        "fine-tuning-smoothed-noise": (CORRECTED, DRAWN, TOP1, {"above": 0}, True),
-    }
     answers: dict[str, list[Finding]] = defaultdict(list)
-    for part in found:
-        for key, (loss, other, value, bounds, new) in questions.items():
-            if gap := part.minus(loss, other, value):
-                text = f"{gap.signed()}{needed(gap, **bounds)}"
-                answers[key].append(Finding(text, f"{part.title}, {gap.count} seeds", verdict(gap, **bounds, new=new)))
-    for part, gain in head_gains(found):
-        text = f"{gain.signed()}{needed(gain, above=0)}"
-        on = f"{DATA[part.recipe]}, {gain.count} seeds"
-        answers["fine-tuning-head"].append(Finding(text, on, verdict(gain, above=0)))
+    for claim in CLAIMS:
+        for part in found:
+            if isinstance(claim, Gap):
+                value = ECE if claim.key == "fine-tuning-calibration" else TOP1
+                gap, title, bounds = part.minus(claim.ours, claim.theirs, value), part.title, claim.bounds
+            else:
+                gap, title, bounds = head_gain(part, found), DATA[part.recipe], {"above": 0}
+            if gap:
+                answers[claim.key].append(decided(gap, on=f"{title}, {gap.count} seeds", unit="", **bounds))
     return {key: together(of) for key, of in answers.items()}
 
 
-def head_gains(found: Sequence[Tuned]) -> list[tuple[Tuned, Estimate]]:
+def head_gain(deep: Part, found: Sequence[Part]) -> Estimate | None:
     """Points that three layers add to soft target InfoNCE's top-1, minus those they add to cross-entropy's."""
-    gains, linear = [], {part.recipe: part for part in found if part.head == "linear"}
-    for deep in found:
-        both = (deep, linear.get(deep.recipe, deep))
-        if deep.head == "mlp" and both[1] is not deep and all({OURS, CE} <= part.losses.keys() for part in both):
-            a, b, c, d = (part.losses[loss].rows for loss in (OURS, CE) for part in both)
-            gains.append((deep, difference_of_differences(a, b, c, d, TOP1)))
-    return gains
+    for linear in found:
+        both = {OURS, CE} <= deep.losses.keys() & linear.losses.keys()
+        if both and (deep.head, linear.head, linear.recipe) == ("mlp", "linear", deep.recipe):
+            a, b, c, d = (part.losses[loss].rows for loss in (OURS, CE) for part in (deep, linear))
+            return difference_of_differences(a, b, c, d, TOP1)
+    return None
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     found, made = parts(rows), []
-    names = [LOOKS[loss].name for loss in STUDIED]
+    names = [TITLES[loss] for loss in STUDIED]
     for name, value in (("top-1", TOP1), ("top-5", TOP5), ("ECE", ECE)):
         body = [
             [part.title, *(part.losses[loss].mean(value).spread(2) if loss in part.losses else "" for loss in STUDIED)]
@@ -373,14 +319,16 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             if part.frozen
         ]
         for place, data in enumerate(("ImageNet", "Tiny ImageNet", "CIFAR-100")):
-            if name in PAPERS:
-                cells = [f"{PAPERS[name][loss][place]:.2f}" if loss in PAPERS[name] else "" for loss in STUDIED]
+            if paper := PAPERS.get(name):
+                cells = [f"{paper[loss][place]:.2f}" if loss in paper else "" for loss in STUDIED]
                 body.append([f"the paper, {data}", *cells])
         made.append(Table(f"fine-tuning-{name.lower()}", [f"{name} (%)", *names], body))
-    others = [loss for loss in STUDIED if loss != CE]
-    for name, of in (("seeds", lambda p, loss: p.minus(loss, CE)), ("samples", samples), ("ece-gaps", ece_gap)):
-        body = [[part.title, *((gap.signed() if (gap := of(part, loss)) else "") for loss in others)] for part in found]
-        header = ["minus soft target cross-entropy", *(LOOKS[loss].name for loss in others)]
+    header = ["minus soft target cross-entropy", *(TITLES[loss] for loss in STUDIED if loss != CE)]
+    for name, minus in (("seeds", Part.minus), ("samples", samples), ("ece-gaps", partial(Part.minus, value=ECE))):
+        gaps = [[minus(part, loss, CE) for loss in STUDIED if loss != CE] for part in found]
+        body = [
+            [part.title, *(gap.signed() if gap else "" for gap in of)] for part, of in zip(found, gaps, strict=True)
+        ]
         made.append(Table(f"fine-tuning-{name}", header, body))
     rates = sorted({row.config["lr"] for part in found for row in part.tried})
     body = []
@@ -390,26 +338,26 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             cells = [f"{100 * tried[r].result['held_out']['top1']:.1f}" if r in tried else "" for r in rates]
             body.append([f"{part.title}, {TITLES[loss]}", *cells, f"{setting.lr:g}"])
     made.append(Table("fine-tuning-search", ("data, loss", *(f"{rate:g}" for rate in rates), "chosen"), body))
-    body = [
-        [part.title, *(part.losses[loss].mean(TOP1).spread(2) for loss in (DRAWN, CORRECTED)), gap.signed(),
-         *(part.losses[loss].mean(ECE).spread(1) for loss in (DRAWN, CORRECTED))]
-        for part in found
-        if (gap := part.minus(CORRECTED, DRAWN))
-    ]  # fmt: skip
+    return [*made, *corrected(found)]
+
+
+def corrected(found: Sequence[Part]) -> list[Table]:
+    """Soft distribution InfoNCE with both η, if the corrected one was run."""
+    body = []
+    for part in found:
+        if gap := part.minus(CORRECTED, DRAWN):
+            both = [part.losses[loss] for loss in (DRAWN, CORRECTED)]
+            ece = [of.mean(ECE).spread(1) for of in both]
+            body.append([part.title, *(of.mean(TOP1).spread(2) for of in both), gap.signed(), *ece])
     header = ["soft distribution InfoNCE", "top-1 (%), η of the labels", "top-1 (%), η smoothed", "difference (points)",
               "ECE (%), η of the labels", "ECE (%), η smoothed"]  # fmt: skip
-    return [*made, Table("fine-tuning-corrected", header, body)] if body else made
+    return [Table("fine-tuning-corrected", header, body)] if body else []
 
 
-def samples(part: Tuned, loss: str) -> Estimate | None:
-    """Top-1 minus soft target cross-entropy's, with an interval for other test samples too."""
-    if CE not in part.losses or loss not in part.losses:
-        return None
-    return for_other_samples(part.losses[loss].rows, part.losses[CE].rows)
-
-
-def ece_gap(part: Tuned, loss: str) -> Estimate | None:
-    return part.minus(loss, CE, ECE)
+def samples(part: Part, loss: str, other: str) -> Estimate | None:
+    """Top-1 of a loss minus that of another, with an interval for other test samples too."""
+    both = {loss, other} <= part.losses.keys()
+    return for_other_samples(part.losses[loss].rows, part.losses[other].rows) if both else None
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
@@ -417,8 +365,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
     def draw(axes: Sequence[Any]) -> None:
         for place, (ax, part) in enumerate(zip(axes, found, strict=True)):
-            gaps = {loss: gap for loss in STUDIED if loss != CE and (gap := part.minus(loss, CE))}
-            dots(ax, gaps)
+            dots(ax, {loss: gap for loss in STUDIED if loss != CE and (gap := part.minus(loss, CE))})
             ax.axvline(0, color="#808080", ls="--", lw=1.1)
             label(ax, "top-1 minus soft target cross-entropy", title=part.title)
             if place % 3:
@@ -428,16 +375,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 EXPERIMENT = Experiment(
-    name="fine-tuning",
-    question="How do six losses compare when a pre-trained network is fine-tuned end to end?",
-    minutes=300,
-    presets=PRESETS,
-    runs=runs,
-    follow_up=follow_up,
-    prepare=prepare,
-    perform=perform,
-    claims=CLAIMS,
-    findings=findings,
-    tables=tables,
-    figures=figures,
-)
+    name="fine-tuning", question="How do six losses compare when a pre-trained network is fine-tuned end to end?",
+    minutes=300, presets=PRESETS, runs=runs, follow_up=follow_up, prepare=prepare, perform=perform, claims=CLAIMS,
+    findings=findings, tables=tables, figures=figures,
+)  # fmt: skip

@@ -22,7 +22,7 @@ from experiments import training
 from experiments.data import features
 from experiments.data.features import NAMES, Source
 from experiments.data.imbalance import thinned, thirds
-from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, OURS, TOP1, conditions, scores_table
+from experiments.features import ALONE, CE, CORRECTED, DRAWN, ECE, EXPECTED, OURS, TOP1, conditions, scores_table
 from experiments.features import NAMES as LOSS_NAMES
 from experiments.harness import LOOKS, Experiment, Figure, Row, Table, curve, label, option
 from experiments.harness.claims import Claim, Finding, needed, verdict
@@ -34,8 +34,6 @@ from experiments.training import MIXED, Probe
 from softnce import noise
 
 CONTRASTIVE = tuple(name for name in STUDIED if LOSSES[name].contrastive)
-CORRECTED = "soft-dist-info-nce-smoothed-noise"
-"""Soft distribution InfoNCE with the η of the smoothed targets; `DRAWN` is the authors' way."""
 GROUPS = ("many", "some", "few")
 SWITCHED = percent("top1", "switched")
 

@@ -17,27 +17,9 @@ from statistics import fmean
 from typing import Any
 
 from experiments.data.targets import Targets
-from experiments.harness import (
-    MARGIN,
-    SERIES,
-    Claim,
-    Estimate,
-    Experiment,
-    Figure,
-    Finding,
-    Row,
-    Table,
-    curve,
-    difference,
-    dots,
-    estimate,
-    label,
-    mean,
-    needed,
-    option,
-    percent,
-    verdict,
-)
+from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, dots, label, option
+from experiments.harness.claims import MARGIN, Claim, Finding, needed, verdict
+from experiments.harness.statistics import Estimate, difference, estimate, mean, percent
 from experiments.losses import LOSSES, STUDIED, TITLES
 
 CITATION = {"cora": "Cora", "citeseer": "CiteSeer"}

@@ -8,14 +8,12 @@ images; the 5,000 held-out images choose rate and epoch, the 10,000 test images 
 
 import base64
 import math
-import os
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from pathlib import Path
 from statistics import stdev
 from typing import Any, NamedTuple
 
@@ -24,47 +22,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import softnce
-from experiments.harness import (
-    LOOKS,
-    MARGIN,
-    Claim,
-    Diverged,
-    Estimate,
-    Experiment,
-    Figure,
-    Finding,
-    Row,
-    Table,
-    by_seed,
-    climb,
-    curve,
-    difference,
-    difference_of_differences,
-    estimate,
-    for_other_samples,
-    label,
-    later,
-    mean,
-    nats,
-    needed,
-    option,
-    percent,
-    verdict,
-)
-from experiments.harness.statistics import Value
-from softnce import calibration, mixing
+from experiments.data.features import folder
+from experiments.features import CE, DRAWN, ECE, EXPECTED, OURS, TOP1
+from experiments.harness import LOOKS, Diverged, Experiment, Figure, Row, Table, curve, label, later, option, percent
+from experiments.harness.claims import MARGIN, Claim, Finding, Gap, decided, needed, verdict
+from experiments.harness.search import climb
+from experiments.harness.statistics import Estimate, Value, by_seed, difference, estimate, for_other_samples, mean, nats
+from experiments.losses import LOSSES as KINDS
+from experiments.losses import loss_with_noise
+from softnce import SoftTargets, calibration, mixing, noise
 
 IMAGES = 5_000
 MEAN, STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
-LOSSES = ("nll", "soft-ce", "soft-target-info-nce", "expected-info-nce", "info-nce", "soft-dist-info-nce")
+LOSSES = ("nll", CE, OURS, EXPECTED, "info-nce", DRAWN)
 SETTINGS = {
     "scratch": "a small residual network on 5,000 images of CIFAR-100, 32 px",
     "fine-tuned": "EfficientNet-Lite0 with its ImageNet weights on 3,000 images of CIFAR-100, 64 px",
     "generated": "the small network on 500 easy images of 10 classes",
 }
-SOFT = ("soft-ce", "soft-target-info-nce", "expected-info-nce")
-HARD = ("nll", "info-nce")  # take labels alone: neither smoothing nor mixing
+SOFT = (CE, OURS, EXPECTED)
 LADDER = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 SEARCH_SEED = 8
 EVALUATIONS = 15  # of a run, at equal distances
@@ -124,35 +100,35 @@ def run_of(options: Options, loss: str, epochs: int, lr: float, seed: int) -> Ru
         run = replace(run, images=3_000)
     if options.setting == "generated":
         run = replace(run, images=500, batch=50, warmup_epochs=1)
-    return replace(run, smoothing=0.0, mixup=0.0, cutmix=0.0) if loss in HARD else run
+    return replace(run, smoothing=0.0, mixup=0.0, cutmix=0.0) if KINDS[loss].labels_only else run
 
 
 def searched(rows: Sequence[Row], loss: str, options: Options) -> dict[float, float]:
     """Best held-out top-1 of the search's runs, by rate; a diverged run has none."""
+    wanted = (loss, options.search_epochs, SEARCH_SEED, options.setting, options.head)
     return {
-        row.config["lr"]: max(point["top1"] for point in row.result["course"])
+        c["lr"]: held_out(row)
         for row in rows
-        if (row.config["loss"], row.config["epochs"], row.config["seed"]) == (loss, options.search_epochs, SEARCH_SEED)
-        and (row.config["setting"], row.config.get("head", "linear")) == (options.setting, options.head)
+        for c in [row.config]
+        if (c["loss"], c["epochs"], c["seed"], c["setting"], c.get("head", "linear")) == wanted
     }
 
 
 def wanted(options: Options, rows: Sequence[Row] = ()) -> list[Run]:
-    """Search, then the main length with all losses seed by seed, then the other lengths."""
-    o, rates, runs = options, {}, []
+    """Search, then the main length with all losses seed by seed, then the other lengths, ε, batches and checks."""
+    o, found, runs = options, {}, []
     for loss in o.losses:
-        rates[loss], todo = climb(searched(rows, loss, o), o.rates, LADDER)
+        rate, todo = climb(searched(rows, loss, o), o.rates, LADDER)
         runs += [run_of(o, loss, o.search_epochs, lr, SEARCH_SEED) for lr in todo]
-    lengths = [(o.epochs, o.seeds), *((epochs, o.other_seeds) for epochs in o.other_epochs)]
-    for epochs, seeds in lengths:
-        for seed in range(seeds):
-            runs += [run_of(o, loss, epochs, rate, seed) for loss, rate in rates.items() if rate is not None]
-    found = {loss: rate for loss, rate in rates.items() if rate is not None}
+        if rate is not None:
+            found[loss] = rate
+    for epochs, seeds in ((o.epochs, o.seeds), *((n, o.other_seeds) for n in o.other_epochs)):
+        runs += [run_of(o, loss, epochs, rate, seed) for seed in range(seeds) for loss, rate in found.items()]
     for seed in range(o.other_seeds):
-        for loss in [loss for loss in SOFT[:2] if loss in found]:
-            runs += [replace(run_of(o, loss, o.epochs, found[loss], seed), smoothing=ε) for ε in o.smoothings]
-        for loss in [loss for loss in SOFT if loss in found]:
-            runs += [replace(run_of(o, loss, o.search_epochs, found[loss], seed), batch=b) for b in o.batches]
+        main, short = ({loss: run_of(o, loss, n, found[loss], seed) for loss in SOFT if loss in found}
+                       for n in (o.epochs, o.search_epochs))  # fmt: skip
+        runs += [replace(run, smoothing=ε) for run in main.values() if run.loss in (CE, OURS) for ε in o.smoothings]
+        runs += [replace(run, batch=batch) for run in short.values() for batch in o.batches]
     longest = max([o.epochs, *o.other_epochs])
     for seed in range(o.check_seeds):
         for loss, rate in found.items():
@@ -176,10 +152,7 @@ def read(setting: str, part: str) -> Part:
     """Training or test images of a setting."""
     if setting == "generated":
         return generated(1_500 if part == "train" else 500, seed=len(part))
-    folder = os.environ.get("SOFTNCE_DATA")
-    if not folder:
-        raise ValueError("SOFTNCE_DATA, the folder above cifar100/train.npz and cifar100/test.npz, is not set")
-    path = Path(folder) / "cifar100" / f"{part}.npz"
+    path = folder("cifar100") / f"{part}.npz"
     if not path.is_file():
         raise ValueError(f"{path} is missing; it holds CIFAR-100 as arrays x (N, 32, 32, 3) of bytes and y (N,)")
     with np.load(path) as stored:
@@ -318,32 +291,13 @@ def efficientnet(head: str, classes: int, size: int = 64) -> Model:
 # -------------------------------------------------------------------------------------------------------- training
 
 
-def build_loss(name: str, classes: int) -> softnce.ClassifierLoss:
-    """The classes are balanced, so η is uniform; contrastive losses are told so."""
-    eta = torch.full((classes,), 1 / classes)
-    match name:
-        case "nll":
-            return softnce.NLL()
-        case "soft-ce":
-            return softnce.SoftTargetCrossEntropy()
-        case "info-nce":
-            return softnce.InfoNCE(eta)
-        case "soft-dist-info-nce":
-            return softnce.SoftDistributionInfoNCE(eta)
-        case "soft-target-info-nce":
-            return softnce.SoftTargetInfoNCE(eta)
-        case "expected-info-nce":
-            return softnce.ExpectedInfoNCE(eta)
-    raise ValueError(f"loss: got {name!r}, need one of {', '.join(LOSSES)}")
-
-
 def mix(
     images: Tensor, labels: Tensor, classes: int, run: Run, generator: torch.Generator
-) -> tuple[Tensor, Tensor | softnce.SoftTargets]:
+) -> tuple[Tensor, Tensor | SoftTargets]:
     """Four batches in five get CutMix or MixUp, each as often, as in the paper's recipe."""
-    if run.loss in HARD:
+    if KINDS[run.loss].labels_only:
         return images, labels
-    targets = softnce.SoftTargets.from_labels(labels, classes, run.smoothing)
+    targets = SoftTargets.from_labels(labels, classes, run.smoothing)
     coin, kind = torch.rand(2, generator=generator).tolist()
     if coin >= 0.8:
         return images, targets
@@ -376,7 +330,8 @@ def perform(run: Run) -> dict[str, Any]:
     classes = int(whole.labels.max()) + 1
     training, held = (Part(*(x[rows] for x in whole)) for rows in split(whole.labels, run.seed, run.images))
     labels = training.labels
-    (network, groups, view), loss = build_model(run, classes), build_loss(run.loss, classes)
+    network, groups, view = build_model(run, classes)
+    loss = loss_with_noise(run.loss, noise.uniform(classes))  # the classes are balanced
     optimiser = torch.optim.AdamW(groups, fused=True)
     batches = len(labels) // run.batch
     steps, warmup = run.epochs * batches, run.warmup_epochs * batches
@@ -429,17 +384,12 @@ def evaluate(network: nn.Module, view: View, setting: str, held: Part) -> tuple[
 
 # --------------------------------------------------------------------------------------------------------- numbers
 
-OURS, CE, EXPECTED, DRAWN = "soft-target-info-nce", "soft-ce", "expected-info-nce", "soft-dist-info-nce"
 DIFFERENCES = (
-    (OURS, CE),
-    (OURS, "nll"),
-    (OURS, "info-nce"),
-    (OURS, DRAWN),
+    *((OURS, other) for other in (CE, "nll", "info-nce", DRAWN)),
     (CE, "nll"),
-    (EXPECTED, CE),
-    (EXPECTED, OURS),
+    *((EXPECTED, other) for other in (CE, OURS)),
 )
-TOP1, ECE, SCALED_ECE = percent("top1"), percent("ece"), percent("ece_scaled")
+SCALED_ECE = percent("ece_scaled")
 Varied = dict[str, dict[float, list[Row]]]
 """Rows by loss and value of an option."""
 
@@ -454,6 +404,11 @@ def shared(*groups: Sequence[Row]) -> set[int]:
     return set.intersection(*({row.config["seed"] for row in rows} for rows in groups)) if groups else set()
 
 
+def gap_of(ours: Sequence[Row], theirs: Sequence[Row], value: Value = TOP1) -> Estimate | None:
+    """Paired by seed; None without a common one."""
+    return difference(ours, theirs, value) if shared(ours, theirs) else None
+
+
 @dataclass(frozen=True)
 class Trainings:
     """The rows of one setting; ``name`` begins the names of its tables and figures."""
@@ -466,14 +421,11 @@ class Trainings:
         return sorted({row.config["epochs"] for row in self.rows if row.config["seed"] != SEARCH_SEED})
 
     @cached_property
-    def search_epochs(self) -> int:
-        return min((row.config["epochs"] for row in self.rows if row.config["seed"] == SEARCH_SEED), default=0)
-
-    @cached_property
     def search(self) -> list[Row]:
         """The search of the rates; the longest length may be searched as well, which chooses nothing."""
         found = [row for row in self.rows if row.config["seed"] == SEARCH_SEED]
-        return [row for row in found if row.config["epochs"] == self.search_epochs]
+        epochs = min((row.config["epochs"] for row in found), default=0)
+        return [row for row in found if row.config["epochs"] == epochs]
 
     @cached_property
     def rates(self) -> dict[str, float]:
@@ -481,9 +433,10 @@ class Trainings:
         found = {}
         for loss in LOSSES:
             tried = [row for row in self.search if row.config["loss"] == loss]
-            used = Counter(row.config["lr"] for row in self.rows if row.config["loss"] == loss)
-            if used:
-                found[loss] = max(tried, key=held_out).config["lr"] if tried else used.most_common(1)[0][0]
+            if tried:
+                found[loss] = max(tried, key=held_out).config["lr"]
+            elif used := Counter(row.config["lr"] for row in self.rows if row.config["loss"] == loss):
+                found[loss] = used.most_common(1)[0][0]
         return found
 
     def usual(self, loss: str) -> Run:
@@ -495,22 +448,22 @@ class Trainings:
         usual = self.usual(loss)
         wanted = {name: getattr(usual, name) for name in ("loss", "lr", "smoothing", "batch")}
         wanted |= {"epochs": epochs} | changed
-        return [row for row in self.rows if all(row.config[name] == value for name, value in wanted.items())]
+        return [row for row in self.rows if wanted.items() <= row.config.items()]
 
     def at(self, loss: str, epochs: int, **changed: float) -> list[Row]:
         """The same without those of the search."""
         return [row for row in self.like(loss, epochs, **changed) if row.config["seed"] != SEARCH_SEED]
 
-    def gap(self, ours: str, theirs: str, epochs: int, value: Value = TOP1, **changed: float) -> Estimate | None:
-        """One loss minus another, paired by seed."""
-        return gap_of(self.at(ours, epochs, **changed), self.at(theirs, epochs, **changed), value)
+    def gap(self, ours: str, theirs: str, epochs: int) -> Estimate | None:
+        """Top-1 of one loss minus that of another."""
+        return gap_of(self.at(ours, epochs), self.at(theirs, epochs))
 
     def varied(self, name: str) -> tuple[int, Varied]:
         """The runs for another ``smoothing`` or ``batch``: their length, and the rows at the seeds that all have."""
-        others = [row for row in self.rows if row.config["loss"] in SOFT]
-        others = [row for row in others if row.config[name] != getattr(self.usual(row.config["loss"]), name)]
+        usual = getattr(self.usual(OURS), name)
+        others = [row for row in self.rows if row.config["loss"] in SOFT and row.config[name] != usual]
         epochs = max((row.config["epochs"] for row in others), default=0)
-        values = sorted({row.config[name] for row in others} | {getattr(self.usual(OURS), name)})
+        values = sorted({row.config[name] for row in others} | {usual})
         found: Varied = {}
         for loss in SOFT:
             of_loss = {value: of for value in values if (of := self.at(loss, epochs, **{name: value}))}
@@ -522,20 +475,13 @@ class Trainings:
         return epochs, found if seeds else {}
 
     def checked(self) -> tuple[int, Varied]:
-        """The longest length, and its rows by rate for every loss that has been tried at several rates there."""
-        epochs = max(row.config["epochs"] for row in self.rows)
-        found: Varied = {}
+        """The longest length, and its rows by rate for every loss that was tried at several rates there too."""
+        epochs, found = max(row.config["epochs"] for row in self.rows), {}
         for loss in self.rates:
             own = self.like(loss, epochs)
-            of_loss = {rate: of for rate in LADDER if shared(own, of := self.like(loss, epochs, lr=rate))}
-            if len(of_loss) > 1:
-                found[loss] = of_loss
-        return epochs, found
-
-
-def gap_of(ours: Sequence[Row], theirs: Sequence[Row], value: Value = TOP1) -> Estimate | None:
-    """Paired by seed; None without a common one."""
-    return difference(ours, theirs, value) if shared(ours, theirs) else None
+            found[loss] = {rate: of for rate in LADDER if shared(own, of := self.like(loss, epochs, lr=rate))}
+        is_search = not self.search or epochs == self.search[0].config["epochs"]
+        return epochs, {loss: of for loss, of in found.items() if len(of) > 1 and not is_search}
 
 
 def by_setting(rows: Sequence[Row]) -> list[Trainings]:
@@ -573,7 +519,7 @@ def tables_of(found: Trainings) -> list[Table]:
         Table(f"{name}-top1", ["loss", *header], [*top1, seeds], title="Test top-1 (%) by length of training"),
         Table(f"{name}-differences", ["difference", *header], gaps, title="Differences of top-1 (points), paired"),
         *(details(found, n) for n in lengths),
-        *(effect(found, *varied) for varied in (("smoothing", "ε"), ("batch", "batch")) if found.varied(varied[0])[1]),
+        *(effect(found, option, symbol) for option, symbol in SYMBOLS.items() if found.varied(option)[1]),
     ]
     searched: Varied = {}
     for row in found.search:
@@ -581,7 +527,7 @@ def tables_of(found: Trainings) -> list[Table]:
     if searched:
         made.append(rate_table(f"{name}-rates", searched, "The search: held-out top-1 (%) by base rate, one seed"))
     epochs, checked = found.checked()
-    if checked and epochs > found.search_epochs:
+    if checked:
         made.append(rate_table(f"{name}-rates-longest", checked, f"{epochs} epochs: held-out top-1 (%) by base rate"))
     return made
 
@@ -605,6 +551,9 @@ def details(found: Trainings, epochs: int) -> Table:
     return Table(f"{found.name}-{epochs}", ["loss", *columns], body, title=f"{epochs} epochs")
 
 
+SYMBOLS = {"smoothing": "ε", "batch": "batch"}
+
+
 def effect(found: Trainings, name: str, symbol: str) -> Table:
     """Accuracy and calibration by ε or batch, at the seeds that all values have."""
     epochs, varied = found.varied(name)
@@ -612,13 +561,13 @@ def effect(found: Trainings, name: str, symbol: str) -> Table:
     body = []
     for loss, by_value in varied.items():
         for value, of in by_value.items():
-            gaps = gap_of(of, by_value.get(usual, [])), gap_of(of, varied.get(CE, {}).get(value, []))
-            shown = [signed(gaps[0]) if value != usual else "", signed(gaps[1]) if loss != CE else ""]
-            body.append([LOOKS[loss].name, f"{value:g}", cell(of, TOP1, 2), *shown, cell(of, ECE), cell(of, SCALED_ECE),
-                         str(len(of))])  # fmt: skip
-    header = ["loss", symbol, "top-1 (%)", f"minus {symbol} {usual:g}", "minus soft target cross-entropy", "ECE (%)",
-              "ECE, scaled", "seeds"]  # fmt: skip
-    return Table(f"{found.name}-{name}", header, body, title=f"{symbol.capitalize()} in trainings of {epochs} epochs")
+            change = signed(gap_of(of, by_value.get(usual, []))) if value != usual else ""
+            lead = signed(gap_of(of, varied.get(CE, {}).get(value, []))) if loss != CE else ""
+            scores = cell(of, ECE), cell(of, SCALED_ECE), str(len(of))
+            body.append([LOOKS[loss].name, f"{value:g}", cell(of, TOP1, 2), change, lead, *scores])
+    header = ["loss", symbol, "top-1 (%)", f"minus {symbol} {usual:g}", "minus soft target cross-entropy", "ECE (%)"]
+    title = f"{symbol.capitalize()} in trainings of {epochs} epochs"
+    return Table(f"{found.name}-{name}", [*header, "ECE, scaled", "seeds"], body, title=title)
 
 
 def rate_table(name: str, tried: Varied, title: str) -> Table:
@@ -635,12 +584,9 @@ def rate_table(name: str, tried: Varied, title: str) -> Table:
 
 
 @dataclass(frozen=True)
-class Question:
-    """One loss minus another, and the bounds between which a claim puts the difference."""
+class Lead(Gap):
+    """A difference of two losses, in top-1 after 60 epochs unless said otherwise."""
 
-    ours: str
-    theirs: str
-    bounds: dict[str, Any]
     epochs: int = 60
     value: Value = TOP1
     changed: dict[str, float] = field(default_factory=dict)
@@ -648,122 +594,58 @@ class Question:
 
 ON_PAR = {"above": -MARGIN, "below": MARGIN}
 NETWORK = "Small residual network from scratch, 5,000 images of CIFAR-100"
-IN = f"({NETWORK}, 60 epochs, batches of 256, rates searched.)"
-SHORT = IN.replace("60", "8")
-LONGEST = IN.replace("60", "120")
+MAIN = f"({NETWORK}, 60 epochs, batches of 256, rates searched.)"
+SHORT, LONGEST = MAIN.replace("60", "8"), MAIN.replace("60", "120")
 SMALL = f"({NETWORK}, 30 epochs, batches of 8, rates searched at 256 and scaled with the batch.)"
-QUESTIONS = {
-    "regime-soft-ce": Question(OURS, CE, ON_PAR),
-    "regime-nll": Question(OURS, "nll", {"above": 0}),
-    "regime-soft-distribution": Question(OURS, DRAWN, {"above": 0}),
-    "regime-calibration": Question(OURS, CE, {"below": 0}, value=ECE),
-    "regime-expected": Question(EXPECTED, OURS, {"above": 0, "new": True}),
-    "regime-short-nll": Question(OURS, "nll", {"below": 0, "new": True}, epochs=8),
-    "regime-longest-soft-ce": Question(OURS, CE, ON_PAR, epochs=120),
-    "regime-longest-nll": Question(OURS, "nll", {"above": 0}, epochs=120),
-    "regime-small-batch": Question(OURS, CE, {"below": 0}, epochs=30, changed={"batch": 8}),
-    "regime-small-batch-expected": Question(EXPECTED, CE, ON_PAR | {"new": True}, epochs=30, changed={"batch": 8}),
-}
-TABLE_1 = {
-    "soft-ce": ("Table 1", "top-1 −0.31 ImageNet, +0.19 Tiny ImageNet, +0.06 CIFAR-100"),
-    "nll": ("Table 1", "top-1 +1.19 ImageNet, +1.23 Tiny ImageNet, −0.04 CIFAR-100"),
-}
+EQUATION = "Equation of soft distribution InfoNCE"
+PAPER_CE = ("Table 1", "top-1 −0.31 ImageNet, +0.19 Tiny ImageNet, +0.06 CIFAR-100")
+PAPER_NLL = ("Table 1", "top-1 +1.19 ImageNet, +1.23 Tiny ImageNet, −0.04 CIFAR-100")
 CLAIMS = (
-    Claim(
-        "regime-soft-ce",
-        f"In a long training, soft target InfoNCE is on par with soft target cross-entropy in top-1. {IN}",
-        *TABLE_1["soft-ce"],
-    ),
-    Claim(
-        "regime-nll",
-        f"In a long training, soft target InfoNCE outperforms NLL on labels in top-1. {IN}",
-        *TABLE_1["nll"],
-    ),
-    Claim(
-        "regime-soft-distribution",
-        f"In a long training, soft targets in the loss beat labels drawn from them. {IN}",
-        "Table 1",
-        "top-1 +0.58 ImageNet, +1.09 Tiny ImageNet, +0.98 CIFAR-100",
-    ),
-    Claim(
-        "regime-calibration",
-        f"In a long training, soft target InfoNCE is better calibrated (ECE) than soft target cross-entropy. {IN}",
-        "Figure 4, right",
-        "ECE 2.9 % against 15.8 %, CIFAR-100",
-    ),
-    Claim(
-        "regime-expected",
-        f"In a long training, expected InfoNCE has a higher top-1 than soft target InfoNCE. {IN}",
-        "Equation of soft distribution InfoNCE",
-        "one label is drawn",
-    ),
-    Claim(
-        "regime-overfits",
-        "In the longest training, the held-out NLL of training on labels ends more than 0.02 nats above its minimum.",
-        "not in the paper",
-        "not measured",
-    ),
-    Claim(
-        "regime-short-nll",
-        f"In a short training, soft target InfoNCE is behind NLL on labels in top-1. {SHORT}",
-        "Table 1",
-        "100 epochs only",
-    ),
-    Claim(
-        "regime-longest-soft-ce",
-        f"In the longest training, soft target InfoNCE is on par with soft target cross-entropy in top-1. {LONGEST}",
-        *TABLE_1["soft-ce"],
-    ),
-    Claim(
-        "regime-longest-nll",
-        f"In the longest training, soft target InfoNCE outperforms NLL on labels in top-1. {LONGEST}",
-        *TABLE_1["nll"],
-    ),
-    Claim(
-        "regime-length",
-        "From 8 epochs to the longest training, soft target InfoNCE gains more top-1 than NLL on labels. "
-        f"({NETWORK}, batches of 256, rates searched.)",
-        "Table 1",
-        "100 epochs only",
-    ),
-    Claim(
-        "regime-smoothing",
-        "In a long training, top-1 depends less on ε with soft target InfoNCE than with soft target cross-entropy. "
-        + IN.replace("searched", "searched at ε = 0.1"),
-        "Figure 3, right",
-        "standard deviation over ε 0.12 against 0.34, Tiny ImageNet",
-    ),
-    Claim(
-        "regime-small-batch",
-        f"At a batch of 8, soft target InfoNCE falls behind soft target cross-entropy in top-1. {SMALL}",
-        "Figure 3, left",
-        "−4.21 points at the smallest batch, Tiny ImageNet",
-    ),
-    Claim(
-        "regime-small-batch-expected",
-        f"At a batch of 8, expected InfoNCE is within half a point of the top-1 of soft target cross-entropy. {SMALL}",
-        "Equation of soft distribution InfoNCE",
-        "one label is drawn",
-    ),
-    Claim(
-        "regime-rates",
-        "In the longest training, the rate searched at the short length is at most half a point of held-out top-1 "
-        f"behind its neighbours. ({NETWORK}, batches of 256.)",
-        "not in the paper",
-        "not measured",
-    ),
-)
+    Lead("regime-soft-ce", "In a long training, soft target InfoNCE is on par with soft target cross-entropy in top-1. "
+         f"{MAIN}", *PAPER_CE, OURS, CE, ON_PAR),
+    Lead("regime-nll", f"In a long training, soft target InfoNCE outperforms NLL on labels in top-1. {MAIN}",
+         *PAPER_NLL, OURS, "nll", {"above": 0}),
+    Lead("regime-soft-distribution", "In a long training, soft targets in the loss beat labels drawn from them. "
+         f"{MAIN}", "Table 1", "top-1 +0.58 ImageNet, +1.09 Tiny ImageNet, +0.98 CIFAR-100", OURS, DRAWN, {"above": 0}),
+    Lead("regime-calibration", "In a long training, soft target InfoNCE is better calibrated (ECE) than soft target "
+         f"cross-entropy. {MAIN}", "Figure 4, right", "ECE 2.9 % against 15.8 %, CIFAR-100",
+         OURS, CE, {"below": 0}, value=ECE),
+    Lead("regime-expected", "In a long training, expected InfoNCE has a higher top-1 than soft target InfoNCE. "
+         f"{MAIN}", EQUATION, "one label is drawn", EXPECTED, OURS, {"above": 0, "new": True}),
+    Claim("regime-overfits", "In the longest training, the held-out NLL of training on labels ends more than 0.02 nats "
+          "above its minimum.", "not in the paper", "not measured"),
+    Lead("regime-short-nll", f"In a short training, soft target InfoNCE is behind NLL on labels in top-1. {SHORT}",
+         "Table 1", "100 epochs only", OURS, "nll", {"below": 0, "new": True}, epochs=8),
+    Lead("regime-longest-soft-ce", "In the longest training, soft target InfoNCE is on par with soft target "
+         f"cross-entropy in top-1. {LONGEST}", *PAPER_CE, OURS, CE, ON_PAR, epochs=120),
+    Lead("regime-longest-nll", f"In the longest training, soft target InfoNCE outperforms NLL on labels in top-1. "
+         f"{LONGEST}", *PAPER_NLL, OURS, "nll", {"above": 0}, epochs=120),
+    Claim("regime-length", "From 8 epochs to the longest training, soft target InfoNCE gains more top-1 than NLL on "
+          f"labels. ({NETWORK}, batches of 256, rates searched.)", "Table 1", "100 epochs only"),
+    Claim("regime-smoothing", "In a long training, top-1 depends less on ε with soft target InfoNCE than with soft "
+          f"target cross-entropy. {MAIN.replace('searched', 'searched at ε = 0.1')}", "Figure 3, right",
+          "standard deviation over ε 0.12 against 0.34, Tiny ImageNet"),
+    Lead("regime-small-batch", "At a batch of 8, soft target InfoNCE falls behind soft target cross-entropy in top-1. "
+         f"{SMALL}", "Figure 3, left", "−4.21 points at the smallest batch, Tiny ImageNet",
+         OURS, CE, {"below": 0}, epochs=30, changed={"batch": 8}),
+    Lead("regime-small-batch-expected", "At a batch of 8, expected InfoNCE is within half a point of the top-1 of soft "
+         f"target cross-entropy. {SMALL}", EQUATION, "one label is drawn",
+         EXPECTED, CE, ON_PAR | {"new": True}, epochs=30, changed={"batch": 8}),
+    Claim("regime-rates", "In the longest training, the rate searched at the short length is at most half a point of "
+          f"held-out top-1 behind its neighbours. ({NETWORK}, batches of 256.)", "not in the paper", "not measured"),
+)  # fmt: skip
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     """Of the network from scratch; a claim without its rows has none."""
-    answers: dict[str, Finding] = {}
-    for found in by_setting([row for row in rows if row.config["setting"] == "scratch"]):
-        answers = {key: answer for key, q in QUESTIONS.items() if (answer := compared(found, q))}
-        others = {"regime-overfits": overfits, "regime-length": lengthened, "regime-smoothing": steadied,
-                  "regime-rates": rechecked}  # fmt: skip
-        answers |= {key: answer for key, of in others.items() if (answer := of(found))}
-    return answers
+    rows = [row for row in rows if row.config["setting"] == "scratch"]
+    if not rows:
+        return {}
+    (found,) = by_setting(rows)
+    answers = {claim.key: compared(found, claim) for claim in CLAIMS if isinstance(claim, Lead)}
+    answers |= {"regime-overfits": overfits(found), "regime-length": lengthened(found),
+                "regime-smoothing": steadied(found), "regime-rates": rechecked(found)}  # fmt: skip
+    return {key: answer for key, answer in answers.items() if answer}
 
 
 def where(found: Trainings, epochs: Any, count: int, batch: float = 256) -> str:
@@ -772,7 +654,7 @@ def where(found: Trainings, epochs: Any, count: int, batch: float = 256) -> str:
     return f"CIFAR-100, 5,000 images, {epochs} epochs, batch {batch:g}, {rates}{count} seed{'s' * (count > 1)}"
 
 
-def compared(found: Trainings, q: Question) -> Finding | None:
+def compared(found: Trainings, q: Lead) -> Finding | None:
     ours, theirs = (found.at(loss, q.epochs, **q.changed) for loss in (q.ours, q.theirs))
     gap = gap_of(ours, theirs, q.value)
     if gap is None:
@@ -799,12 +681,12 @@ def overfits(found: Trainings) -> Finding | None:
 def lengthened(found: Trainings) -> Finding | None:
     """The lead over NLL in the longest training minus that after 8 epochs."""
     last = max(found.lengths, default=0)
-    a, b, c, d = (found.at(loss, epochs) for epochs in (last, 8) for loss in (OURS, "nll"))
-    if last == 8 or not shared(a, b, c, d):
+    groups = [found.at(loss, epochs) for epochs in (last, 8) for loss in (OURS, "nll")]
+    if last == 8 or not shared(*groups):
         return None
-    gain = difference_of_differences(a, b, c, d, TOP1)
-    text = f"{gain.signed()} points{needed(gain, above=0)}"
-    return Finding(text, where(found, f"8 and {last}", gain.count), verdict(gain, above=0, new=True))
+    a, b, c, d = (by_seed(rows, TOP1) for rows in groups)
+    gain = estimate([a[seed] - b[seed] - c[seed] + d[seed] for seed in sorted(shared(*groups))])
+    return decided(gain, on=where(found, f"8 and {last}", gain.count), above=0, new=True)
 
 
 def steadied(found: Trainings) -> Finding | None:
@@ -812,11 +694,8 @@ def steadied(found: Trainings) -> Finding | None:
     epochs, varied = found.varied("smoothing")
     if epochs != 60 or not {CE, OURS} <= varied.keys() or varied[CE].keys() != varied[OURS].keys():
         return None
-    deviations = []
-    for loss in (CE, OURS):
-        of = [by_seed(rows, TOP1) for rows in varied[loss].values()]
-        deviations.append({seed: stdev(top1[seed] for top1 in of) for seed in of[0]})
-    steadier = estimate([deviations[0][seed] - deviations[1][seed] for seed in sorted(deviations[0])])
+    theirs, ours = ([by_seed(rows, TOP1) for rows in varied[loss].values()] for loss in (CE, OURS))
+    steadier = estimate([stdev(of[seed] for of in theirs) - stdev(of[seed] for of in ours) for seed in theirs[0]])
     text = f"standard deviation over ε larger by {steadier.signed()} points{needed(steadier, above=0)}"
     on = f"{where(found, epochs, steadier.count)}, ε {', '.join(f'{value:g}' for value in varied[CE])}"
     return Finding(text, on, verdict(steadier, above=0))
@@ -826,16 +705,16 @@ def rechecked(found: Trainings) -> Finding | None:
     """Held-out top-1 at the searched rate minus that at other rates, in the longest training."""
     epochs, checked = found.checked()
     gaps = {
-        (loss, rate): difference(by_rate[found.rates[loss]], of, held_out)
+        f"{LOOKS[loss].name} from rate {rate:g}": difference(by_rate[found.rates[loss]], of, held_out)
         for loss, by_rate in checked.items()
         for rate, of in by_rate.items()
         if rate != found.rates[loss]
     }
-    if not gaps or epochs == found.search_epochs:
+    if not gaps:
         return None
-    text = "; ".join(f"{LOOKS[loss].name} {gap.signed()} from rate {rate:g}" for (loss, rate), gap in gaps.items())
-    count = min(gap.count for gap in gaps.values())
-    return Finding(f"{text} (points)", where(found, epochs, count), verdict(*gaps.values(), above=-MARGIN, new=True))
+    text = ", ".join(f"{name} {gap.signed()}" for name, gap in gaps.items())
+    on = where(found, epochs, min(gap.count for gap in gaps.values()))
+    return Finding(f"{text} points", on, verdict(*gaps.values(), above=-MARGIN, new=True))
 
 
 # --------------------------------------------------------------------------------------------------------- figures
@@ -877,18 +756,10 @@ def draw_course(found: Trainings, axes: Any) -> None:
 
 
 EXPERIMENT = Experiment(
-    name="regime",
-    question="After how many epochs do soft targets pay, and which loss uses them best?",
-    minutes=240,
+    name="regime", question="After how many epochs do soft targets pay, and which loss uses them best?", minutes=240,
     presets={
         "quick": Options("generated", epochs=4, seeds=2, other_epochs=(2,), other_seeds=2, rates=(0.01,)),
         "paper": Options(),
     },
-    runs=wanted,
-    follow_up=wanted,
-    perform=perform,
-    claims=CLAIMS,
-    findings=findings,
-    tables=tables,
-    figures=figures,
-)
+    runs=wanted, follow_up=wanted, perform=perform, claims=CLAIMS, findings=findings, tables=tables, figures=figures,
+)  # fmt: skip

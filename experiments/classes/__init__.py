@@ -19,25 +19,9 @@ from statistics import fmean
 from typing import Any
 
 from experiments.classes.training import METHODS, Method, Run, perform
-from experiments.harness import (
-    LOOKS,
-    SERIES,
-    Claim,
-    Estimate,
-    Experiment,
-    Figure,
-    Finding,
-    Row,
-    Table,
-    alike,
-    curve,
-    estimate,
-    label,
-    level,
-    mean,
-    option,
-    verdict,
-)
+from experiments.harness import LOOKS, SERIES, Experiment, Figure, Row, Table, curve, label, level, option
+from experiments.harness.claims import Claim, Finding, verdict
+from experiments.harness.statistics import Estimate, alike, estimate, mean
 
 # ------------------------------------------------------------------------------------------------------------ the runs
 

@@ -25,8 +25,9 @@ Nothing has to be registered: a file (or folder's `__init__.py`) with a line `EX
 - **Search**: `trials`, `tuned`, `at_best_rate` and `chosen`: learning rates chosen on the held-out part; `climb`: until
   the best rate lies inside those tried.
 - **Verdicts** come from `verdict(estimate, …, above=0)` only. On par: `verdict(gap, above=-MARGIN, below=MARGIN)`.
-  Ours, not the paper's: `new=True`. `needed(gap, above=0)` adds how many seeds would decide. `together(findings)` joins
-  data sets. A number that no seed changes is `exactly(value)`.
+  Ours, not the paper's: `new=True`. `needed(gap, above=0)` adds how many seeds would decide; `decided(gap, on=…,
+  above=0)` is the whole finding. `together(findings)` joins data sets. A number that no seed changes is
+  `exactly(value)`.
 - **Tables**: `Table("digits-scores", header, rows, title=…)`; the first word of the name is the experiment's.
   A page of docs/results shows it where a line is `[**Scores**](tables/digits-scores.md)`, folded if the title is not
   bold; the claims are `tables/digits-claims.md`. `python -m experiments report` writes these files.
@@ -35,7 +36,7 @@ Nothing has to be registered: a file (or folder's `__init__.py`) with a line `EX
   variant where a reader prefers dark.
 """
 
-from experiments.harness.claims import MARGIN, Claim, Finding, needed, together, verdict
+from experiments.harness.claims import MARGIN, Claim, Finding, decided, needed, together, verdict
 from experiments.harness.experiment import Experiment
 from experiments.harness.figures import LOOKS, OTHER, SERIES, Figure, Look, curve, dots, heat, label, level
 from experiments.harness.options import later, option, to_mapping
@@ -62,7 +63,7 @@ from experiments.harness.tables import Table
 __all__ = [
     "LEARNING_RATES", "LOOKS", "MARGIN", "OTHER", "SERIES", "Claim", "Diverged", "Estimate", "Experiment", "Figure",
     "Finding", "Look", "Row", "Setting", "Table", "alike", "at_best_rate", "by_seed", "chosen", "climb", "curve",
-    "difference", "difference_of_differences", "dots", "estimate", "exactly", "for_other_samples", "heat", "label",
+    "decided", "difference", "difference_of_differences", "dots", "estimate", "exactly", "for_other_samples", "heat", "label",
     "largest", "later", "level", "mean", "nats", "needed", "option", "over", "percent", "run_id", "to_mapping",
     "together", "trials", "tuned", "verdict",
 ]  # fmt: skip

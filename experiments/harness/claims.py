@@ -7,7 +7,7 @@ seeds alone: a claim says that a number lies above, below or between bounds, and
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from experiments.harness.statistics import Estimate
 
@@ -33,6 +33,20 @@ class Claim:
     text: str
     where: str  # figure, table, equation or section of the paper
     paper: str  # the paper's figure
+
+
+@dataclass(frozen=True)
+class Gap(Claim):
+    """A claim that a score of one loss minus that of another lies between bounds.
+
+    Attributes:
+        ours, theirs: names of the losses.
+        bounds: keyword arguments of :func:`verdict`.
+    """
+
+    ours: str
+    theirs: str
+    bounds: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -70,6 +84,14 @@ def verdict(
     if not holds:
         return "explained" if _holds(cause, above, below) else "not reproduced"
     return "beyond" if new else "reproduced"
+
+
+def decided(
+    *found: Estimate, on: str, unit: str = " points", digits: int = 2, new: bool = False, **bounds: float
+) -> Finding:
+    """The finding of differences between the same bounds, each with the number of seeds that would decide it."""
+    ours = "; ".join(f"{e.signed(digits)}{unit}{needed(e, **bounds)}" for e in found)
+    return Finding(ours, on, verdict(*found, new=new, **bounds))
 
 
 def _holds(found: Sequence[Estimate], above: float, below: float) -> bool | None:

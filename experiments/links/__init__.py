@@ -20,27 +20,9 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from experiments.data.links import named
-from experiments.harness import (
-    LOOKS,
-    OTHER,
-    Claim,
-    Experiment,
-    Figure,
-    Finding,
-    Row,
-    Table,
-    alike,
-    by_seed,
-    curve,
-    difference,
-    estimate,
-    label,
-    level,
-    mean,
-    nats,
-    option,
-    verdict,
-)
+from experiments.harness import LOOKS, OTHER, Experiment, Figure, Row, Table, curve, label, level, option
+from experiments.harness.claims import Claim, Finding, verdict
+from experiments.harness.statistics import alike, by_seed, difference, estimate, mean, nats
 from experiments.links.training import FULL, LOSSES, Loss, Run, perform
 from experiments.models.links import Score
 

@@ -12,25 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from experiments.harness import (
-    SERIES,
-    Claim,
-    Estimate,
-    Experiment,
-    Figure,
-    Finding,
-    Row,
-    Table,
-    climb,
-    curve,
-    difference,
-    estimate,
-    label,
-    mean,
-    needed,
-    option,
-    verdict,
-)
+from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, option
+from experiments.harness.claims import Claim, Finding, needed, verdict
+from experiments.harness.search import climb
+from experiments.harness.statistics import Estimate, difference, estimate, mean
 from experiments.recommendation import catalogue, sequences
 
 SEARCH_SEED = 8

@@ -186,6 +186,7 @@ def test_what_is_missing_is_named(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="SOFTNCE_DATA"):
         regime.read("scratch", "train")
     monkeypatch.setenv("SOFTNCE_DATA", str(tmp_path))
+    (tmp_path / "cifar100").mkdir()
     with pytest.raises(ValueError, match=r"train\.npz is missing"):
         regime.read("scratch", "train")
     with pytest.raises(ValueError, match="rates"):
