@@ -12,9 +12,9 @@ from experiments import training
 from experiments.data.features import NAMES, Source
 from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, conditions, scores_table
 from experiments.harness import Experiment, Figure, Row, Table, curve, label, option
-from experiments.harness.claims import MARGIN, Claim, Finding, needed, verdict
+from experiments.harness.claims import MARGIN, Claim, Finding, decided, needed, verdict
 from experiments.harness.search import Setting, chosen, trials, tuned
-from experiments.harness.statistics import largest, nats, percent
+from experiments.harness.statistics import Estimate, Value, largest, nats, percent
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
 from experiments.models.heads import Head
 from experiments.training import MIXED, SMOOTH, Probe
@@ -89,6 +89,10 @@ class Case:
     def name(self) -> str:
         return f"calibration-{self.data}-{'mixup' if 'MixUp' in self.augmentation else 'smoothing'}"
 
+    def gap(self, loss: str, value: Value) -> Estimate | None:
+        """Minus soft target cross-entropy's."""
+        return self.losses[loss].minus(self.losses[CE], value) if {loss, CE} <= self.losses.keys() else None
+
     def on(self, *losses: str) -> str:
         data = f"{NAMES[self.data]} features, {self.augmentation}"
         return conditions(data, self.rows, *(self.losses[loss] for loss in losses))
@@ -124,19 +128,15 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     answers = {}
     for key, (data, augmentation, is_above) in CASES.items():
         case = found.get((data, augmentation))
-        if case and {OURS, CE} <= case.losses.keys():
-            gap = case.losses[OURS].minus(case.losses[CE], ECE)
+        if case and (gap := case.gap(OURS, ECE)):
             bound = {"above": 0.0} if is_above else {"below": 0.0}
             ours = f"ECE {gap.signed(1)} points{needed(gap, **bound)}"
             answers[key] = Finding(ours, case.on(OURS, CE), verdict(gap, **bound))
-    compared = [case for case in found.values() if case.data != "digits" and {EXPECTED, CE} <= case.losses.keys()]
-    if compared:
-        gaps = [case.losses[EXPECTED].minus(case.losses[CE], SCALED_ECE) for case in compared]
-        answers["calibration-expected"] = Finding(
-            "; ".join(gap.signed() for gap in gaps) + " points",
-            "; ".join(case.on(EXPECTED, CE) for case in compared),
-            verdict(*gaps, above=-MARGIN, below=MARGIN, new=True),
-        )
+    gaps = {case.on(EXPECTED, CE): gap for case in found.values()
+            if case.data != "digits" and (gap := case.gap(EXPECTED, SCALED_ECE))}  # fmt: skip
+    if gaps:
+        par = {"above": -MARGIN, "below": MARGIN}
+        answers["calibration-expected"] = decided(*gaps.values(), on="; ".join(gaps), **par, new=True)
     return answers
 
 
@@ -151,8 +151,8 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     for case in cases(rows):
         found.append(scores_table(case.name, ["loss"], {(name,): s for name, s in case.losses.items()}, columns))
         for loss in (OURS, EXPECTED):
-            if {loss, CE} <= case.losses.keys():
-                gaps = [case.losses[loss].minus(case.losses[CE], value).spread(1) for value in (ECE, SCALED_ECE)]
+            gaps = [gap.spread(1) for value in (ECE, SCALED_ECE) if (gap := case.gap(loss, value))]
+            if gaps:
                 body.append([TITLES[loss], NAMES[case.data], case.augmentation, *gaps])
     header = ("minus soft target cross-entropy", "data", "augmentation", "ECE (points)", "after scaling")
     return [*found, Table("calibration-gaps", header, body)]

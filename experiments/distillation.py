@@ -22,21 +22,9 @@ from experiments.data.features import Part, Source
 from experiments.data.frozen import CACHE
 from experiments.data.samples import stratified
 from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, NLL, OURS, TOP1, conditions, scores_table
-from experiments.harness import (
-    SERIES,
-    Experiment,
-    Figure,
-    Row,
-    Table,
-    curve,
-    label,
-    later,
-    level,
-    option,
-    run_id,
-    to_mapping,
-)
-from experiments.harness.claims import MARGIN, Claim, Finding, needed, verdict
+from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, later, level, option, run_id
+from experiments.harness.claims import MARGIN, Claim, Finding, decided
+from experiments.harness.options import to_mapping
 from experiments.harness.search import Setting, at_best_rate, trials, tuned
 from experiments.harness.statistics import largest, percent
 from experiments.losses import Loss, loss_with_noise
@@ -182,9 +170,8 @@ def teach(teacher: Teacher) -> dict[str, Any]:
         for mean, part in zip(means, (data.train, data.test), strict=True):
             mean += watch.logits(part.x).softmax(1) / teacher.members
     train, test = (mean.clamp(min=1e-12).log() for mean in means)
-    scores = {"train": training.scores(train, data.train.y), "test": training.scores(test, data.test.y),
-              "confidence": train.exp().amax(1).mean().item()}  # fmt: skip
-    return {"scores": scores, "logits": train}
+    scores = {"train": training.scores(train, data.train.y), "test": training.scores(test, data.test.y)}
+    return {"scores": scores | {"confidence": train.exp().amax(1).mean().item()}, "logits": train}
 
 
 def learn(student: Student) -> dict[str, Any]:
@@ -256,15 +243,11 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     lessons = [s for (name, taught_by), s in found.items() if name == OURS and taught_by != LABELS]
     best = max(lessons, key=lambda setting: setting.mean(percent("top1", "held_out")).mean)
     gain = best.minus(plain, TOP1)
-    where = conditions(data, group, best, plain)
-    answers = {"distillation": Finding(f"{gain.signed()} points", where, verdict(gain, above=0, new=True))}
+    answers = {"distillation": decided(gain, on=conditions(data, group, best, plain), above=0, new=True)}
     if {(EXPECTED, ALL), (CE, ALL)} <= found.keys():
-        gap = found[EXPECTED, ALL].minus(found[CE, ALL], TOP1)
-        answers["expected-teacher"] = Finding(
-            f"{gap.signed()} points{needed(gap, above=-MARGIN, below=MARGIN)}",
-            conditions(data, group, found[EXPECTED, ALL], found[CE, ALL]),
-            verdict(gap, above=-MARGIN, below=MARGIN, new=True),
-        )
+        ours, theirs = found[EXPECTED, ALL], found[CE, ALL]
+        gap, where = ours.minus(theirs, TOP1), conditions(data, group, ours, theirs)
+        answers["expected-teacher"] = decided(gap, on=where, above=-MARGIN, below=MARGIN, new=True)
     return answers
 
 

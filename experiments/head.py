@@ -14,7 +14,7 @@ from experiments import training
 from experiments.data.features import NAMES, Source
 from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, conditions, scores_table
 from experiments.harness import Experiment, Figure, Row, Table, dots, label, option
-from experiments.harness.claims import MARGIN, Claim, Finding, needed, verdict
+from experiments.harness.claims import MARGIN, Claim, Finding, decided
 from experiments.harness.search import Setting, chosen, trials, tuned
 from experiments.harness.statistics import Estimate, difference_of_differences, largest
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
@@ -82,18 +82,15 @@ class Part:
     rows: Sequence[Row]
     settings: dict[tuple[str, Kind], Setting]
 
-    def gain(self, loss: str, head: Kind = LAYERS) -> Estimate:
-        """Points of top-1 that ``head`` adds to the plain linear one."""
-        return self.settings[loss, head].minus(self.settings[loss, LINEAR], TOP1)
+    def gap(self, ours: tuple[str, Kind], theirs: tuple[str, Kind]) -> Estimate | None:
+        """Points of top-1."""
+        both = {ours, theirs} <= self.settings.keys()
+        return self.settings[ours].minus(self.settings[theirs], TOP1) if both else None
 
     def extra(self) -> Estimate:
         """Soft target InfoNCE's gain of three layers minus soft target cross-entropy's."""
         a, b, c, d = (self.settings[loss, head].rows for loss in (OURS, CE) for head in (LAYERS, LINEAR))
         return difference_of_differences(a, b, c, d, TOP1)
-
-    def lead(self, loss: str, head: Kind) -> Estimate:
-        """Top-1 minus soft target cross-entropy's."""
-        return self.settings[loss, head].minus(self.settings[CE, head], TOP1)
 
     def on(self, *keys: tuple[str, Kind]) -> str:
         text = conditions(f"{NAMES[self.data]} features", self.rows, *(self.settings[key] for key in keys))
@@ -129,18 +126,19 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
         return {}
 
     def answer(gaps: Sequence[Estimate], keys: Sequence[tuple[str, Kind]], **bounds: Any) -> Finding:
-        wanted = {name: bound for name, bound in bounds.items() if name != "new"}
-        ours = "; ".join(gap.signed() + needed(gap, **wanted) for gap in gaps)
-        on = "; ".join(part.on(*keys) for part in found)
-        return Finding(f"{ours} points", on, verdict(*gaps, **bounds))
+        return decided(*gaps, on="; ".join(part.on(*keys) for part in found), **bounds)
 
     answers = {
         "head-gain": answer([part.extra() for part in found], plain, above=0),
-        "head-linear": answer([part.lead(OURS, LINEAR) for part in found], [(OURS, LINEAR), (CE, LINEAR)], below=0),
+        "head-linear": answer(
+            [gap for part in found if (gap := part.gap((OURS, LINEAR), (CE, LINEAR)))],
+            [(OURS, LINEAR), (CE, LINEAR)],
+            below=0,
+        ),
     }
     both = [(EXPECTED, LINEAR), (EXPECTED, LAYERS)]
-    if all(part.settings.keys() >= set(both) for part in found):
-        gaps = [part.lead(*key) for part in found for key in both]
+    gaps = [part.gap(key, (CE, key[1])) for part in found for key in both]
+    if all(gaps):
         answers["head-expected"] = answer(gaps, both, above=-MARGIN, below=MARGIN, new=True)
     return answers
 
@@ -153,11 +151,9 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         found.append(scores_table(f"head-{part.data}", ["loss", "head"], order, columns))
         body = []
         for loss in STUDIED:
-            gains = [part.gain(loss, head).spread(2) if {(loss, head), (loss, LINEAR)} <= part.settings.keys() else "–"
-                     for head in (LAYERS, AUTHORS)]  # fmt: skip
-            lead = [part.lead(loss, head).spread(2) if {(loss, head), (CE, head)} <= part.settings.keys() else "–"
-                    for head in (LINEAR, LAYERS)]  # fmt: skip
-            body.append([TITLES[loss], *gains, *lead])
+            gains = [part.gap((loss, head), (loss, LINEAR)) for head in (LAYERS, AUTHORS)]
+            leads = [part.gap((loss, head), (CE, head)) for head in (LINEAR, LAYERS)]
+            body.append([TITLES[loss], *(gap.spread(2) if gap else "–" for gap in gains + leads)])
         header = ("points of top-1", "gain of three layers", "of three layers, normalised",
                   "linear, minus soft target cross-entropy", "three layers, minus it")  # fmt: skip
         found.append(Table(f"head-{part.data}-gains", header, body))
@@ -169,8 +165,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
     def draw(axes) -> None:
         for ax, part in zip(axes, found, strict=True):
-            both = [loss for loss in STUDIED if {(loss, LAYERS), (loss, LINEAR)} <= part.settings.keys()]
-            dots(ax, {loss: part.gain(loss) for loss in both})
+            dots(ax, {x: gap for x in STUDIED if (gap := part.gap((x, LAYERS), (x, LINEAR)))})
             ax.axvline(0, color="gray", lw=0.8)
             label(ax, "three layers minus linear (points of top-1)", title=NAMES[part.data])
 

@@ -25,7 +25,7 @@ from experiments.data.imbalance import thinned, thirds
 from experiments.features import ALONE, CE, CORRECTED, DRAWN, ECE, EXPECTED, OURS, TOP1, conditions, scores_table
 from experiments.features import NAMES as LOSS_NAMES
 from experiments.harness import LOOKS, Experiment, Figure, Row, Table, curve, label, option
-from experiments.harness.claims import Claim, Finding, needed, verdict
+from experiments.harness.claims import Claim, Finding, decided, verdict
 from experiments.harness.search import Setting, at_best_rate, trials, tuned
 from experiments.harness.statistics import Estimate, Value, by_seed, estimate, largest, percent
 from experiments.losses import LOSSES, STUDIED, Loss, targets_for
@@ -169,15 +169,13 @@ def variant(config: dict[str, Any]) -> tuple[str, bool]:
 def tails(rows: Sequence[Row]) -> dict[float, Tail]:
     """The largest group of trainings on one data set, by imbalance."""
     group = largest(rows, "data", "epochs", "batch")
-    found = {}
+    order, found = [*STUDIED[:4], CORRECTED, *STUDIED[4:], ALONE], {}
     for imbalance in sorted({row.config["imbalance"] for row in group}):
         of_tail = [row for row in group if row.config["imbalance"] == imbalance]
-        if settings := at_best_rate(of_tail).values():
-            order = [*STUDIED[:4], CORRECTED, *STUDIED[4:], ALONE]
-            keyed = sorted(
-                ((variant(s.config), s) for s in settings), key=lambda x: (order.index(x[0][0]), not x[0][1])
-            )
-            found[imbalance] = Tail(of_tail, dict(keyed))
+        settings = {variant(setting.config): setting for setting in at_best_rate(of_tail).values()}
+        if settings:
+            keys = sorted(settings, key=lambda key: (order.index(key[0]), not key[1]))
+            found[imbalance] = Tail(of_tail, {key: settings[key] for key in keys})
     return found
 
 
@@ -199,22 +197,22 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     imbalance, tail = max(found.items())
     data = f"{NAMES[tail.first.config['data']]} features, imbalance {imbalance:g}"
 
-    def answer(ours: str, gaps: Sequence[Estimate], *settings: Setting) -> Finding:
-        return Finding(ours, conditions(data, tail.rows, *settings), verdict(*gaps, above=0, new=True))
+    def on(*keys: tuple[str, bool]) -> str:
+        return conditions(data, tail.rows, *(tail.losses[key] for key in keys))
 
     answers = {}
     if OURS in tail.both_ways:
         effect, switched = tail.effect(OURS), tail.switched(OURS)
         ours = f"{effect.signed(1)} points without it; {switched.signed(1)} by log p(y) afterwards"
-        pair = tail.losses[OURS, False], tail.losses[OURS, True]
-        answers["noise-correction"] = answer(ours, [effect, switched], *pair)
+        decision = verdict(effect, switched, above=0, new=True)
+        answers["noise-correction"] = Finding(ours, on((OURS, False), (OURS, True)), decision)
     if ALONE in tail.both_ways:
-        gap, pair = tail.effect(ALONE), (tail.losses[ALONE, False], tail.losses[ALONE, True])
-        answers["long-tail-expected"] = answer(f"{gap.signed(1)} points", [gap], *pair)
-    if {(CORRECTED, True), (DRAWN, True)} <= tail.losses.keys():
-        pair = tail.losses[CORRECTED, True], tail.losses[DRAWN, True]
-        gap = pair[0].minus(pair[1], TOP1)
-        answers["long-tail-smoothed-noise"] = answer(f"{gap.signed()} points{needed(gap, above=0)}", [gap], *pair)
+        where = on((ALONE, False), (ALONE, True))
+        answers["long-tail-expected"] = decided(tail.effect(ALONE), on=where, digits=1, above=0, new=True)
+    both = (CORRECTED, True), (DRAWN, True)
+    if tail.losses.keys() >= set(both):
+        gap = tail.losses[both[0]].minus(tail.losses[both[1]], TOP1)
+        answers["long-tail-smoothed-noise"] = decided(gap, on=on(*both), above=0, new=True)
     return answers
 
 

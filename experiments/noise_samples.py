@@ -12,13 +12,14 @@ expected InfoNCE and cross-entropy at batch 8 are searched with three seeds, wer
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import Any
 
 from experiments import training
 from experiments.data.features import NAMES, Source
 from experiments.features import CE, EXPECTED, OURS, TOP1, conditions
 from experiments.harness import LOOKS, SERIES, Experiment, Figure, Row, Table, curve, label, level, option
-from experiments.harness.claims import MARGIN, Claim, Finding, needed, verdict
+from experiments.harness.claims import MARGIN, Claim, Finding, decided, verdict
 from experiments.harness.search import Setting, chosen, trials, tuned
 from experiments.harness.statistics import Estimate, alike, largest
 from experiments.losses import Loss
@@ -210,29 +211,28 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = find(rows)
     if len(found.batches) < 2 or rows[0].config["data"] == "digits":
         return {}
-    data = f"{NAMES[rows[0].config['data']]} features"
+    data, par = f"{NAMES[rows[0].config['data']]} features", {"above": -MARGIN, "below": MARGIN}
     answers = {}
     if drop := found.gap("batch", found.tested):
         of_batch = [row for row in found.rows if row.config["batch"] == found.tested]
-        where = conditions(data, of_batch, found.of("batch", found.tested))
-        answers["small-batch-drop"] = Finding(f"{drop.signed()} points", where, verdict(drop, below=0))
+        on = conditions(data, of_batch, found.of("batch", found.tested))
+        answers["small-batch-drop"] = decided(drop, on=on, below=0)
     more = collected([row for row in rows if row.config["epochs"] > found.rows[0].config["epochs"]], 1)
     for size in more.batches:
-        if par := more.gap("batch", size):
-            ours = f"{par.signed()} points{needed(par, above=-MARGIN, below=MARGIN)}"
-            where = conditions(data, more.rows, more.of("batch", size))
-            answers["large-batch-par"] = Finding(ours, where, verdict(par, above=-MARGIN, below=MARGIN))
+        if gap := more.gap("batch", size):
+            on = conditions(data, more.rows, more.of("batch", size))
+            answers["large-batch-par"] = decided(gap, on=on, **par)
     if (nearer := found.gap("sharper", found.tested, further=True)) and nearer.count > 1:
-        where = f"{data}, batch {found.tested}, {nearer.count} further seeds"
-        within = verdict(nearer, above=-MARGIN, below=MARGIN, new=True)
-        answers["small-batch-mended"] = Finding(f"{nearer.signed()} points", where, within)
-    gaps = {(batch, m): gap for batch in found.batches for m in ("expected", "expected-0")
-            if (gap := found.gap(m, batch, further=True)) and gap.count > 1}  # fmt: skip
+        on = f"{data}, batch {found.tested}, {nearer.count} further seeds"
+        answers["small-batch-mended"] = decided(nearer, on=on, new=True, **par)
+    gaps = {}
+    for batch, method in product(found.batches, ("expected", "expected-0")):
+        if (gap := found.gap(method, batch, further=True)) and gap.count > 1:
+            gaps[f"at batch {batch}{', m = 0' * ('0' in method)}"] = gap
     if gaps:
-        ours = "; ".join(f"{gap.signed()} at batch {batch}{', m = 0' * ('0' in m)}" for (batch, m), gap in gaps.items())
-        where = f"{data}, {min(gap.count for gap in gaps.values())} further seeds"
-        within = verdict(*gaps.values(), above=-MARGIN, below=MARGIN, new=True)
-        answers["small-batch-expected"] = Finding(ours, where, within)
+        ours = "; ".join(f"{gap.signed()} {where}" for where, gap in gaps.items())
+        on = f"{data}, {min(gap.count for gap in gaps.values())} further seeds"
+        answers["small-batch-expected"] = Finding(ours, on, verdict(*gaps.values(), new=True, **par))
     return answers
 
 

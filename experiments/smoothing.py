@@ -189,27 +189,23 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
         return {}
     data, both = f"{NAMES[found.data]} features", [*found.losses[CE].values(), *found.losses[OURS].values()]
     error = found.identity()
-    answers = {
-        "smoothing-temperature": Finding(
-            f"values and gradients differ by at most {error:.1e}",
-            conditions(data, found.rows, *both),
-            verdict(exactly(error), below=ROUNDING, new=True),
-        )
-    }
+    on = conditions(data, found.rows, *both)
+    text, holds = (
+        f"values and gradients differ by at most {error:.1e}",
+        verdict(exactly(error), below=ROUNDING, new=True),
+    )
+    answers = {"smoothing-temperature": Finding(text, on, holds)}
     if found.data == "digits":
         return answers
     steadier = found.steadiness()
-    answers["smoothing-sensitivity"] = Finding(
-        f"standard deviation over ε larger by {steadier.signed()}{needed(steadier, above=0)}",
-        conditions(data, found.rows, *both),
-        verdict(steadier, above=0),
-    )
+    text = f"standard deviation over ε larger by {steadier.signed()}{needed(steadier, above=0)}"
+    answers["smoothing-sensitivity"] = Finding(text, on, verdict(steadier, above=0))
     if ours := found.losses.get(EXPECTED):
-        gaps = [of.minus(found.losses[CE][epsilon], TOP1) for epsilon, of in ours.items()]
+        gaps = {epsilon: of.minus(found.losses[CE][epsilon], TOP1) for epsilon, of in ours.items()}
         answers["smoothing-expected"] = Finding(
-            "; ".join(f"{gap.signed()} at ε = {epsilon:g}" for epsilon, gap in zip(ours, gaps, strict=True)),
+            "; ".join(f"{gap.signed()} at ε = {epsilon:g}" for epsilon, gap in gaps.items()),
             conditions(data, found.rows, *ours.values()),
-            verdict(*gaps, above=-MARGIN, below=MARGIN, new=True),
+            verdict(*gaps.values(), above=-MARGIN, below=MARGIN, new=True),
         )
     return answers
 

@@ -15,12 +15,15 @@ is not reported. Compared are accuracies after equal processor time. Runs are ma
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from experiments.classes.training import METHODS, Method, Run, perform
 from experiments.harness import LOOKS, SERIES, Experiment, Figure, Row, Table, curve, label, level, option
-from experiments.harness.claims import Claim, Finding, verdict
+from experiments.harness.claims import Claim, Finding, decided, verdict
 from experiments.harness.statistics import Estimate, alike, estimate, mean
 
 # ------------------------------------------------------------------------------------------------------------ the runs
@@ -66,18 +69,12 @@ PRESETS = {
 
 
 def runs(options: Options) -> list[Run]:
-    long = [
-        Run(
-            method, classes, options.lr, seed,
-            steps=max(options.steps, math.ceil(options.views * classes / options.batch)), seconds=None,
-            batch=options.batch, others=DRAWN[method] * options.batch,
-            dim=options.dim, hidden=options.hidden, tests=options.tests, **PROBLEM,
-        )
-        for classes in options.classes
-        for seed in range(options.seeds)
-        for method in options.methods
-    ]  # fmt: skip
-    return [*long, *(trial for classes in options.searched for group in trials(options, classes) for trial in group)]
+    o, found = options, []
+    for classes, seed, method in product(o.classes, range(o.seeds), o.methods):
+        steps = max(o.steps, math.ceil(o.views * classes / o.batch))
+        found.append(Run(method, classes, o.lr, seed, steps, None, o.batch, DRAWN[method] * o.batch, dim=o.dim,
+                         hidden=o.hidden, tests=o.tests, **PROBLEM))  # fmt: skip
+    return [*found, *(trial for classes in o.searched for group in trials(o, classes) for trial in group)]
 
 
 DRAWN: dict[Method, int] = {
@@ -90,36 +87,30 @@ PROBLEM: dict[str, Any] = {"network_lr": 3e-3, "mix_alpha": 0.2, "noise": 0.5, "
 def trials(options: Options, classes: int) -> list[list[Run]]:
     """By method (and number of steps), every optimiser and rate of the table, seed 0."""
     usual = max(options.searched_steps, math.ceil(options.searched_views * classes / options.searched_batch))
-    adam: list[tuple[Any, float]] = [("sparse-adam", lr) for lr in options.adam_rates]
+    adam = [("sparse-adam", lr) for lr in options.adam_rates]
+    adagrad = [("row-adagrad", lr) for lr in options.adagrad_rates]
     sizes: list[tuple[Method, int]] = [(method, usual) for method in METHODS if method != "softmax"]
     if classes <= options.softmax_classes:
         sizes += [("softmax", steps) for steps in options.softmax_steps]
+
+    def trial(method: Method, steps: int, optimiser: Any, lr: float) -> Run:
+        drawn = 0 if method in ("info-nce", "softmax") else options.searched_batch
+        return Run(method, classes, lr, 0, steps, None, options.searched_batch, drawn, dim=32, hidden=128,
+                   tests=options.tests, part="searched", table_optimiser=optimiser, **PROBLEM)  # fmt: skip
+
     return [
-        [
-            Run(
-                method, classes, lr, 0, steps, None, options.searched_batch,
-                others=0 if method in ("info-nce", "softmax") else options.searched_batch,
-                dim=32, hidden=128, tests=options.tests, part="searched", table_optimiser=optimiser, **PROBLEM,
-            )
-            for optimiser, lr in (
-                adam if method == "softmax" else [*adam, *(("row-adagrad", lr) for lr in options.adagrad_rates)]
-            )
-        ]
+        [trial(method, steps, *how) for how in (adam if method == "softmax" else adam + adagrad)]
         for method, steps in sizes
-    ]  # fmt: skip
+    ]
 
 
 def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
     """Further seeds of each method with the optimiser and the rate that were best; the largest K come last."""
     accuracy = {Run(**row.config): row.result["accuracy"] for row in rows}
-    best = {
-        classes: [
-            max(group, key=accuracy.__getitem__)
-            for group in trials(options, classes)
-            if all(trial in accuracy for trial in group)
-        ]
-        for classes in sorted(options.searched)
-    }
+    best: dict[int, list[Run]] = {}
+    for classes in sorted(options.searched):
+        finished = [group for group in trials(options, classes) if accuracy.keys() >= set(group)]
+        best[classes] = [max(group, key=accuracy.__getitem__) for group in finished]
     largest = [run for run in best.get(max(best, default=0), []) if run.method != "softmax"]
 
     def sized(run: Run, classes: int, zipf: float = 0.0) -> Run:
@@ -136,23 +127,14 @@ def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
 
 EXPECTED: Method = "expected-info-nce"
 CLAIMS = (
-    Claim(
-        "many-classes",
-        "Negative sampling pays when label spaces are large. (Generated problem, 10,000 classes, batches of 256: "
-        "expected InfoNCE that sees each class ten times is more accurate than the full softmax in the same processor "
-        "time, both with searched rates and finished schedules.)",
-        "Introduction",
-        "cited from language models, not tested with soft targets",
-    ),
-    Claim(
-        "expected-classes",
-        "From a table, after equal processor time, expected InfoNCE is more accurate than soft target InfoNCE and "
-        "sampled softmax. (Generated problem, 100,000 and 1,000,000 classes, batches of 256, each class seen ten "
-        "times; optimisers and rates searched at 100,000.)",
-        "Introduction",
-        "not considered",
-    ),
-)
+    Claim("many-classes", "Negative sampling pays when label spaces are large. (Generated problem, 10,000 classes, "
+          "batches of 256: expected InfoNCE that sees each class ten times is more accurate than the full softmax in "
+          "the same processor time, both with searched rates and finished schedules.)", "Introduction",
+          "cited from language models, not tested with soft targets"),
+    Claim("expected-classes", "From a table, after equal processor time, expected InfoNCE is more accurate than soft "
+          "target InfoNCE and sampled softmax. (Generated problem, 100,000 and 1,000,000 classes, batches of 256, each "
+          "class seen ten times; optimisers and rates searched at 100,000.)", "Introduction", "not considered"),
+)  # fmt: skip
 NAMES: dict[str, str] = {
     "info-nce": "soft target InfoNCE",
     "info-nce-more": "soft target InfoNCE, more candidates",
@@ -175,22 +157,16 @@ def accuracy(row: Row) -> float:
 
 def accuracy_at(row: Row, time: float, clock: str = "cpu_seconds") -> float:
     """Accuracy after that time in per cent, on the line between two measurements; at most that of the end."""
-    times, found = row.result["course"][clock], row.result["course"]["accuracy"]
-    after = next((i for i, t in enumerate(times) if t >= time), len(times) - 1)
-    before = max(after - 1, 0)
-    width = times[after] - times[before]
-    share = min((time - times[before]) / width, 1.0) if width else 1.0
-    return 100 * (found[before] + share * (found[after] - found[before]))
+    course = row.result["course"]
+    return 100 * float(np.interp(time, course[clock], course["accuracy"]))
 
 
 def lead(ours: Sequence[Row], theirs: Sequence[Row]) -> Estimate | None:
     """Points of ours over theirs after the processor time of the shorter run, seed by seed."""
     others = {row.config["seed"]: row for row in theirs}
-    gaps = []
-    for row in ours:
-        if other := others.get(row.config["seed"]):
-            time = min(processor(row), processor(other))
-            gaps.append(accuracy_at(row, time) - accuracy_at(other, time))
+    pairs = [(row, others[row.config["seed"]]) for row in ours if row.config["seed"] in others]
+    times = [min(map(processor, pair)) for pair in pairs]
+    gaps = [accuracy_at(a, time) - accuracy_at(b, time) for (a, b), time in zip(pairs, times, strict=True)]
     return estimate(gaps) if gaps else None
 
 
@@ -213,10 +189,8 @@ def lead_over(found: dict[Key, list[Row]], key: Key) -> Estimate | None:
     ours = [of for other, of in found.items() if other[:3] == (*key[:2], EXPECTED)]
     if not ours or key[2] == EXPECTED:
         return None
-    if key[2] == "softmax":  # its schedule has to be finished in the time
-        fewest = min(steps for *problem, method, steps in found if (*problem, method) == key[:3])
-        if key[3] > fewest:
-            return None
+    if key[3] > min(other[3] for other in found if other[:3] == key[:3]):  # cannot be finished in the time
+        return None
     return lead(ours[0], found[key])
 
 
@@ -226,9 +200,8 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     full = {key: gap for key, gap in leads.items() if key[2] == "softmax" and key[1] >= 10_000}
     if full:
         key, gap = max(full.items())
-        answers["many-classes"] = Finding(
-            f"{gap.signed(1)} points", f"K = {key[1]:,}, {gap.count} seeds", verdict(gap, above=0, new=True)
-        )
+        on = f"K = {key[1]:,}, {gap.count} seeds"
+        answers["many-classes"] = decided(gap, on=on, digits=1, above=0, new=True)
     large = {key: gap for key, gap in leads.items() if key[1] >= 100_000}
     if large:
         text = "; ".join(f"{NAMES[key[2]]} {gap.signed(1)}" for key, gap in large.items())
@@ -252,27 +225,29 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             NAMES[key[2]], problem_of(key), f"{key[3]:,}", optimiser, f"{c['lr']:g}",
             f"{mean(group, processor).mean:,.1f}", mean(group, accuracy).spread(1), gap.signed(1) if gap else "",
         ])  # fmt: skip
-    header = (
-        "loss",
-        "classes",
-        "steps",
-        "table's optimiser",
-        "rate",
-        "CPU s",
-        "accuracy (%)",
-        "expected InfoNCE's lead",
-    )
-    made = [Table("classes-searched", header, body)]
+    header = ("loss", "classes", "steps", "table's optimiser", "rate", "CPU s", "accuracy (%)",
+              "expected InfoNCE's lead")  # fmt: skip
+    return [Table("classes-searched", header, body), search_table(rows), fixed_table(rows)]
+
+
+def search_table(rows: Sequence[Row]) -> Table:
+    """Accuracy of seed 0 with every optimiser and rate of the table."""
+
+    def way(row: Row) -> tuple[str, float]:
+        return row.config.get("table_optimiser", "sparse-adam"), row.config["lr"]
+
     tried = [row for row in rows if row.config.get("part") == "searched" and row.config["seed"] == 0]
-    columns = sorted({(r.config.get("table_optimiser", "sparse-adam"), r.config["lr"]) for r in tried}, reverse=True)
-    body = []
+    columns, body = sorted(set(map(way, tried)), reverse=True), []
     for group in alike(tried, "classes", "method", "steps"):
-        c = group[0].config
-        by_rate = {(r.config.get("table_optimiser", "sparse-adam"), r.config["lr"]): r for r in group}
-        cells = [f"{accuracy(by_rate[column]):.1f}" if column in by_rate else "" for column in columns]
-        body.append([f"{NAMES[c['method']]}, {c['classes']:,}, {c['steps']:,} steps", *cells])
+        c, found = group[0].config, {way(row): f"{accuracy(row):.1f}" for row in group}
+        name = f"{NAMES[c['method']]}, {c['classes']:,}, {c['steps']:,} steps"
+        body.append([name, *(found.get(column, "") for column in columns)])
     titles = [f"{'Adam' if optimiser == 'sparse-adam' else 'Adagrad'} {lr:g}" for optimiser, lr in columns]
-    made.append(Table("classes-search", ("loss, classes", *titles), body))
+    return Table("classes-search", ("loss, classes", *titles), body)
+
+
+def fixed_table(rows: Sequence[Row]) -> Table:
+    """The long trainings at one rate."""
     fixed = [row for row in rows if "part" not in row.config]
     body = []
     for group in sorted(alike(fixed, "classes", "method", "others"), key=lambda g: g[0].config["classes"]):
@@ -284,33 +259,24 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             f"{100 * r['best_possible']:.1f}",
         ])  # fmt: skip
     header = ("loss", "classes", "drawn", "steps", "CPU s", "peak GB", "accuracy (%)", "best possible (%)")
-    return [*made, Table("classes-fixed", header, body)]
+    return Table("classes-fixed", header, body)
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     found = searched(rows)
     problems = list(dict.fromkeys(key[:2] for key in found))
-    looks = {
-        "info-nce": (LOOKS["soft-target-info-nce"].colour, "-"),
-        "info-nce-more": (LOOKS["soft-target-info-nce"].colour, "--"),
-        "expected-info-nce": (LOOKS[EXPECTED].colour, "-"),
-        "sampled-softmax": (SERIES[1], "-"),
-        "softmax": (LOOKS["soft-ce"].colour, "-"),
-    }
+    ours, expected = (LOOKS[loss].colour for loss in ("soft-target-info-nce", EXPECTED))
+    looks = {"info-nce": (ours, "-"), "info-nce-more": (ours, "--"), EXPECTED: (expected, "-"),
+             "sampled-softmax": (SERIES[1], "-"), "softmax": (LOOKS["soft-ce"].colour, "-")}  # fmt: skip
 
     def draw(axes: Sequence[Any]) -> None:
         for ax, problem in zip(axes, problems, strict=True):
-            for key, group in found.items():
-                if key[:2] != problem:
-                    continue
-                looks_at = range(min(len(row.result["course"]["step"]) for row in group))
+            for key, group in ((key, group) for key, group in found.items() if key[:2] == problem):
                 courses = [row.result["course"] for row in group]
-                times = [fmean(course["cpu_seconds"][i] for course in courses) for i in looks_at]
-                heights = [estimate([100 * course["accuracy"][i] for course in courses]) for i in looks_at]
+                times = [fmean(seconds) for seconds in zip(*(c["cpu_seconds"] for c in courses), strict=False)]
+                heights = [100 * fmean(of) for of in zip(*(c["accuracy"] for c in courses), strict=False)]
                 colour, dash = looks[key[2]]
-                curve(
-                    ax, dict(zip(times, heights, strict=True)), name=NAMES[key[2]], colour=colour, dash=dash, band=False
-                )
+                curve(ax, dict(zip(times, heights, strict=True)), name=NAMES[key[2]], colour=colour, dash=dash)
             level(ax, mean(group, lambda r: 100 * r.result["best_possible"]).mean, "best possible")
             label(ax, "CPU seconds", "accuracy (%)", title=f"K = {problem_of((*problem, '', 0))}", log="x")
 
@@ -318,16 +284,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 EXPERIMENT = Experiment(
-    name="classes",
-    question="What does a loss cost, and what does it learn, with ten thousand to a million classes?",
-    minutes=60,
-    presets=PRESETS,
-    runs=runs,
-    follow_up=follow_up,
-    alone=lambda run: True,
-    perform=perform,
-    claims=CLAIMS,
-    findings=findings,
-    tables=tables,
-    figures=figures,
-)
+    name="classes", question="What does a loss cost, and what does it learn, with ten thousand to a million classes?",
+    minutes=60, presets=PRESETS, runs=runs, follow_up=follow_up, alone=lambda run: True, perform=perform, claims=CLAIMS,
+    findings=findings, tables=tables, figures=figures,
+)  # fmt: skip

@@ -81,10 +81,10 @@ class Problem:
         """Samples (n, latent) and labels (n,); equally frequent classes come once before any comes again (n ≤ K)."""
         if self.marginal is not None:
             labels = self._drawn(rows)
-            return self.seen(self._places(labels)), labels
-        while len(self._left) < rows:  # a rest shorter than a batch is left out
-            self._left = torch.randperm(len(self.points), generator=self._generator)
-        labels, self._left = self._left[:rows], self._left[rows:]
+        else:
+            while len(self._left) < rows:  # a rest shorter than a batch is left out
+                self._left = torch.randperm(len(self.points), generator=self._generator)
+            labels, self._left = self._left[:rows], self._left[rows:]
         return self.seen(self._places(labels)), labels
 
     def test(self, rows: int) -> tuple[Tensor, Tensor, float]:
@@ -99,9 +99,7 @@ class Problem:
         return self.seen(places), labels, (nearest == labels).float().mean().item()
 
     def _drawn(self, rows: int) -> Tensor:
-        if self.marginal is None:
-            return torch.randint(len(self.points), (rows,), generator=self._generator)
-        return torch.multinomial(self.marginal, rows, replacement=True, generator=self._generator)
+        return drawn(len(self.points), rows, self.marginal, self._generator)
 
     def seen(self, places: Tensor) -> Tensor:
         for rotation, shift in zip(self.rotations, self.shifts, strict=True):
@@ -111,6 +109,13 @@ class Problem:
     def _places(self, labels: Tensor) -> Tensor:
         noise = torch.randn(len(labels), self.points.shape[1], generator=self._generator)
         return self.points[labels] + self._noise * noise
+
+
+def drawn(classes: int, rows: int, marginal: Tensor | None, generator: torch.Generator | None = None) -> Tensor:
+    """Random classes (n,); None is the uniform marginal."""
+    if marginal is None:
+        return torch.randint(classes, (rows,), generator=generator)
+    return torch.multinomial(marginal, rows, replacement=True, generator=generator)
 
 
 def mixed(x: Tensor, labels: Tensor, classes: int, alpha: float) -> tuple[Tensor, SoftTargets]:
@@ -162,13 +167,9 @@ def criterion(run: Run, model: Model, marginal: Tensor | None = None) -> Callabl
     if run.method == "sampled-softmax":
 
         def sampled(z: Tensor, targets: SoftTargets) -> Tensor:
-            if marginal is None:
-                negatives = torch.randint(run.classes, (run.others,))
-            else:
-                negatives = torch.multinomial(marginal, run.others, replacement=True)
-            index: Any = targets.index
-            weight = targets.pair_weight()
-            return sampled_softmax(z, model.head.weight, index, weight, negatives, marginal, sparse=True).mean()
+            pairs: Any = targets.index, targets.pair_weight()
+            negatives = drawn(run.classes, run.others, marginal)
+            return sampled_softmax(z, model.head.weight, *pairs, negatives, marginal, sparse=True).mean()
 
         return sampled
     contrast: Any
@@ -185,13 +186,9 @@ def evaluation_steps(steps: int) -> list[int]:
     return sorted({max(1, round(steps * 1.5**-i)) for i in range(12)})
 
 
+@torch.random.fork_rng(devices=[])
 def perform(run: Run) -> dict[str, Any]:
     """Accuracy in the course of training; time counts steps with their batches, not evaluations."""
-    with torch.random.fork_rng(devices=[]):
-        return _perform(run)
-
-
-def _perform(run: Run) -> dict[str, Any]:
     torch.manual_seed(run.seed)
     problem = Problem(run.classes, run.latent, run.noise, run.seed, run.zipf)
     x_test, y_test, best = problem.test(run.tests)
@@ -216,8 +213,8 @@ def _perform(run: Run) -> dict[str, Any]:
         processor += time.process_time() - used
         is_over = run.seconds is not None and wall > run.seconds
         if done in looks or is_over:
-            seen = (("step", done), ("seconds", wall), ("cpu_seconds", processor))
-            for name, value in (*seen, ("accuracy", model.accuracy(x_test, y_test))):
+            point = {"step": done, "seconds": wall, "cpu_seconds": processor}
+            for name, value in (point | {"accuracy": model.accuracy(x_test, y_test)}).items():
                 course[name].append(value)
         if is_over:
             break

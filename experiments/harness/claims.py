@@ -87,11 +87,17 @@ def verdict(
 
 
 def decided(
-    *found: Estimate, on: str, unit: str = " points", digits: int = 2, new: bool = False, **bounds: float
+    *found: Estimate,
+    on: str,
+    unit: str = " points",
+    digits: int = 2,
+    above: float = -math.inf,
+    below: float = math.inf,
+    new: bool = False,
 ) -> Finding:
     """The finding of differences between the same bounds, each with the number of seeds that would decide it."""
-    ours = "; ".join(f"{e.signed(digits)}{unit}{needed(e, **bounds)}" for e in found)
-    return Finding(ours, on, verdict(*found, new=new, **bounds))
+    ours = "; ".join(f"{e.signed(digits)}{unit}{needed(e, above=above, below=below)}" for e in found)
+    return Finding(ours, on, verdict(*found, above=above, below=below, new=new))
 
 
 def _holds(found: Sequence[Estimate], above: float, below: float) -> bool | None:

@@ -16,6 +16,7 @@ once. The paper preset needs links/FB15k-237 and links/WN18RR (train.txt, valid.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -82,19 +83,15 @@ PRESETS = {"quick": Options(graphs=("generated",), negatives=256, checks=300), "
 
 def compared(options: Options) -> list[Run]:
     """The final training of each graph, model and loss at its fixed setting, seed 0."""
-    found = []
-    for graph, model in product(options.graphs, options.models):
-        for loss in options.losses or AFFORDED.get(graph, LOSSES):
+    o, found = options, []
+    for graph, model in product(o.graphs, o.models):
+        for loss in o.losses or AFFORDED.get(graph, LOSSES):
             setting = SEARCHED.get((graph, loss), USUAL.get(graph, USUAL["FB15k-237"]))
-            rank = setting.rank if options.rank is None else options.rank
-            found.append(Run(
-                graph=graph, model=model, loss=loss, rank=rank if model == "complex" else 2 * rank, lr=setting.lr,
-                n3=setting.n3, batch=setting.batch, most=options.most,
-                negatives=options.negatives if loss == "sampled-softmax" else 0,
-                epochs=setting.epochs if options.epochs is None else options.epochs,
-                checks=options.checks, is_final=True, seed=0,
-                drop_own=options.drop_own and loss == "expected-info-nce",
-            ))  # fmt: skip
+            rank = (o.rank or setting.rank) * (1 if model == "complex" else 2)
+            drawn = o.negatives if loss == "sampled-softmax" else 0
+            found.append(Run(graph, model, loss, rank, setting.lr, setting.n3, setting.batch, o.most, drawn,
+                             o.epochs or setting.epochs, o.checks, is_final=True, seed=0,
+                             drop_own=o.drop_own and loss == "expected-info-nce"))  # fmt: skip
     return found
 
 
@@ -114,16 +111,14 @@ def runs(options: Options) -> list[Run]:
 
 def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
     """The final trainings at the setting of the best trial."""
-    if not options.search:
-        return []
     score = {Run(**row.config): row.result["valid"]["mrr"] for row in rows}
-    best = {}
-    for final in compared(options):
+    best = []
+    for final in compared(options) if options.search else ():
         tried = trials(options, final)
-        if all(trial in score for trial in tried):
-            winner = max(tried, key=lambda trial: score[trial])
-            best[final] = replace(final, lr=winner.lr, n3=winner.n3)
-    return [replace(final, seed=seed) for seed in range(options.seeds) for final in best.values()]
+        if score.keys() >= set(tried):
+            winner = max(tried, key=score.__getitem__)
+            best.append(replace(final, lr=winner.lr, n3=winner.n3))
+    return [replace(final, seed=seed) for seed in range(options.seeds) for final in best]
 
 
 # --------------------------------------------------------------------------------------------------------- the numbers
@@ -137,28 +132,16 @@ PUBLISHED = {
 TARGET = 0.33
 """Validation MRR on FB15k-237 whose processor time is compared."""
 CLAIMS = (
-    Claim(
-        "links-quality",
-        "ComplEx trained by a loss that does not score all entities reaches test MRR 0.345 and hits@10 0.525 on "
-        "FB15k-237 (at most 12 epochs) and MRR 0.465 on WN18RR (16 epochs).",
-        "Introduction",
-        "not considered",
-    ),
-    Claim(
-        "links-time",
-        "On FB15k-237 such a loss needs at most a third of the processor time of the full softmax over all right "
-        "answers to validation MRR 0.33 (batches of 1,024, final settings).",
-        "Introduction",
-        "not considered",
-    ),
-    Claim(
-        "links-soft-targets",
-        "On FB15k-237, all right answers of a question as one soft target (expected InfoNCE, 12 epochs) give a higher "
-        "test MRR than one label per triple (InfoNCE, 8 epochs), both at learning rate 0.2.",
-        "Section 3.3",
-        "not considered",
-    ),
-)
+    Claim("links-quality", "ComplEx trained by a loss that does not score all entities reaches test MRR 0.345 and "
+          "hits@10 0.525 on FB15k-237 (at most 12 epochs) and MRR 0.465 on WN18RR (16 epochs).", "Introduction",
+          "not considered"),
+    Claim("links-time", "On FB15k-237 such a loss needs at most a third of the processor time of the full softmax over "
+          "all right answers to validation MRR 0.33 (batches of 1,024, final settings).", "Introduction",
+          "not considered"),
+    Claim("links-soft-targets", "On FB15k-237, all right answers of a question as one soft target (expected InfoNCE, "
+          "12 epochs) give a higher test MRR than one label per triple (InfoNCE, 8 epochs), both at learning rate 0.2.",
+          "Section 3.3", "not considered"),
+)  # fmt: skip
 NAMES: dict[str, str] = {
     "info-nce": "InfoNCE, one label per triple",
     "grouped-info-nce": "InfoNCE, grouped by question",
@@ -218,6 +201,10 @@ def free(found: Mapping[Key, list[Row]], graph: str) -> list[list[Row]]:
     ]
 
 
+def named_loss(group: Sequence[Row]) -> str:
+    return NAMES[group[0].config["loss"]]
+
+
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found, answers = finals(rows), {}
     best = {graph: max(groups, key=valid) for graph in BARS if (groups := free(found, graph))}
@@ -225,9 +212,7 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     if scores:
         above = [scores[graph][score] - bar for graph in scores for score, bar in BARS[graph].items()]
         ours = "; ".join(", ".join(e.spread(3) for e in of.values()) for of in scores.values())
-        on = "; ".join(
-            f"{graph}, {NAMES[group[0].config['loss']]}, {len(group)} seeds" for graph, group in best.items()
-        )
+        on = "; ".join(f"{graph}, {named_loss(group)}, {len(group)} seeds" for graph, group in best.items())
         decided = verdict(*above, above=0, new=True) if len(scores) == len(BARS) else "undecided"
         answers["links-quality"] = Finding(ours, on, decided)
     full = found.get(("FB15k-237", "complex", "soft-softmax", False), [])
@@ -238,7 +223,7 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
         seeds = sorted(theirs.keys() & ours_by_seed.keys())
         saved = estimate([theirs[seed] - 3 * ours_by_seed[seed] for seed in seeds])
         text = f"{mean(fastest, at_most).spread(0)} s, full softmax {mean(full, at_most).spread(0)} s"
-        on = f"FB15k-237, {NAMES[fastest[0].config['loss']]}, {len(seeds)} seeds"
+        on = f"FB15k-237, {named_loss(fastest)}, {len(seeds)} seeds"
         answers["links-time"] = Finding(text, on, verdict(saved, above=0, new=True))
     soft, hard = (found.get(("FB15k-237", "complex", loss, False)) for loss in ("expected-info-nce", "info-nce"))
     if soft and hard:
@@ -271,13 +256,12 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             body.append([source, *[""] * 5, f"{mrr:.3f}", "", f"{hits:.3f}"])
         made.append(Table(f"links-{graph.lower()}", header, body))
     chosen = {row.id for group in found.values() for row in group}
-    search = [row for row in rows if row.id not in chosen]
-    body = [
-        [f"{c['graph']}, {NAMES[c['loss']]}", f"{c['lr']:g}", f"{c['n3']:g}", f"{c['epochs']}",
-         f"{processor(row):,.0f}", f"{row.result['valid']['mrr']:.4f}"]
-        for row in sorted(search, key=lambda row: [row.config[name] for name in ("graph", "loss", "lr", "n3")])
-        for c in [row.config]
-    ]  # fmt: skip
+    body = []
+    for row in sorted(rows, key=lambda row: [row.config[name] for name in ("graph", "loss", "lr", "n3")]):
+        if row.id not in chosen:
+            c, mrr = row.config, row.result["valid"]["mrr"]
+            setting = [f"{c['graph']}, {NAMES[c['loss']]}", f"{c['lr']:g}", f"{c['n3']:g}", f"{c['epochs']}"]
+            body.append([*setting, f"{processor(row):,.0f}", f"{mrr:.4f}"])
     return [*made, Table("links-search", ("graph, loss", "rate", "N3", "epochs", "CPU s", "validation MRR"), body)]
 
 
@@ -290,28 +274,25 @@ LOOK_AS = {"grouped-info-nce": "info-nce", "softmax": "nll", "soft-softmax": "so
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     found = finals(rows)
-
-    def course(graph: str) -> Figure:
-        def draw(axes: Sequence[Any]) -> None:
-            for key, group in found.items():
-                if key[0] != graph:
-                    continue
-                _, model, loss, _ = key
-                points = dict(zip(*(group[0].result["course"][name] for name in ("cpu_seconds", "mrr")), strict=True))
-                dash = ":" if model == "distmult" else "--" if loss == "grouped-info-nce" else "-"
-                look = LOOKS.get(LOOK_AS.get(loss, loss))
-                colour, marker = (look.colour, look.marker) if look else (OTHER, "v")
-                name = name_of(key).replace(", one label per triple", ", one label")
-                curve(axes[0], points, name=name, colour=colour, marker=marker, dash=dash)
-            if graph == "FB15k-237":
-                level(axes[0], TARGET)
-            label(axes[0], "CPU seconds of training", "validation MRR", title=graph, log="x")
-
-        return Figure(f"links-{graph.lower()}", draw, size=(6.4, 4.2))
-
-    drawn = [course(graph) for graph in dict.fromkeys(key[0] for key in found)]
+    graphs = dict.fromkeys(key[0] for key in found)
+    drawn = [Figure(f"links-{g.lower()}", partial(draw_courses, found, g), size=(6.4, 4.2)) for g in graphs]
     shown = {loss: found.get(("FB15k-237", "complex", loss, False)) for loss in HERO}
-    return [*drawn, hero(shown)] if all(shown.values()) else drawn
+    return [*drawn, Figure("hero", partial(draw_hero, shown), size=(4.6, 3.1))] if all(shown.values()) else drawn
+
+
+def draw_courses(found: Mapping[Key, list[Row]], graph: str, axes: Sequence[Any]) -> None:
+    for key, group in found.items():
+        of, model, loss, _ = key
+        if of == graph:
+            course, look = group[0].result["course"], LOOKS.get(LOOK_AS.get(loss, loss))
+            points = dict(zip(course["cpu_seconds"], course["mrr"], strict=True))
+            dash = ":" if model == "distmult" else "--" if loss == "grouped-info-nce" else "-"
+            colour, marker = (look.colour, look.marker) if look else (OTHER, "v")
+            name = name_of(key).replace(", one label per triple", ", one label")
+            curve(axes[0], points, name=name, colour=colour, marker=marker, dash=dash)
+    if graph == "FB15k-237":
+        level(axes[0], TARGET)
+    label(axes[0], "CPU seconds of training", "validation MRR", title=graph, log="x")
 
 
 HERO = {
@@ -322,20 +303,16 @@ HERO = {
 """Losses of the README's figure: name, and its place beside the curve."""
 
 
-def hero(shown: Mapping[str, Sequence[Row]]) -> Figure:
+def draw_hero(shown: Mapping[str, Sequence[Row]], axes: Sequence[Any]) -> None:
     """The figure of the README: seed 0 of three losses, each named with its mean test MRR."""
-
-    def draw(axes: Sequence[Any]) -> None:
-        for loss, group in shown.items():
-            course = group[0].result["course"]
-            points = {s / 60: m for s, m in zip(course["cpu_seconds"], course["mrr"], strict=True)}
-            look, (name, x, y) = LOOKS[LOOK_AS.get(loss, loss)], HERO[loss]
-            curve(axes[0], points, name="", colour=look.colour, marker=look.marker)
-            text = f"{name}\ntest {mean(group, nats('mrr')).mean:.3f}"
-            axes[0].text(x, y, text, color=look.colour, va="center", fontsize=9)
-        label(axes[0], "minutes of one CPU core", "validation MRR", xlim=(0, 10), ylim=(0.28, 0.38))
-
-    return Figure("hero", draw, size=(4.6, 3.1))
+    for loss, group in shown.items():
+        course = group[0].result["course"]
+        points = {s / 60: m for s, m in zip(course["cpu_seconds"], course["mrr"], strict=True)}
+        look, (name, x, y) = LOOKS[LOOK_AS.get(loss, loss)], HERO[loss]
+        curve(axes[0], points, name="", colour=look.colour, marker=look.marker)
+        text = f"{name}\ntest {mean(group, nats('mrr')).mean:.3f}"
+        axes[0].text(x, y, text, color=look.colour, va="center", fontsize=9)
+    label(axes[0], "minutes of one CPU core", "validation MRR", xlim=(0, 10), ylim=(0.28, 0.38))
 
 
 def prepare(todo: Sequence[Run]) -> None:
@@ -345,16 +322,7 @@ def prepare(todo: Sequence[Run]) -> None:
 
 
 EXPERIMENT = Experiment(
-    name="links",
-    question="What does each loss learn about missing links of knowledge graphs, and in what time?",
-    minutes=60,
-    presets=PRESETS,
-    runs=runs,
-    follow_up=follow_up,
-    prepare=prepare,
-    perform=perform,
-    claims=CLAIMS,
-    findings=findings,
-    tables=tables,
-    figures=figures,
-)
+    name="links", question="What does each loss learn about missing links of knowledge graphs, and in what time?",
+    minutes=60, presets=PRESETS, runs=runs, follow_up=follow_up, prepare=prepare, perform=perform, claims=CLAIMS,
+    findings=findings, tables=tables, figures=figures,
+)  # fmt: skip

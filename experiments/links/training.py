@@ -20,15 +20,8 @@ from experiments.models.links import Links, Score
 from experiments.sampled_softmax import sampled_softmax
 from softnce import BatchCandidates, SoftTargets, functional, noise
 
-Loss = Literal[
-    "info-nce",
-    "grouped-info-nce",
-    "expected-info-nce",
-    "soft-target-info-nce",
-    "sampled-softmax",
-    "softmax",
-    "soft-softmax",
-]
+Loss = Literal["info-nce", "grouped-info-nce", "expected-info-nce", "soft-target-info-nce", "sampled-softmax",
+               "softmax", "soft-softmax"]  # fmt: skip
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 ALL_TAILS: tuple[Loss, ...] = ("grouped-info-nce", "expected-info-nce", "soft-target-info-nce", "soft-softmax")
 """Losses of a question with all its right answers; the rows of the others are triples."""
@@ -194,13 +187,9 @@ class Trainer:
         return sum(value.nbytes for value in [*self.model.parameters(), *kept] if isinstance(value, Tensor))
 
 
+@torch.random.fork_rng(devices=[])
 def perform(run: Run) -> dict[str, Any]:
     """Scores in the course of training and of its best epoch; time counts steps with their batches, not evaluations."""
-    with torch.random.fork_rng(devices=[]):
-        return _perform(run)
-
-
-def _perform(run: Run) -> dict[str, Any]:
     graph = named(run.graph)
     trainer = Trainer(run, graph)
     # The same validation triples in every run.
@@ -229,11 +218,8 @@ def _perform(run: Run) -> dict[str, Any]:
         "step_bytes": peak_of(partial(trainer.step, next(iter(trainer.batches)))),
     }
     if run.is_final:
-        found = ranks(best, graph, graph.both_ways(graph.test))
-        unseen = graph.unseen(graph.test).repeat(2)
-        result["test"] = summary(found)
-        result["unseen"] = int(unseen.sum()) // 2
-        result["test_seen"] = summary(found[~unseen])
+        found, unseen = ranks(best, graph, graph.both_ways(graph.test)), graph.unseen(graph.test)
+        result |= {"test": summary(found), "unseen": int(unseen.sum()), "test_seen": summary(found[~unseen.repeat(2)])}
     return result
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, option
-from experiments.harness.claims import Claim, Finding, needed, verdict
+from experiments.harness.claims import Finding, Gap, decided
 from experiments.harness.search import climb
 from experiments.harness.statistics import Estimate, difference, estimate, mean
 from experiments.recommendation import catalogue, sequences
@@ -21,34 +21,19 @@ from experiments.recommendation import catalogue, sequences
 SEARCH_SEED = 8
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of Adagrad, for the tables
 TEMPERATURES = (0.02, 0.05, 0.1, 0.2, 0.4)
-EPOCHS = {
-    "soft-ce": 12,
-    "expected-info-nce": 38,
-    "expected-own-out": 38,
-    "soft-target-info-nce": 10,
-    "info-nce": 20,
-    "sampled-softmax": 10,
-    "corrected-log-q": 8,
-    "bpr": 134,
-}
+EPOCHS = {"soft-ce": 12, "expected-info-nce": 38, "expected-own-out": 38, "soft-target-info-nce": 10, "info-nce": 20,
+          "sampled-softmax": 10, "corrected-log-q": 8, "bpr": 134}  # fmt: skip
 """Of final runs on Gowalla: about 170 processor seconds each."""
 STEPS = (0.0003, 0.001, 0.003, 0.01)  # rates of Adam, for the transformer
+DROPOUTS = (0.2, 0.5)
 NAMES = {
-    "soft-ce": "exact soft target cross-entropy",
-    "expected-info-nce": "expected InfoNCE",
-    "expected-own-out": "expected InfoNCE, own answers out",
-    "soft-target-info-nce": "soft target InfoNCE",
-    "info-nce": "InfoNCE, one answer",
-    "sampled-softmax": "sampled softmax, log Q",
-    "corrected-log-q": "sampled softmax, corrected log Q",
-    "bpr": "BPR",
-    "softmax": "full cross-entropy",
-    "softmax-several": "full cross-entropy, next three",
-    "info-nce-user-out": "InfoNCE, user's items out",
-    "expected-several": "expected InfoNCE, next three",
-    "gbce": "gBCE",
-    "bce": "BCE",
-}
+    "soft-ce": "exact soft target cross-entropy", "expected-info-nce": "expected InfoNCE",
+    "expected-own-out": "expected InfoNCE, own answers out", "soft-target-info-nce": "soft target InfoNCE",
+    "info-nce": "InfoNCE, one answer", "sampled-softmax": "sampled softmax, log Q",
+    "corrected-log-q": "sampled softmax, corrected log Q", "bpr": "BPR", "softmax": "full cross-entropy",
+    "softmax-several": "full cross-entropy, next three", "info-nce-user-out": "InfoNCE, user's items out",
+    "expected-several": "expected InfoNCE, next three", "gbce": "gBCE", "bce": "BCE",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,22 +41,20 @@ class Options:
     catalogue: str = option("gowalla", "gowalla or places, which are generated")
     baskets: tuple[str, ...] = option((), "beauty, sports or walks, which are generated")
     seeds: int = option(3, "seeds of every loss at its chosen setting", least=1)
-    rates: tuple[float, ...] = option((0.1, 0.3, 1.0), "rates with which a search on the catalogue begins")
-    temperatures: tuple[float, ...] = option((0.05, 0.1, 0.2), "temperatures tried at the best rate")
+    rates: tuple[float, ...] = option((0.1, 0.3, 1.0), "rates with which a search on the catalogue begins", fewest=1)
+    temperatures: tuple[float, ...] = option((0.05, 0.1, 0.2), "temperatures tried at the best rate", fewest=1)
     epochs: int = option(0, "of final runs on the catalogue; 0: about 170 processor seconds per loss", least=0)
-    steps: tuple[float, ...] = option((0.0003, 0.001, 0.003), "rates with which a search on baskets begins")
-    dropouts: tuple[float, ...] = option((0.2, 0.5), "dropout tried at the best rate")
+    steps: tuple[float, ...] = option((0.0003, 0.001, 0.003), "rates with which a search on baskets begins", fewest=1)
+    dropouts: tuple[float, ...] = option(DROPOUTS, "dropout tried at the best rate", fewest=1)
     basket_epochs: int = option(40, "of baskets", least=1)
 
     def __post_init__(self) -> None:
-        allowed = (("rates", RATES), ("temperatures", TEMPERATURES), ("steps", STEPS), ("dropouts", (0.2, 0.5)))
-        for name, ladder in allowed:
-            if not set(getattr(self, name)) <= set(ladder) or not getattr(self, name):
-                raise ValueError(f"{name}: got {getattr(self, name)}, need some of {', '.join(map(str, ladder))}")
-        if self.catalogue not in ("gowalla", "places"):
-            raise ValueError(f"catalogue: got {self.catalogue!r}, need gowalla or places")
-        if strange := set(self.baskets) - {"beauty", "sports", "walks"}:
-            raise ValueError(f"baskets: got {strange.pop()!r}, need beauty, sports or walks")
+        allowed = {"rates": RATES, "temperatures": TEMPERATURES, "steps": STEPS, "dropouts": DROPOUTS,
+                   "baskets": ("beauty", "sports", "walks"), "catalogue": ("gowalla", "places")}  # fmt: skip
+        for name, choices in allowed.items():
+            given = getattr(self, name)
+            if strange := set(given if isinstance(given, tuple) else (given,)) - set(choices):
+                raise ValueError(f"{name}: got {strange.pop()!r}, need some of {', '.join(map(str, choices))}")
 
 
 def key(row: Row) -> tuple[str, str, bool]:
@@ -92,39 +75,41 @@ def basket_run(o: Options, data: str, loss: str, lr: float, dropout: float, seed
     return sequences.Run(data, loss, lr, dropout, o.basket_epochs, batch, negatives, seed, final)
 
 
-def two_searches(
-    make: Any, trials: Sequence[Row], names: tuple[str, str],
-    first: Sequence[float], ladder: Sequence[float], second: Sequence[float], upper: Sequence[float],
-) -> tuple[tuple[float, float] | None, list[Any]]:  # fmt: skip
-    """Rates at the middle of ``second``, then ``second`` at the best rate: the choice, and the runs still to do."""
-    middle = second[len(second) // 2]
-    of = [row for row in trials if row.config[names[1]] == middle]
-    rate, todo = climb({row.config[names[0]]: row.result["held_out"]["ndcg"] for row in of}, first, ladder)
+Searched = tuple[str, Sequence[float], Sequence[float]]
+"""A field of the runs, the values with which its search begins, and all values it may reach."""
+
+
+def two_searches(make: Any, trials: Sequence[Row], first: Searched, second: Searched) -> tuple[Any, list[Any]]:
+    """``first`` at the middle of ``second``, then ``second`` at the best of ``first``: the choice, and runs to do."""
+
+    def climbed(of: Searched, other: str, value: float) -> tuple[float | None, list[float]]:
+        name, begin, ladder = of
+        rows = [row for row in trials if row.config[other] == value]
+        return climb({row.config[name]: row.result["held_out"]["ndcg"] for row in rows}, begin, ladder)
+
+    middle = second[1][len(second[1]) // 2]
+    rate, todo = climbed(first, second[0], middle)
     if rate is None:
         return None, [make(value, middle) for value in todo]
-    of = [row for row in trials if row.config[names[0]] == rate]
-    other, todo = climb({row.config[names[1]]: row.result["held_out"]["ndcg"] for row in of}, second, upper)
-    return (None if other is None else (rate, other)), [make(rate, value) for value in todo]
+    best, todo = climbed(second, first[0], rate)
+    return None if best is None else (rate, best), [make(rate, value) for value in todo]
 
 
 def wanted(options: Options, rows: Sequence[Row] = ()) -> list[Any]:
     """For every data set: the searches of all losses, then all losses seed by seed."""
     o, runs = options, []
-    parts = [(o.catalogue, catalogue.LOSSES, partial(catalogue_run, o), ("lr", "temperature"),
-              (o.rates, RATES, o.temperatures, TEMPERATURES))]  # fmt: skip
-    for data in o.baskets:
-        ladders = (o.steps, STEPS, o.dropouts, (0.2, 0.5))
-        parts.append((data, sequences.LOSSES, partial(basket_run, o, data), ("lr", "dropout"), ladders))  # type: ignore[arg-type]
-    for data, losses, make, names, ladders in parts:
+    tables = ("lr", o.rates, RATES), ("temperature", o.temperatures, TEMPERATURES)
+    network = ("lr", o.steps, STEPS), ("dropout", o.dropouts, DROPOUTS)
+    parts = [(o.catalogue, catalogue.LOSSES, partial(catalogue_run, o), tables),
+             *((data, sequences.LOSSES, partial(basket_run, o, data), network) for data in o.baskets)]  # fmt: skip
+    for data, losses, make, searches in parts:
         found = {}
         for loss in losses:
-            trial = partial(make, loss, seed=SEARCH_SEED, final=False)
-            found[loss], todo = two_searches(
-                trial, [row for row in rows if key(row) == (data, loss, False)], names, *ladders
-            )
+            trial, tried = partial(make, loss, seed=SEARCH_SEED, final=False), (data, loss, False)
+            found[loss], todo = two_searches(trial, [row for row in rows if key(row) == tried], *searches)
             runs += todo
         for seed in range(o.seeds):
-            runs += [make(loss, *at, seed, True) for loss, at in found.items() if at is not None]
+            runs += [make(loss, *at, seed, True) for loss, at in found.items() if at]
     return runs
 
 
@@ -156,47 +141,36 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     for data in dict.fromkeys(row.config["data"] for row in rows if row.config["final"]):
         first, k = ("recall", 20) if data in ("gowalla", "places") else ("hits", 10)
         header = ["loss", f"{first}@{k} (‰)", f"nDCG@{k} (‰)", "processor s", "rate", "seeds"]
-        body = [
-            [
-                NAMES[loss],
-                mean(of, score(first)).spread(1),
-                mean(of, score("ndcg")).spread(1),
-                f"{mean(of, lambda row: row.result['cpu_seconds']).mean:.0f}",
-                f"{of[0].config['lr']:g}",
-                str(len(of)),
-            ]
-            for loss, of in finals(rows, data).items()
-        ]
+        body = []
+        for loss, of in finals(rows, data).items():
+            seconds = mean(of, lambda row: row.result["cpu_seconds"]).mean
+            reached = [mean(of, score(name)).spread(1) for name in (first, "ndcg")]
+            body.append([NAMES[loss], *reached, f"{seconds:.0f}", f"{of[0].config['lr']:g}", str(len(of))])
         built.append(Table(f"recommendation-{data}", header, body, title=f"{data}; {PUBLISHED.get(data, '')}"))
     return built
 
 
-CLAIMS = (
-    Claim("recommendation-exact", "Expected InfoNCE with own answers out is level with exact cross-entropy on Gowalla.",
-          "not in the paper", "not considered"),
-    Claim("recommendation-sets", "All answers of a user as a soft target beat one answer per step.",
-          "not in the paper", "not considered"),
-    Claim("recommendation-own", "Own answers out of the negatives help expected InfoNCE.",
-          "not in the paper", "not considered"),
-    Claim("recommendation-sampled", "Expected InfoNCE beats sampled softmax with log Q.",
-          "not in the paper", "not considered"),
-)  # fmt: skip
 LEVEL = 2.0  # thousandths of nDCG@20
-PAIRS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "recommendation-exact": ("expected-own-out", "soft-ce", {"above": -LEVEL}),
-    "recommendation-sets": ("expected-own-out", "info-nce", {"above": 0.0}),
-    "recommendation-own": ("expected-own-out", "expected-info-nce", {"above": 0.0}),
-    "recommendation-sampled": ("expected-own-out", "sampled-softmax", {"above": 0.0}),
-}
+UNKNOWN, ABOVE = ("not in the paper", "not considered"), {"above": 0.0}
+CLAIMS = (
+    Gap("recommendation-exact", "Expected InfoNCE with own answers out is level with exact cross-entropy on Gowalla.",
+        *UNKNOWN, "expected-own-out", "soft-ce", {"above": -LEVEL}),
+    Gap("recommendation-sets", "All answers of a user as a soft target beat one answer per step.",
+        *UNKNOWN, "expected-own-out", "info-nce", ABOVE),
+    Gap("recommendation-own", "Own answers out of the negatives help expected InfoNCE.",
+        *UNKNOWN, "expected-own-out", "expected-info-nce", ABOVE),
+    Gap("recommendation-sampled", "Expected InfoNCE beats sampled softmax with log Q.",
+        *UNKNOWN, "expected-own-out", "sampled-softmax", ABOVE),
+)  # fmt: skip
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     of, found = finals(rows, "gowalla"), {}
-    for key, (ours, theirs, bounds) in PAIRS.items():
-        if ours in of and theirs in of:
-            gap = difference(of[ours], of[theirs], score("ndcg"))
-            text = f"{gap.signed(1)} thousandths of nDCG@20{needed(gap, **bounds)}"
-            found[key] = Finding(text, f"Gowalla, {gap.count} seeds", verdict(gap, **bounds, new=True))
+    for claim in CLAIMS:
+        if {claim.ours, claim.theirs} <= of.keys():
+            gap = difference(of[claim.ours], of[claim.theirs], score("ndcg"))
+            on, unit = f"Gowalla, {gap.count} seeds", " thousandths of nDCG@20"
+            found[claim.key] = decided(gap, on=on, unit=unit, digits=1, new=True, **claim.bounds)
     return found
 
 
@@ -224,18 +198,8 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 EXPERIMENT = Experiment(
-    name="recommendation",
-    question="Which loss learns a catalogue of many items in the least processor time?",
+    name="recommendation", question="Which loss learns a catalogue of many items in the least processor time?",
     minutes=480,
-    presets={
-        "quick": Options("places", ("walks",), 1, (1.0,), (0.1,), 4, (0.003,), (0.2,), 4),
-        "paper": Options(),
-    },
-    runs=wanted,
-    follow_up=wanted,
-    perform=perform,
-    claims=CLAIMS,
-    findings=findings,
-    tables=tables,
-    figures=figures,
-)
+    presets={"quick": Options("places", ("walks",), 1, (1.0,), (0.1,), 4, (0.003,), (0.2,), 4), "paper": Options()},
+    runs=wanted, follow_up=wanted, perform=perform, claims=CLAIMS, findings=findings, tables=tables, figures=figures,
+)  # fmt: skip

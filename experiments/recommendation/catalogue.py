@@ -58,24 +58,19 @@ class Tables(nn.Module):
 
 def loss_of_users(run: Run, tables: Tables, train: Histories, users: Tensor, eta: Tensor) -> Tensor:
     """The mean loss per pair of users with all their items as one soft target."""
-    given = (tables.users(users), tables.items.weight, train.targets(users))
-    options: dict[str, Any] = {
-        "cosine": True,
-        "temperature": run.temperature,
-        "sample_weight": train.counts[users].float(),
-    }
-    if run.loss == "soft-ce":
-        return functional.linear_soft_target_cross_entropy(*given, **options)
+    targets, pairs = train.targets(users), train.counts[users].float()
     if run.loss == "soft-target-info-nce":  # up to 811 pairs per row: dense rows over the items that occur are smaller
-        classes, targets = train.targets(users).compact()
+        classes, targets = targets.compact()
         logits = tables.features(users) @ tables.columns(classes).t() / run.temperature
         noise = eta[classes] / eta[classes].sum()
-        return functional.soft_target_info_nce(
-            logits, targets.to_dense(), noise, sample_weight=options["sample_weight"]
-        )
-    options |= {"sparse": True, "candidates": BatchCandidates()}
+        return functional.soft_target_info_nce(logits, targets.to_dense(), noise, sample_weight=pairs)
+    given = (tables.users(users), tables.items.weight, targets)
+    options: dict[str, Any] = {"cosine": True, "temperature": run.temperature, "sample_weight": pairs}
+    if run.loss == "soft-ce":
+        return functional.linear_soft_target_cross_entropy(*given, **options)
+    options |= {"sparse": True, "candidates": BatchCandidates(), "negatives": "mean"}
     own_out = run.loss == "expected-own-out"
-    return functional.linear_expected_info_nce(*given, eta, negatives="mean", drop_own_classes=own_out, **options)
+    return functional.linear_expected_info_nce(*given, eta, drop_own_classes=own_out, **options)
 
 
 def loss_of_pairs(run: Run, tables: Tables, users: Tensor, items: Tensor, eta: Tensor) -> Tensor:

@@ -44,21 +44,23 @@ class Histories:
         """The user of every item, (P,)."""
         return torch.arange(len(self)).repeat_interleave(self.counts)
 
-    def of(self, users: Tensor) -> tuple[Tensor, Tensor]:
-        """All items of some users (N,): positions 0 … N − 1 and items, (A,) each."""
+    def places(self, users: Tensor) -> tuple[Tensor, Tensor]:
+        """Of all items of some users (N,): positions 0 … N − 1 and places in each user's list, (A,)."""
         counts = self.counts[users]
         row = torch.arange(len(users)).repeat_interleave(counts)
-        place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
+        return row, torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
+
+    def of(self, users: Tensor) -> tuple[Tensor, Tensor]:
+        """All items of some users (N,): positions 0 … N − 1 and items, (A,) each."""
+        row, place = self.places(users)
         return row, self.items[self.starts[users][row] + place]
 
     def targets(self, users: Tensor) -> SoftTargets:
         """All items of some users, each with the same weight."""
-        row, items = self.of(users)
-        counts = self.counts[users]
-        place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
+        (row, place), counts = self.places(users), self.counts[users]
         index, weight = torch.zeros(2, len(users), int(counts.max()))
         weight[row, place] = (1 / counts)[row]
-        return SoftTargets(self.num_items, index.long().index_put_((row, place), items), weight)
+        return SoftTargets(self.num_items, index.long().index_put_((row, place), self.of(users)[1]), weight)
 
     def ragged(self, users: Tensor) -> tuple[Tensor, Tensor]:
         """Offsets (N + 1,) and items of some users, as :mod:`softnce.ranking` excludes them."""
@@ -81,14 +83,7 @@ def histories(items: Tensor, counts: Tensor, num_items: int) -> Histories:
 
 
 def read_histories(path: Path, num_items: int, first: int = 0, users: Sequence[int] | None = None) -> Histories:
-    """Histories of a file, in order of the users' numbers.
-
-    Args:
-        path: of the file.
-        num_items: K.
-        first: number of the first item.
-        users: numbers that the users must have; None: any.
-    """
+    """Histories of a file in order of its users, which must be ``users`` if given; items count from ``first``."""
     if not path.is_file():
         raise ValueError(f"{path} is missing; it holds a user and its items per line")
     found: dict[int, list[int]] = {}
@@ -119,9 +114,7 @@ def read_histories(path: Path, num_items: int, first: int = 0, users: Sequence[i
 def folder() -> Path:
     place = os.environ.get("SOFTNCE_DATA")
     if not place:
-        raise ValueError(
-            "SOFTNCE_DATA, the folder above recommendation/gowalla and recommendation/Beauty.txt, is not set"
-        )
+        raise ValueError("SOFTNCE_DATA, the folder above recommendation/gowalla and recommendation/*.txt, is not set")
     return Path(place) / "recommendation"
 
 
@@ -152,9 +145,7 @@ def held_out(train: Histories, every: int = 10) -> tuple[Histories, Histories]:
     generator = torch.Generator().manual_seed(0)
     key = torch.rand(len(train.items), generator=generator)
     order = torch.argsort(train.users().double() + key.double())  # users stay together, each in random order
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order))
-    rank = place - train.starts[:-1][train.users()]
+    rank = order.argsort() - train.starts[:-1][train.users()]
     away = rank < (train.counts / every).ceil().long()[train.users()]
     return train.select(~away), train.select(away)
 

@@ -43,19 +43,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Rows:
-    """P positions of a batch of users.
+    """P positions of a batch of users."""
 
-    Attributes:
-        features: (P, d).
-        user: row of the batch, (P,).
-        following: the next items, (P, 3), −1 after the end; the first is the label.
-        inputs: items of the batch, (B, L), −1 where padded.
-    """
-
-    features: Tensor
-    user: Tensor
-    following: Tensor
-    inputs: Tensor
+    features: Tensor  # (P, d)
+    user: Tensor  # row of the batch, (P,)
+    following: Tensor  # the next items, (P, 3), −1 after the end; the first is the label
+    inputs: Tensor  # items of the batch, (B, L), −1 where padded
 
 
 class Sequential(nn.Module):
@@ -114,10 +107,9 @@ def loss_of(run: Run, network: Sequential, rows: Rows, eta: Tensor) -> Tensor:
             return functional.linear_nll(*given, labels)
         case "softmax-several":
             return functional.linear_soft_target_cross_entropy(*given, targets)
-        case "info-nce":
-            return functional.linear_info_nce(*given, labels, eta, sparse=True)
-        case "info-nce-user-out":  # no item of the row's user is its negative
-            return functional.linear_info_nce(*given, labels, eta, sparse=True, exclude=rows.inputs[rows.user])
+        case "info-nce" | "info-nce-user-out":  # or no item of the row's user is its negative
+            exclude = rows.inputs[rows.user] if run.loss == "info-nce-user-out" else None
+            return functional.linear_info_nce(*given, labels, eta, sparse=True, exclude=exclude)
         case "expected-several":
             options: dict[str, Any] = {"candidates": BatchCandidates(), "negatives": "mean", "sparse": True}
             return functional.linear_expected_info_nce(*given, targets, eta, **options)
@@ -141,14 +133,15 @@ def loss_of_drawn(
         return (F.softplus(-own) + F.softplus(other)).mean()
     if run.loss == "sampled-softmax":
         drawn = torch.multinomial(eta, run.negatives, replacement=True)
-        scores, hit = features @ table(drawn).t(), drawn[None] == labels[:, None]
+    else:
+        drawn = torch.randperm(len(eta))[: min(256, run.negatives)]
+    scores, hit = features @ table(drawn).t(), drawn[None] == labels[:, None]
+    if run.loss == "sampled-softmax":
         return sampled_softmax(own, scores, hit, eta, labels, drawn)
-    drawn = torch.randperm(len(eta))[: min(256, run.negatives)]
-    own, scores = own + offset, features @ table(drawn).t() + offset
-    hit = drawn[None] == labels[:, None]
     rate = len(drawn) / (len(eta) - 1)
     power = rate * ((1 - 1 / rate) * CERTAINTY + 1 / rate)
-    return (power * F.softplus(-own) + F.softplus(scores).masked_fill(hit, 0.0).sum(1)).mean() / (1 + len(drawn))
+    others = F.softplus(scores + offset).masked_fill(hit, 0.0).sum(1)
+    return (power * F.softplus(-(own + offset)) + others).mean() / (1 + len(drawn))
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -197,10 +190,7 @@ def scores(network: Sequential, whole: Histories, newest: Tensor, drop: int, k: 
         last = (items >= 0).sum(1) - 1
         features.append(network(items)[torch.arange(len(users)), last])
     network.train()
-    everyone, seen, wanted = (
-        torch.arange(len(whole)),
-        whole.select(newest < -1 - drop),
-        whole.select(newest == -1 - drop),
-    )
-    found = ranking.linear_ranks(torch.cat(features), network.items.weight, wanted.items, exclude=seen.ragged(everyone))
+    wanted, seen = whole.select(newest == -1 - drop), whole.select(newest < -1 - drop)
+    exclude = seen.ragged(torch.arange(len(whole)))
+    found = ranking.linear_ranks(torch.cat(features), network.items.weight, wanted.items, exclude=exclude)
     return {"hits": found.hits(k).mean().item(), "ndcg": found.ndcg(k).mean().item()}
