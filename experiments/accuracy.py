@@ -18,9 +18,9 @@ from experiments import training
 from experiments.data import features
 from experiments.data.features import NAMES, Source
 from experiments.data.targets import Targets
-from experiments.features import CE, DRAWN, ECE, EXPECTED, NLL, OURS, TOP1, TOP5, conditions, scores_table
+from experiments.features import CE, DRAWN, ECE, EXPECTED, NLL, OURS, TOP1, TOP5, Compared, scores_table, spread
 from experiments.harness import Experiment, Figure, Row, Table, curve, dots, label, option
-from experiments.harness.claims import MARGIN, Claim, Finding, decided, together, verdict
+from experiments.harness.claims import MARGIN, Claim, Finding, together, verdict
 from experiments.harness.search import LEARNING_RATES, Setting, chosen, setting_key, trials, tuned
 from experiments.harness.statistics import alike, difference, for_other_samples, largest, over, percent
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
@@ -133,23 +133,13 @@ def train_network(run: EndToEnd) -> dict[str, Any]:
                           schedule=schedule, compute=compute))  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Part:
-    """The rows of one model and its losses at their best rates."""
-
-    name: str
-    data: str
-    rows: Sequence[Row]
-    losses: dict[str, Setting]
-
-
-def parts(rows: Sequence[Row]) -> list[Part]:
+def parts(rows: Sequence[Row]) -> list[Compared]:
     """Of each model the largest group of trainings."""
     heads = largest([row for row in rows if "data" in row.config], "data", "head", "batch", "epochs")
     networks = largest([row for row in rows if "recipe" in row.config], "recipe", "batch", "epochs", "held_out")
     data = f"{NAMES[heads[0].config['data']]} features" if heads else ""
     found = (("accuracy-features", data, heads), ("accuracy-network", "CIFAR-100 from scratch", networks))
-    return [Part(name, on, group, {s.loss: s for s in chosen(group)}) for name, on, group in found if group]
+    return [Compared(name, on, group, {s.loss: s for s in chosen(group)}) for name, on, group in found if group]
 
 
 CLAIMS = (
@@ -175,27 +165,21 @@ CLAIMS = (
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     """Of the models whose search on images is finished for all of the paper's losses."""
-    found = [part for part in parts(rows) if part.data != "digits features" and part.losses.keys() >= set(PAPER)]
+    found = [part for part in parts(rows) if part.data != "digits features" and part.settings.keys() >= set(PAPER)]
     answers = [_findings(part) for part in found]
     keys = dict.fromkeys(key for answer in answers for key in answer)
     return {key: together([answer[key] for answer in answers if key in answer]) for key in keys}
 
 
-def _findings(part: Part) -> dict[str, Finding]:
-    losses = part.losses
-
-    def on(*names: str) -> str:
-        return conditions(part.data, part.rows, *(losses[name] for name in names))
-
+def _findings(part: Compared) -> dict[str, Finding]:
     def ahead(a: str, *others: str, value=TOP1, sign: float = 1.0) -> Finding:
-        gaps = [losses[a].minus(losses[other], value) * sign for other in others]
+        gaps = [part.settings[a].minus(part.settings[other], value) * sign for other in others]
         nearest = min(gaps, key=lambda gap: gap.mean) * sign
-        return Finding(f"{nearest.signed()} points", on(a, *others), verdict(*gaps, above=0, new=a == EXPECTED))
+        return Finding(f"{nearest.signed()} points", part.on(a, *others), verdict(*gaps, above=0, new=a == EXPECTED))
 
     others = [name for name in PAPER if name != DRAWN]
-    par = losses[OURS].minus(losses[CE], TOP1)
     found = {
-        "accuracy-soft-ce": decided(par, on=on(OURS, CE), above=-MARGIN, below=MARGIN),
+        "accuracy-soft-ce": part.decided(OURS, CE, above=-MARGIN, below=MARGIN),
         "accuracy-nll": ahead(OURS, "nll"),
         "accuracy-info-nce": ahead(OURS, "info-nce"),
         "accuracy-soft-distribution": ahead(OURS, DRAWN),
@@ -203,45 +187,43 @@ def _findings(part: Part) -> dict[str, Finding]:
         "accuracy-top-5": ahead(DRAWN, *others, value=TOP5),
         "accuracy-rates": _rates(part),
     }
-    if EXPECTED in losses and DRAWN in losses:
+    if EXPECTED in part.settings:
         found["accuracy-expected"] = ahead(EXPECTED, DRAWN)
     return found
 
 
-def _rates(part: Part) -> Finding:
+def _rates(part: Compared) -> Finding:
     """Held-out top-1 of both losses at soft target cross-entropy's rate, minus that at the rates beside."""
-    gaps, compared = [], [part.losses[CE], part.losses[OURS]]
-    for setting in compared:
+    gaps, ce, ours = [], part.settings[CE], part.settings[OURS]
+    for setting in (ce, ours):
         by_rate = {rate(of[0]): of for of in alike(_like(part.rows, setting), "lr")}
-        best = by_rate[compared[0].lr]
-        beside = neighbours(list(by_rate), compared[0].lr)
-        gaps += [difference(best, by_rate[lr], percent("top1", "held_out")) for lr in beside]
-    on = conditions(part.data, part.rows, *compared).rpartition(",")[0]
-    beside = ", ".join(gap.signed() for gap in gaps)
-    ours = f"{compared[0].lr:g} and {compared[1].lr:g}; held out, ahead of the rates beside by {beside}"
-    return Finding(ours, f"{on}, seeds per rate {min((gap.count for gap in gaps), default=0)}", verdict(*gaps, above=0))
+        beside = neighbours(list(by_rate), ce.lr)
+        gaps += [difference(by_rate[ce.lr], by_rate[lr], percent("top1", "held_out")) for lr in beside]
+    text = f"{ce.lr:g} and {ours.lr:g}; held out, ahead of the rates beside by {', '.join(g.signed() for g in gaps)}"
+    on = f"{part.on(CE, OURS).rpartition(',')[0]}, seeds per rate {min((gap.count for gap in gaps), default=0)}"
+    return Finding(text, on, verdict(*gaps, above=0))
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     found = []
     for part in parts(rows):
         columns = {"top-1 (%)": (TOP1, 2), "top-5 (%)": (TOP5, 2), "ECE (%)": (ECE, 2), "NLL (nats)": (NLL, 3)}
-        scores = scores_table(part.name, ["loss"], {(name,): s for name, s in part.losses.items()}, columns)
-        papers = [[*line, PAPERS.get(name, "–")] for name, line in zip(part.losses, scores.rows, strict=True)]
+        scores = scores_table(part.name, ["loss"], {(name,): s for name, s in part.settings.items()}, columns)
+        papers = [[*line, PAPERS.get(name, "–")] for name, line in zip(part.settings, scores.rows, strict=True)]
         found.append(Table(part.name, (*scores.header, "paper, ViT-B/16"), papers))
-        if part.losses.keys() >= {CE, OURS}:
+        if part.settings.keys() >= {CE, OURS}:
             found.append(_gaps(part))
     return found
 
 
-def _gaps(part: Part) -> Table:
+def _gaps(part: Compared) -> Table:
     """Top-1 minus soft target cross-entropy's, for other seeds, and for other test images too."""
-    body = []
-    for name, setting in part.losses.items():
+    body, ce = [], part.settings[CE]
+    for name, setting in part.settings.items():
         if name != CE:
-            gap, images = setting.minus(part.losses[CE], TOP1), for_other_samples(setting.rows, part.losses[CE].rows)
-            wide = images.spread(2) if images and images.count > 1 else "–"
-            body.append([TITLES[name], gap.spread(2), wide, str(gap.count)])
+            gap, images = setting.minus(ce, TOP1), for_other_samples(setting.rows, ce.rows)
+            wide = spread(images if images and images.count > 1 else None)
+            body.append([TITLES[name], spread(gap), wide, str(gap.count)])
     header = ("minus soft target cross-entropy (points of top-1)", "other seeds", "other seeds and images", "seeds")
     return Table(f"{part.name}-gaps", header, body)
 
@@ -250,12 +232,14 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     return [Figure(part.name, partial(_draw, part), panels=2) for part in parts(rows)]
 
 
-def _draw(part: Part, axes: Sequence[Any]) -> None:
-    dots(axes[0], {name: setting.mean(TOP1) for name, setting in part.losses.items()})
+def _draw(part: Compared, axes: Sequence[Any]) -> None:
+    dots(axes[0], {name: setting.mean(TOP1) for name, setting in part.settings.items()})
     label(axes[0], "top-1 (%)", title="test")
     first = [row for row in part.rows if row.config["seed"] == 0]
-    for name in part.losses:
-        curve(axes[1], over(_like(first, part.losses[name]), rate, percent("top1", "held_out")), loss=name, band=False)
+    for name in part.settings:
+        curve(
+            axes[1], over(_like(first, part.settings[name]), rate, percent("top1", "held_out")), loss=name, band=False
+        )
     label(axes[1], "learning rate", "top-1 (%)", title="held out, seed 0", log="x")
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from experiments import training
 from experiments.data.features import NAMES, Source
-from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, conditions, scores_table
+from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, Compared, scores_table, spread
 from experiments.harness import Experiment, Figure, Row, Table, curve, label, option
 from experiments.harness.claims import MARGIN, Claim, Finding, decided, needed, verdict
-from experiments.harness.search import Setting, chosen, trials, tuned
-from experiments.harness.statistics import Estimate, Value, largest, nats, percent
+from experiments.harness.search import chosen, trials, tuned
+from experiments.harness.statistics import largest, nats, percent
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
 from experiments.models.heads import Head
 from experiments.training import MIXED, SMOOTH, Probe
@@ -76,38 +76,17 @@ def follow_up(options: Options, rows: Sequence[Row]) -> list[Probe]:
     ]
 
 
-@dataclass(frozen=True)
-class Case:
-    """A data set with one augmentation; losses on labels are the same in both."""
-
-    data: str
-    augmentation: str
-    rows: Sequence[Row]
-    losses: dict[str, Setting]
-
-    @property
-    def name(self) -> str:
-        return f"calibration-{self.data}-{'mixup' if 'MixUp' in self.augmentation else 'smoothing'}"
-
-    def gap(self, loss: str, value: Value) -> Estimate | None:
-        """Minus soft target cross-entropy's."""
-        return self.losses[loss].minus(self.losses[CE], value) if {loss, CE} <= self.losses.keys() else None
-
-    def on(self, *losses: str) -> str:
-        data = f"{NAMES[self.data]} features, {self.augmentation}"
-        return conditions(data, self.rows, *(self.losses[loss] for loss in losses))
-
-
-def cases(rows: Sequence[Row]) -> list[Case]:
-    """Of each data set the largest group of trainings."""
-    found = []
+def cases(rows: Sequence[Row]) -> dict[tuple[str, str], Compared]:
+    """Of each data set the largest group of trainings, by augmentation; losses on labels are the same in both."""
+    found = {}
     for data in NAMES:
         group = largest([row for row in rows if row.config["data"] == data], "epochs", "batch", "head")
         settings = chosen(group, searched=SEARCHED)
         for augmentation, targets in AUGMENTATIONS.items():
             losses = {s.loss: s for s in settings if s.config["targets"]["mixup"] == targets_for(s.loss, targets).mixup}
+            name = f"calibration-{data}-{'mixup' if 'MixUp' in augmentation else 'smoothing'}"
             if losses:
-                found.append(Case(data, augmentation, group, losses))
+                found[data, augmentation] = Compared(name, f"{NAMES[data]} features, {augmentation}", group, losses)
     return found
 
 
@@ -124,16 +103,15 @@ CLAIMS = (
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
-    found = {(case.data, case.augmentation): case for case in cases(rows)}
-    answers = {}
+    found, answers = cases(rows), {}
     for key, (data, augmentation, is_above) in CASES.items():
         case = found.get((data, augmentation))
-        if case and (gap := case.gap(OURS, ECE)):
+        if case and (gap := case.gap(OURS, CE, ECE)):
             bound = {"above": 0.0} if is_above else {"below": 0.0}
             ours = f"ECE {gap.signed(1)} points{needed(gap, **bound)}"
             answers[key] = Finding(ours, case.on(OURS, CE), verdict(gap, **bound))
-    gaps = {case.on(EXPECTED, CE): gap for case in found.values()
-            if case.data != "digits" and (gap := case.gap(EXPECTED, SCALED_ECE))}  # fmt: skip
+    gaps = {case.on(EXPECTED, CE): gap for (data, _), case in found.items()
+            if data != "digits" and (gap := case.gap(EXPECTED, CE, SCALED_ECE))}  # fmt: skip
     if gaps:
         par = {"above": -MARGIN, "below": MARGIN}
         answers["calibration-expected"] = decided(*gaps.values(), on="; ".join(gaps), **par, new=True)
@@ -148,12 +126,12 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         "NLL, scaled (nats)": (nats("nll", "scaled"), 3),
     }  # fmt: skip
     found, body = [], []
-    for case in cases(rows):
-        found.append(scores_table(case.name, ["loss"], {(name,): s for name, s in case.losses.items()}, columns))
+    for (data, augmentation), case in cases(rows).items():
+        found.append(scores_table(case.name, ["loss"], {(name,): s for name, s in case.settings.items()}, columns))
         for loss in (OURS, EXPECTED):
-            gaps = [gap.spread(1) for value in (ECE, SCALED_ECE) if (gap := case.gap(loss, value))]
+            gaps = [spread(gap, 1) for value in (ECE, SCALED_ECE) if (gap := case.gap(loss, CE, value))]
             if gaps:
-                body.append([TITLES[loss], NAMES[case.data], case.augmentation, *gaps])
+                body.append([TITLES[loss], NAMES[data], augmentation, *gaps])
     header = ("minus soft target cross-entropy", "data", "augmentation", "ECE (points)", "after scaling")
     return [*found, Table("calibration-gaps", header, body)]
 
@@ -162,13 +140,13 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     found = cases(rows)
 
     def draw(axes) -> None:
-        for ax, case in zip(axes, found, strict=True):
+        for ax, ((data, augmentation), case) in zip(axes, found.items(), strict=True):
             ax.plot([0, 1], [0, 1], "--", color="gray", lw=1)
-            for name, setting in case.losses.items():
+            for name, setting in case.settings.items():
                 bins = setting.rows[0].result["reliability"]
                 filled = [place for place, count in enumerate(bins["count"]) if count]
                 curve(ax, {bins["confidence"][at]: bins["accuracy"][at] for at in filled}, loss=name)
-            title = f"{NAMES[case.data]}, {case.augmentation}"
+            title = f"{NAMES[data]}, {augmentation}"
             label(ax, "confidence", "accuracy", title=title, xlim=(0, 1), ylim=(0, 1))
 
     return [Figure("calibration", draw, panels=len(found), columns=min(2, len(found)))] if found else []

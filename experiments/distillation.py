@@ -21,11 +21,11 @@ from experiments.data.features import NAMES as DATA
 from experiments.data.features import Part, Source
 from experiments.data.frozen import CACHE
 from experiments.data.samples import stratified
-from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, NLL, OURS, TOP1, conditions, scores_table
+from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, NLL, OURS, TOP1, Compared, scores_table, spread
 from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, later, level, option, run_id
-from experiments.harness.claims import MARGIN, Claim, Finding, decided
+from experiments.harness.claims import MARGIN, Claim, Finding
 from experiments.harness.options import to_mapping
-from experiments.harness.search import Setting, at_best_rate, trials, tuned
+from experiments.harness.search import at_best_rate, trials, tuned
 from experiments.harness.statistics import largest, percent
 from experiments.losses import Loss, loss_with_noise
 from experiments.models.heads import Head, build_head
@@ -217,10 +217,14 @@ def students(rows: Sequence[Row]) -> list[Row]:
     return largest(images or every, "teacher", "features", "share", "batch", "epochs")
 
 
-def find(rows: Sequence[Row]) -> dict[tuple[str, Lesson], Setting]:
+def find(rows: Sequence[Row]) -> Compared:
     """The settings by method and lesson."""
-    found = at_best_rate(students(rows)).values()
-    return {(method(s.config), (s.config["k"], s.config["remainder"], s.config["temperature"])): s for s in found}
+    group, found = students(rows), {}
+    for setting in at_best_rate(group).values():
+        c = setting.config
+        found[method(c), (c["k"], c["remainder"], c["temperature"])] = setting
+    data = f"{DATA[group[0].config['teacher']['data']]} features" if group else ""
+    return Compared("distillation", data, group, found)
 
 
 def method(config: dict[str, Any]) -> str:
@@ -236,18 +240,15 @@ CLAIMS = (
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
-    group, found = students(rows), find(rows)
-    if ("nll", LABELS) not in found or (OURS, ALL) not in found or group[0].config["teacher"]["data"] == "digits":
+    found, labels = find(rows), ("nll", LABELS)
+    if not {labels, (OURS, ALL)} <= found.settings.keys() or found.rows[0].config["teacher"]["data"] == "digits":
         return {}
-    data, plain = f"{DATA[group[0].config['teacher']['data']]} features", found["nll", LABELS]
-    lessons = [s for (name, taught_by), s in found.items() if name == OURS and taught_by != LABELS]
-    best = max(lessons, key=lambda setting: setting.mean(percent("top1", "held_out")).mean)
-    gain = best.minus(plain, TOP1)
-    answers = {"distillation": decided(gain, on=conditions(data, group, best, plain), above=0, new=True)}
-    if {(EXPECTED, ALL), (CE, ALL)} <= found.keys():
-        ours, theirs = found[EXPECTED, ALL], found[CE, ALL]
-        gap, where = ours.minus(theirs, TOP1), conditions(data, group, ours, theirs)
-        answers["expected-teacher"] = decided(gap, on=where, above=-MARGIN, below=MARGIN, new=True)
+    lessons = [key for key in found.settings if key[0] == OURS and key[1] != LABELS]
+    best = max(lessons, key=lambda key: found.settings[key].mean(percent("top1", "held_out")).mean)
+    answers = {"distillation": found.decided(best, labels, above=0, new=True)}
+    if {(EXPECTED, ALL), (CE, ALL)} <= found.settings.keys():
+        par = {"above": -MARGIN, "below": MARGIN}
+        answers["expected-teacher"] = found.decided((EXPECTED, ALL), (CE, ALL), new=True, **par)
     return answers
 
 
@@ -255,15 +256,13 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     found, order, body = find(rows), [*HARD, *SOFT, EXPECTED, ALONE], []
     columns = {"top-1 (%)": (TOP1, 2), "ECE (%)": (ECE, 1), "NLL (nats)": (NLL, 3)}
     names = {}
-    for (name, (k, remainder, t)), setting in sorted(found.items(), key=lambda x: (order.index(x[0][0]), str(x[0]))):
-        names[NAMED[name], "labels" if k is None else f"{k or 'all'}, {remainder}, {t:g}"] = setting
-
-    def gap(ours: tuple[str, Lesson], theirs: tuple[str, Lesson]) -> str:
-        return found[ours].minus(found[theirs], TOP1).spread(2) if {ours, theirs} <= found.keys() else "–"
-
+    for name, lesson in sorted(found.settings, key=lambda key: (order.index(key[0]), str(key))):
+        k, remainder, t = lesson
+        told = "labels" if k is None else f"{k or 'all'}, {remainder}, {t:g}"
+        names[NAMED[name], told] = found.settings[name, lesson]
     for name in order:
-        over_ce = [gap((name, lesson), (CE, lesson)) for lesson in (LABELS, ALL, (0, "spread", 2.0))]
-        body.append([NAMED[name], gap((name, ALL), ("nll", LABELS)), *(over_ce if name != CE else "–––")])
+        over_ce = [found.gap((name, of), (CE, of)) if name != CE else None for of in (LABELS, ALL, (0, "spread", 2.0))]
+        body.append([NAMED[name], *map(spread, [found.gap((name, ALL), ("nll", LABELS)), *over_ce])])
     header = ("points of top-1", "whole output, over NLL on labels", "labels, minus soft target cross-entropy",
               "whole output, minus it", "temperature 2, minus it")  # fmt: skip
     return [Table("distillation-gaps", header, body),
@@ -271,7 +270,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    found = find(rows)
+    found = find(rows).settings
     kinds = sorted({(r, t) for _, (k, r, t) in found if k is not None and (k > 1 or r == "spread")})
 
     def draw(axes) -> None:

@@ -1,8 +1,10 @@
 """Names of losses and scores, conditions of a finding and tables of scores, for the experiments on features."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from experiments.harness import Row, Setting, Table, nats, percent
+from experiments.harness import Estimate, Finding, Row, Setting, Table, decided, nats, percent
 from experiments.harness.search import tried_rates
 from experiments.harness.statistics import Value
 from experiments.losses import TITLES
@@ -21,6 +23,39 @@ def conditions(data: str, rows: Sequence[Row], *settings: Setting) -> str:
     config, rates, seeds = settings[0].config, tried_rates(rows), min(map(len, settings))
     between = f"rates {rates[0]:g} to {rates[-1]:g}"
     return f"{data}, epochs {config['epochs']}, batch {config['batch']}, {between}, {seeds} seeds"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Trainings that are compared: settings at their chosen rates, by loss or another key, and all rows of the group.
+
+    Attributes:
+        name: of its table.
+        data: as findings name it.
+    """
+
+    name: str
+    data: str
+    rows: Sequence[Row]
+    settings: Mapping[Any, Setting]
+
+    def gap(self, ours: Any, theirs: Any, value: Value = TOP1) -> Estimate | None:
+        """One setting minus another, paired by seed; None if one is missing."""
+        both = {ours, theirs} <= self.settings.keys()
+        return self.settings[ours].minus(self.settings[theirs], value) if both else None
+
+    def on(self, *keys: Any) -> str:
+        return conditions(self.data, self.rows, *(self.settings[key] for key in keys))
+
+    def decided(self, ours: Any, theirs: Any, digits: int = 2, **bounds: Any) -> Finding:
+        """The finding of a difference of top-1."""
+        gap = self.settings[ours].minus(self.settings[theirs], TOP1)
+        return decided(gap, on=self.on(ours, theirs), digits=digits, **bounds)
+
+
+def spread(gap: Estimate | None, digits: int = 2) -> str:
+    """Of a table's cell."""
+    return gap.spread(digits) if gap else "–"
 
 
 Columns = Mapping[str, tuple[Value, int]]

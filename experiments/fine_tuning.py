@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from experiments.data.targets import Targets
-from experiments.features import CE, CORRECTED, DRAWN, ECE, EXPECTED, OURS, TOP1, TOP5
+from experiments.features import CE, CORRECTED, DRAWN, ECE, EXPECTED, OURS, TOP1, TOP5, Compared
 from experiments.harness import LOOKS, Experiment, Figure, Row, Table, dots, label, later, option, to_mapping
 from experiments.harness.claims import MARGIN, Claim, Finding, Gap, decided, together
 from experiments.harness.search import Setting, at_best_rate, chosen, trials, tuned
-from experiments.harness.statistics import Estimate, Value, alike, difference_of_differences, for_other_samples, largest
+from experiments.harness.statistics import Estimate, alike, difference_of_differences, for_other_samples, largest
 from experiments.losses import STUDIED, TITLES, Loss, targets_for
 from experiments.models.heads import Head
 
@@ -243,26 +243,15 @@ CLAIMS = (
 
 
 @dataclass(frozen=True)
-class Part:
-    """The fine-tunings on one data set with one head: settings at their chosen rates, by loss; all the search's rows.
+class Part(Compared):
+    """The fine-tunings on one data set with one head, by loss.
 
     ``frozen`` is the head alone, trained on features of the same images by NLL.
     """
 
     recipe: str
     head: str
-    losses: dict[str, Setting]
-    tried: list[Row]
     frozen: Setting | None
-
-    @property
-    def title(self) -> str:
-        return f"{DATA[self.recipe]}, {HEADS[self.head]}"
-
-    def minus(self, loss: str, other: str, value: Value = TOP1) -> Estimate | None:
-        """A loss minus another, paired by seed."""
-        both = {loss, other} <= self.losses.keys()
-        return self.losses[loss].minus(self.losses[other], value) if both else None
 
 
 def parts(rows: Sequence[Row]) -> list[Part]:
@@ -272,11 +261,11 @@ def parts(rows: Sequence[Row]) -> list[Part]:
         rest = largest([row for row in group if not row.config["frozen"]], "batch", "epochs")
         settings = {s.loss: s for s in at_best_rate(rest, score=held_out).values()}
         if settings:
-            c = rest[0].config
+            recipe, head = rest[0].config["recipe"], rest[0].config["head"]["kind"]
             losses = {loss: settings[loss] for loss in (*LOOKS, CORRECTED) if loss in settings}
-            tried = [row for row in rest if row.config["seed"] == 0]
             still = chosen([row for row in group if row.config["frozen"]], score=held_out)
-            found.append(Part(c["recipe"], c["head"]["kind"], losses, tried, still[0] if still else None))
+            title = f"{DATA[recipe]}, {HEADS[head]}"
+            found.append(Part("fine-tuning", title, rest, losses, recipe, head, still[0] if still else None))
     return sorted(found, key=lambda part: list(DATA).index(part.recipe))
 
 
@@ -287,7 +276,7 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
         for part in found:
             if isinstance(claim, Gap):
                 value = ECE if claim.key == "fine-tuning-calibration" else TOP1
-                gap, title, bounds = part.minus(claim.ours, claim.theirs, value), part.title, claim.bounds
+                gap, title, bounds = part.gap(claim.ours, claim.theirs, value), part.data, claim.bounds
             else:
                 gap, title, bounds = head_gain(part, found), DATA[part.recipe], {"above": 0}
             if gap:
@@ -298,9 +287,9 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
 def head_gain(deep: Part, found: Sequence[Part]) -> Estimate | None:
     """Points that three layers add to soft target InfoNCE's top-1, minus those they add to cross-entropy's."""
     for linear in found:
-        both = {OURS, CE} <= deep.losses.keys() & linear.losses.keys()
+        both = {OURS, CE} <= deep.settings.keys() & linear.settings.keys()
         if both and (deep.head, linear.head, linear.recipe) == ("mlp", "linear", deep.recipe):
-            a, b, c, d = (part.losses[loss].rows for loss in (OURS, CE) for part in (deep, linear))
+            a, b, c, d = (part.settings[loss].rows for loss in (OURS, CE) for part in (deep, linear))
             return difference_of_differences(a, b, c, d, TOP1)
     return None
 
@@ -310,11 +299,14 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     names = [TITLES[loss] for loss in STUDIED]
     for name, value in (("top-1", TOP1), ("top-5", TOP5), ("ECE", ECE)):
         body = [
-            [part.title, *(part.losses[loss].mean(value).spread(2) if loss in part.losses else "" for loss in STUDIED)]
+            [
+                part.data,
+                *(part.settings[loss].mean(value).spread(2) if loss in part.settings else "" for loss in STUDIED),
+            ]
             for part in found
         ]
         body += [
-            [f"{part.title}, backbone frozen", part.frozen.mean(value).spread(2), *[""] * (len(STUDIED) - 1)]
+            [f"{part.data}, backbone frozen", part.frozen.mean(value).spread(2), *[""] * (len(STUDIED) - 1)]
             for part in found
             if part.frozen
         ]
@@ -324,19 +316,18 @@ def tables(rows: Sequence[Row]) -> list[Table]:
                 body.append([f"the paper, {data}", *cells])
         made.append(Table(f"fine-tuning-{name.lower()}", [f"{name} (%)", *names], body))
     header = ["minus soft target cross-entropy", *(TITLES[loss] for loss in STUDIED if loss != CE)]
-    for name, minus in (("seeds", Part.minus), ("samples", samples), ("ece-gaps", partial(Part.minus, value=ECE))):
+    for name, minus in (("seeds", Part.gap), ("samples", samples), ("ece-gaps", partial(Part.gap, value=ECE))):
         gaps = [[minus(part, loss, CE) for loss in STUDIED if loss != CE] for part in found]
-        body = [
-            [part.title, *(gap.signed() if gap else "" for gap in of)] for part, of in zip(found, gaps, strict=True)
-        ]
+        body = [[part.data, *(gap.signed() if gap else "" for gap in of)] for part, of in zip(found, gaps, strict=True)]
         made.append(Table(f"fine-tuning-{name}", header, body))
-    rates = sorted({row.config["lr"] for part in found for row in part.tried})
+    first = {part.data: [row for row in part.rows if row.config["seed"] == 0] for part in found}
+    rates = sorted({row.config["lr"] for rows in first.values() for row in rows})
     body = []
     for part in found:
-        for loss, setting in part.losses.items():
-            tried = {row.config["lr"]: row for row in part.tried if row.config["loss"]["name"] == loss}
+        for loss, setting in part.settings.items():
+            tried = {row.config["lr"]: row for row in first[part.data] if row.config["loss"]["name"] == loss}
             cells = [f"{100 * tried[r].result['held_out']['top1']:.1f}" if r in tried else "" for r in rates]
-            body.append([f"{part.title}, {TITLES[loss]}", *cells, f"{setting.lr:g}"])
+            body.append([f"{part.data}, {TITLES[loss]}", *cells, f"{setting.lr:g}"])
     made.append(Table("fine-tuning-search", ("data, loss", *(f"{rate:g}" for rate in rates), "chosen"), body))
     return [*made, *corrected(found)]
 
@@ -345,10 +336,10 @@ def corrected(found: Sequence[Part]) -> list[Table]:
     """Soft distribution InfoNCE with both η, if the corrected one was run."""
     body = []
     for part in found:
-        if gap := part.minus(CORRECTED, DRAWN):
-            both = [part.losses[loss] for loss in (DRAWN, CORRECTED)]
+        if gap := part.gap(CORRECTED, DRAWN):
+            both = [part.settings[loss] for loss in (DRAWN, CORRECTED)]
             ece = [of.mean(ECE).spread(1) for of in both]
-            body.append([part.title, *(of.mean(TOP1).spread(2) for of in both), gap.signed(), *ece])
+            body.append([part.data, *(of.mean(TOP1).spread(2) for of in both), gap.signed(), *ece])
     header = ["soft distribution InfoNCE", "top-1 (%), η of the labels", "top-1 (%), η smoothed", "difference (points)",
               "ECE (%), η of the labels", "ECE (%), η smoothed"]  # fmt: skip
     return [Table("fine-tuning-corrected", header, body)] if body else []
@@ -356,8 +347,8 @@ def corrected(found: Sequence[Part]) -> list[Table]:
 
 def samples(part: Part, loss: str, other: str) -> Estimate | None:
     """Top-1 of a loss minus that of another, with an interval for other test samples too."""
-    both = {loss, other} <= part.losses.keys()
-    return for_other_samples(part.losses[loss].rows, part.losses[other].rows) if both else None
+    both = {loss, other} <= part.settings.keys()
+    return for_other_samples(part.settings[loss].rows, part.settings[other].rows) if both else None
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
@@ -365,9 +356,9 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
     def draw(axes: Sequence[Any]) -> None:
         for place, (ax, part) in enumerate(zip(axes, found, strict=True)):
-            dots(ax, {loss: gap for loss in STUDIED if loss != CE and (gap := part.minus(loss, CE))})
+            dots(ax, {loss: gap for loss in STUDIED if loss != CE and (gap := part.gap(loss, CE))})
             ax.axvline(0, color="#808080", ls="--", lw=1.1)
-            label(ax, "top-1 minus soft target cross-entropy", title=part.title)
+            label(ax, "top-1 minus soft target cross-entropy", title=part.data)
             if place % 3:
                 ax.set_yticklabels([])
 

@@ -8,14 +8,13 @@ batches per epoch, so five epochs are 140 updates.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from experiments import training
 from experiments.data.features import NAMES, Source
-from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, conditions, scores_table
+from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, Compared, scores_table, spread
 from experiments.harness import Experiment, Figure, Row, Table, dots, label, option
 from experiments.harness.claims import MARGIN, Claim, Finding, decided
-from experiments.harness.search import Setting, chosen, trials, tuned
+from experiments.harness.search import chosen, trials, tuned
 from experiments.harness.statistics import Estimate, difference_of_differences, largest
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
 from experiments.models.heads import Head
@@ -74,38 +73,21 @@ def follow_up(options: Options, rows: Sequence[Row]) -> list[Probe]:
     ]
 
 
-@dataclass(frozen=True)
-class Part:
-    """The trainings on one data set, by loss and head."""
-
-    data: str
-    rows: Sequence[Row]
-    settings: dict[tuple[str, Kind], Setting]
-
-    def gap(self, ours: tuple[str, Kind], theirs: tuple[str, Kind]) -> Estimate | None:
-        """Points of top-1."""
-        both = {ours, theirs} <= self.settings.keys()
-        return self.settings[ours].minus(self.settings[theirs], TOP1) if both else None
-
-    def extra(self) -> Estimate:
-        """Soft target InfoNCE's gain of three layers minus soft target cross-entropy's."""
-        a, b, c, d = (self.settings[loss, head].rows for loss in (OURS, CE) for head in (LAYERS, LINEAR))
-        return difference_of_differences(a, b, c, d, TOP1)
-
-    def on(self, *keys: tuple[str, Kind]) -> str:
-        text = conditions(f"{NAMES[self.data]} features", self.rows, *(self.settings[key] for key in keys))
-        return text.replace("epochs 5", "epochs 5 (140 updates)") if self.data == "tiny-imagenet" else text
-
-
-def parts(rows: Sequence[Row]) -> list[Part]:
-    """Of each data set the largest group of trainings; digits only without any other."""
-    found = []
+def parts(rows: Sequence[Row]) -> list[Compared]:
+    """Of each data set the largest group of trainings, by loss and head; digits only without any other."""
+    found = {}
     for data in NAMES:
         group = largest([row for row in rows if row.config["data"] == data], "epochs", "batch", "head.hidden")
         settings = {(s.loss, (s.config["head"]["kind"], s.config["head"]["output_norm"])): s for s in chosen(group)}
         if settings:
-            found.append(Part(data, group, settings))
-    return [part for part in found if part.data != "digits"] or found
+            found[data] = Compared(f"head-{data}", f"{NAMES[data]} features", group, settings)
+    return [part for data, part in found.items() if data != "digits"] or list(found.values())
+
+
+def extra(part: Compared) -> Estimate:
+    """Soft target InfoNCE's gain of three layers minus soft target cross-entropy's."""
+    a, b, c, d = (part.settings[loss, head].rows for loss in (OURS, CE) for head in (LAYERS, LINEAR))
+    return difference_of_differences(a, b, c, d, TOP1)
 
 
 CLAIMS = (
@@ -121,25 +103,24 @@ CLAIMS = (
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     plain = [(loss, head) for loss in (OURS, CE) for head in (LINEAR, LAYERS)]
-    found = [part for part in parts(rows) if part.data != "digits" and part.settings.keys() >= set(plain)]
+    found = [part for part in parts(rows) if part.name != "head-digits" and part.settings.keys() >= set(plain)]
     if not found:
         return {}
 
-    def answer(gaps: Sequence[Estimate], keys: Sequence[tuple[str, Kind]], **bounds: Any) -> Finding:
-        return decided(*gaps, on="; ".join(part.on(*keys) for part in found), **bounds)
+    def on(*keys: tuple[str, Kind]) -> str:
+        few = "epochs 5", "epochs 5 (140 updates)"
+        texts = (part.on(*keys).replace(*few) if "tiny" in part.name else part.on(*keys) for part in found)
+        return "; ".join(texts)
 
+    leads = [part.settings[OURS, LINEAR].minus(part.settings[CE, LINEAR], TOP1) for part in found]
     answers = {
-        "head-gain": answer([part.extra() for part in found], plain, above=0),
-        "head-linear": answer(
-            [gap for part in found if (gap := part.gap((OURS, LINEAR), (CE, LINEAR)))],
-            [(OURS, LINEAR), (CE, LINEAR)],
-            below=0,
-        ),
+        "head-gain": decided(*map(extra, found), on=on(*plain), above=0),
+        "head-linear": decided(*leads, on=on((OURS, LINEAR), (CE, LINEAR)), below=0),
     }
     both = [(EXPECTED, LINEAR), (EXPECTED, LAYERS)]
-    gaps = [part.gap(key, (CE, key[1])) for part in found for key in both]
-    if all(gaps):
-        answers["head-expected"] = answer(gaps, both, above=-MARGIN, below=MARGIN, new=True)
+    gaps = [gap for part in found for key in both if (gap := part.gap(key, (CE, key[1])))]
+    if len(gaps) == len(found) * len(both):
+        answers["head-expected"] = decided(*gaps, on=on(*both), above=-MARGIN, below=MARGIN, new=True)
     return answers
 
 
@@ -148,15 +129,15 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     found = []
     for part in parts(rows):
         order = {(loss, HEADS[head]): s for loss in STUDIED for head in HEADS if (s := part.settings.get((loss, head)))}
-        found.append(scores_table(f"head-{part.data}", ["loss", "head"], order, columns))
+        found.append(scores_table(part.name, ["loss", "head"], order, columns))
         body = []
         for loss in STUDIED:
             gains = [part.gap((loss, head), (loss, LINEAR)) for head in (LAYERS, AUTHORS)]
             leads = [part.gap((loss, head), (CE, head)) for head in (LINEAR, LAYERS)]
-            body.append([TITLES[loss], *(gap.spread(2) if gap else "–" for gap in gains + leads)])
+            body.append([TITLES[loss], *map(spread, gains + leads)])
         header = ("points of top-1", "gain of three layers", "of three layers, normalised",
                   "linear, minus soft target cross-entropy", "three layers, minus it")  # fmt: skip
-        found.append(Table(f"head-{part.data}-gains", header, body))
+        found.append(Table(f"{part.name}-gains", header, body))
     return found
 
 
@@ -167,7 +148,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         for ax, part in zip(axes, found, strict=True):
             dots(ax, {x: gap for x in STUDIED if (gap := part.gap((x, LAYERS), (x, LINEAR)))})
             ax.axvline(0, color="gray", lw=0.8)
-            label(ax, "three layers minus linear (points of top-1)", title=NAMES[part.data])
+            label(ax, "three layers minus linear (points of top-1)", title=part.data.removesuffix(" features"))
 
     return [Figure("head", draw, panels=len(found))] if found else []
 

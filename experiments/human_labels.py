@@ -15,10 +15,10 @@ from torch import Tensor
 
 from experiments.data import votes
 from experiments.data.votes import Source
-from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, OURS, TOP1, scores_table
+from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, OURS, TOP1, Compared, scores_table, spread
 from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, later, option
 from experiments.harness.claims import MARGIN, Claim, Finding, verdict
-from experiments.harness.search import Setting, at_best_rate, trials, tuned
+from experiments.harness.search import at_best_rate, trials, tuned
 from experiments.harness.statistics import largest, nats
 from experiments.losses import TITLES, loss_with_noise
 from experiments.models.heads import Head, build_head
@@ -151,13 +151,14 @@ def way(config: dict[str, Any]) -> str:
     return ALONE if config.get("noise_count") == 0 else str(config["method"])
 
 
-def find(rows: Sequence[Row]) -> dict[tuple[str, int], Setting]:
+def find(rows: Sequence[Row]) -> Compared:
     """The largest group of runs by method and votes, few votes first; people's votes before simulated ones."""
     people = [row for row in rows if row.config["data"] == "cifar10h"]
     group = largest(people or rows, "data", "hidden", "batch", "epochs")
     found = {(way(s.config), s.config["votes"]): s for s in at_best_rate(group, (), likelihood).values()}
     order = [*PLAIN, EXPECTED, ALONE, *sorted({way for way, _ in found})]
-    return dict(sorted(found.items(), key=lambda item: (item[0][1] or VOTERS, order.index(item[0][0]))))
+    keys = sorted(found, key=lambda key: (key[1] or VOTERS, order.index(key[0])))
+    return Compared("human-labels", "CIFAR-10H, all votes" if people else "", group, {key: found[key] for key in keys})
 
 
 CLAIMS = (
@@ -170,15 +171,15 @@ CLAIMS = (
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = find(rows)
-    if not all((method, 0) in found for method in PLAIN) or found["nll", 0].config["data"] != "cifar10h":
+    gains = [gain for method in PLAIN[1:] if (gain := found.gap((method, 0), ("nll", 0), KL))]
+    if len(gains) < len(PLAIN) - 1 or not found.data:
         return {}
-    config = found["nll", 0].config
-    on = f"CIFAR-10H, all votes, {config['epochs']} epochs, batch {config['batch']}, {len(found['nll', 0])} seeds"
-    gains = [found[method, 0].minus(found["nll", 0], KL) for method in PLAIN[1:]]
+    nll = found.settings["nll", 0]
+    on = f"{found.data}, {nll.config['epochs']} epochs, batch {nll.config['batch']}, {len(nll)} seeds"
     ours = "; ".join(gain.signed(3) for gain in gains)
     answers = {"human-labels": Finding(f"KL {ours} nats", on, verdict(*gains, below=0, new=True))}
-    if (EXPECTED, 0) in found:
-        kl, top1 = (found[EXPECTED, 0].minus(found[CE, 0], value) for value in (KL, TOP1))
+    kl, top1 = (found.gap((EXPECTED, 0), (CE, 0), value) for value in (KL, TOP1))
+    if kl and top1:
         within = verdict(kl * (1 / KL_MARGIN), top1 * (1 / MARGIN), above=-1, below=1, new=True)
         answers["expected-votes"] = Finding(f"KL {kl.signed(4)} nats, top-1 {top1.signed()} points", on, within)
     return answers
@@ -186,23 +187,21 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     found = find(rows)
-    numbers = list(dict.fromkeys(number for _, number in found))
+    numbers = list(dict.fromkeys(number for _, number in found.settings))
     columns = {"top-1 (%)": (TOP1, 2), "KL (nats)": (KL, 4), "KL, scaled": (SCALED, 4),
                "KL, most disputed tenth": (DISPUTED, 3), "ECE by votes (%)": (ECE, 2)}  # fmt: skip
-    names = {(method, str(number or "all")): setting for (method, number), setting in found.items()}
+    names = {(method, str(number or "all")): setting for (method, number), setting in found.settings.items()}
     body = []
-    for method in dict.fromkeys(method for method, _ in found):
-        both = [{(method, number), (CE, number)} <= found.keys() for number in numbers]
-        gaps = [found[method, number].minus(found[CE, number], KL).spread(4) if here else "–"
-                for number, here in zip(numbers, both, strict=True)]  # fmt: skip
+    for method in dict.fromkeys(method for method, _ in found.settings):
+        gaps = [found.gap((method, number), (CE, number), KL) for number in numbers]
         if method != CE:
-            body.append([NAMES.get(method, method), *gaps])
+            body.append([NAMES.get(method, method), *(spread(gap, 4) for gap in gaps)])
     header = ("KL minus soft target cross-entropy's (nats)", *(f"{number or 'all'} votes" for number in numbers))
     return [Table("human-labels-gaps", header, body), scores_table("human-labels", ["loss", "votes"], names, columns)]
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    found = find(rows)
+    found = find(rows).settings
     panels = {"KL to the votes (nats)": KL, "KL after temperature scaling (nats)": SCALED,
               "KL, most disputed tenth (nats)": DISPUTED, "top-1 (%)": TOP1}  # fmt: skip
 

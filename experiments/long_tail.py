@@ -22,10 +22,10 @@ from experiments import training
 from experiments.data import features
 from experiments.data.features import NAMES, Source
 from experiments.data.imbalance import thinned, thirds
-from experiments.features import ALONE, CE, CORRECTED, DRAWN, ECE, EXPECTED, OURS, TOP1, conditions, scores_table
+from experiments.features import ALONE, CE, CORRECTED, DRAWN, ECE, EXPECTED, OURS, TOP1, Compared, scores_table
 from experiments.features import NAMES as LOSS_NAMES
 from experiments.harness import LOOKS, Experiment, Figure, Row, Table, curve, label, option
-from experiments.harness.claims import Claim, Finding, decided, verdict
+from experiments.harness.claims import Claim, Finding, verdict
 from experiments.harness.search import Setting, at_best_rate, trials, tuned
 from experiments.harness.statistics import Estimate, Value, by_seed, estimate, largest, percent
 from experiments.losses import LOSSES, STUDIED, Loss, targets_for
@@ -113,28 +113,21 @@ def class_accuracy(logits: Tensor, labels: Tensor, num_classes: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Tail:
-    """The trainings at one imbalance; a loss with its name, and whether log η is subtracted in training."""
-
-    rows: Sequence[Row]
-    losses: dict[tuple[str, bool], Setting]
-
-    @property
-    def first(self) -> Row:
-        return self.rows[0]
+class Tail(Compared):
+    """The trainings at one imbalance, by loss and whether log η is subtracted in training."""
 
     @property
     def both_ways(self) -> list[str]:
         """Contrastive losses trained with and without the correction."""
-        return [name for name in (*CONTRASTIVE, ALONE) if {(name, True), (name, False)} <= self.losses.keys()]
+        return [name for name in (*CONTRASTIVE, ALONE) if {(name, True), (name, False)} <= self.settings.keys()]
 
     def effect(self, loss: str, value: Value = TOP1) -> Estimate:
         """What leaving the correction out adds."""
-        return self.losses[loss, False].minus(self.losses[loss, True], value)
+        return self.settings[loss, False].minus(self.settings[loss, True], value)
 
     def switched(self, loss: str) -> Estimate:
         """Points of top-1 added by subtracting log p(y) after training with the correction."""
-        return self.losses[loss, True].mean(lambda row: SWITCHED(row) - TOP1(row))
+        return self.settings[loss, True].mean(lambda row: SWITCHED(row) - TOP1(row))
 
     def slope(self, loss: str) -> float:
         """Shift of the classes' mean scores by leaving the correction out, against −log p(y): theory says 1.
@@ -145,14 +138,14 @@ class Tail:
         for row in self.rows:
             if row.config["seed"] == 0 and variant(row.config)[0] == loss:
                 scores[row.config["lr"], variant(row.config)[1]] = np.array(row.result["class_score"])
-        counts = self.first.result["class_counts"]
+        counts = self.rows[0].result["class_counts"]
         surprise = [math.log(sum(counts) / count) for count in counts]
         rates = [lr for lr, corrected in scores if corrected and (lr, False) in scores]
         return float(np.mean([np.polyfit(surprise, scores[lr, False] - scores[lr, True], 1)[0] for lr in rates]))
 
     def by_frequency(self, setting: Setting, groups: int = 10) -> dict[float, Estimate]:
         """Accuracy of equally large groups of classes by their mean number of training samples."""
-        counts = self.first.result["class_counts"]
+        counts = self.rows[0].result["class_counts"]
         found = {}
         for classes in np.array_split(np.argsort(counts, kind="stable"), min(groups, len(counts))):
             accuracy = setting.mean(lambda row, of=classes: float(np.mean(np.array(row.result["class_accuracy"])[of])))
@@ -175,7 +168,8 @@ def tails(rows: Sequence[Row]) -> dict[float, Tail]:
         settings = {variant(setting.config): setting for setting in at_best_rate(of_tail).values()}
         if settings:
             keys = sorted(settings, key=lambda key: (order.index(key[0]), not key[1]))
-            found[imbalance] = Tail(of_tail, {key: settings[key] for key in keys})
+            data = f"{NAMES[group[0].config['data']]} features, imbalance {imbalance:g}"
+            found[imbalance] = Tail(f"long-tail-{imbalance:g}", data, of_tail, {key: settings[key] for key in keys})
     return found
 
 
@@ -194,25 +188,16 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = tails(rows)
     if not found or rows[0].config["data"] == "digits":
         return {}
-    imbalance, tail = max(found.items())
-    data = f"{NAMES[tail.first.config['data']]} features, imbalance {imbalance:g}"
-
-    def on(*keys: tuple[str, bool]) -> str:
-        return conditions(data, tail.rows, *(tail.losses[key] for key in keys))
-
-    answers = {}
+    tail, answers = found[max(found)], {}
     if OURS in tail.both_ways:
         effect, switched = tail.effect(OURS), tail.switched(OURS)
         ours = f"{effect.signed(1)} points without it; {switched.signed(1)} by log p(y) afterwards"
-        decision = verdict(effect, switched, above=0, new=True)
-        answers["noise-correction"] = Finding(ours, on((OURS, False), (OURS, True)), decision)
+        on = tail.on((OURS, False), (OURS, True))
+        answers["noise-correction"] = Finding(ours, on, verdict(effect, switched, above=0, new=True))
     if ALONE in tail.both_ways:
-        where = on((ALONE, False), (ALONE, True))
-        answers["long-tail-expected"] = decided(tail.effect(ALONE), on=where, digits=1, above=0, new=True)
-    both = (CORRECTED, True), (DRAWN, True)
-    if tail.losses.keys() >= set(both):
-        gap = tail.losses[both[0]].minus(tail.losses[both[1]], TOP1)
-        answers["long-tail-smoothed-noise"] = decided(gap, on=on(*both), above=0, new=True)
+        answers["long-tail-expected"] = tail.decided((ALONE, False), (ALONE, True), digits=1, above=0, new=True)
+    if {(CORRECTED, True), (DRAWN, True)} <= tail.settings.keys():
+        answers["long-tail-smoothed-noise"] = tail.decided((CORRECTED, True), (DRAWN, True), above=0, new=True)
     return answers
 
 
@@ -226,9 +211,9 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         columns[f"classes with {group} (%)"] = (lambda row, of=group: 100 * row.result["groups"][of], 1)
     columns |= {"ECE (%)": (ECE, 1), "prior switched, top-1 (%)": (SWITCHED, 2)}
     found = []
-    for imbalance, tail in tails(rows).items():
-        settings = {(title(*key),): setting for key, setting in tail.losses.items()}
-        found.append(scores_table(f"long-tail-{imbalance:g}", ["loss"], settings, columns))
+    for tail in tails(rows).values():
+        settings = {(title(*key),): setting for key, setting in tail.settings.items()}
+        found.append(scores_table(tail.name, ["loss"], settings, columns))
         body = [
             [LOSS_NAMES[loss], tail.effect(loss).spread(1), tail.switched(loss).spread(1), f"{tail.slope(loss):.2f}",
              *(tail.effect(loss, columns[f"classes with {group} (%)"][0]).spread(1) for group in GROUPS)]
@@ -236,15 +221,15 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         ]  # fmt: skip
         header = ("without minus with −log η (points)", "top-1", "predicted: prior switched", "slope of scores",
                   *(f"classes with {group}" for group in GROUPS))  # fmt: skip
-        found.append(Table(f"long-tail-{imbalance:g}-effect", header, body))
-        if ("nll", False) in tail.losses and "info-nce" in tail.both_ways:
-            bare, nll = tail.losses["info-nce", False], tail.losses["nll", False]
+        found.append(Table(f"{tail.name}-effect", header, body))
+        if ("nll", False) in tail.settings and "info-nce" in tail.both_ways:
+            bare, nll = tail.settings["info-nce", False], tail.settings["nll", False]
             adjusted, seeds = by_seed(nll.rows, SWITCHED), by_seed(bare.rows, TOP1)
-            gaps = [tail.losses["info-nce", True].minus(nll, TOP1),
+            gaps = [tail.settings["info-nce", True].minus(nll, TOP1),
                     estimate([seeds[seed] - adjusted[seed] for seed in sorted(seeds)])]  # fmt: skip
             names = ("InfoNCE with −log η, minus NLL", "InfoNCE without, minus NLL with log p(y) subtracted")
             body = [[name, "0", gap.spread(2)] for name, gap in zip(names, gaps, strict=True)]
-            found.append(Table(f"long-tail-{imbalance:g}-theory", ("points of top-1", "theory", "measured"), body))
+            found.append(Table(f"{tail.name}-theory", ("points of top-1", "theory", "measured"), body))
     return found
 
 
@@ -253,7 +238,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
     def draw(axes) -> None:
         for ax, (imbalance, tail) in zip(axes, found.items(), strict=True):
-            for (loss, is_corrected), setting in tail.losses.items():
+            for (loss, is_corrected), setting in tail.settings.items():
                 if loss in LOOKS:
                     dash = "--" if loss in CONTRASTIVE and not is_corrected else "-"
                     name = "" if dash == "--" else None

@@ -1,5 +1,6 @@
 """Catalogues: files, losses written out by hand against slow references, the plan, and numbers on made-up rows."""
 
+import itertools
 import math
 from dataclasses import asdict
 
@@ -55,12 +56,6 @@ def test_files_are_read_by_user_and_first_item(tmp_path):
         data.read_histories(path, 5)
 
 
-def test_data_folder_is_named(monkeypatch):
-    monkeypatch.delenv("SOFTNCE_DATA", raising=False)
-    with pytest.raises(ValueError, match="SOFTNCE_DATA"):
-        data.folder()
-
-
 def test_items_of_users():
     histories = table([1, 2, 3], [4], [5, 6])
     row, items = histories.of(torch.tensor([2, 0]))
@@ -85,13 +80,8 @@ def test_held_out_items_are_a_tenth_and_at_least_one_of_every_user():
 
 @pytest.mark.parametrize("way", [catalogue.sampled_softmax, catalogue.corrected_log_q])
 def test_sampled_losses_have_the_gradient_of_cross_entropy_if_every_class_is_drawn_once(way):
-    logits, labels, eta = (
-        torch.randn(5, 7, dtype=torch.double).requires_grad_(),
-        torch.arange(5),
-        torch.full((7,), 1 / 7),
-    )
-    drawn = torch.arange(7)
-    own = logits.gather(1, labels[:, None])[:, 0]
+    logits, labels, drawn = torch.randn(5, 7, dtype=torch.double).requires_grad_(), torch.arange(5), torch.arange(7)
+    own, eta = logits.gather(1, labels[:, None])[:, 0], torch.full((7,), 1 / 7)
     value = way(own, logits[:, drawn], drawn[None] == labels[:, None], eta.double(), labels, drawn)
     exact = F.cross_entropy(logits, labels)
     ours, theirs = (torch.autograd.grad(of, logits, retain_graph=True)[0] for of in (value, exact))
@@ -200,26 +190,23 @@ def test_a_loss_is_tuned_in_two_searches_then_run_for_all_seeds():
 def test_findings_tables_and_figure():
     o = recommendation.Options()
     at = {"expected-own-out": 0.12, "soft-ce": 0.121, "info-nce": 0.13}
-    rows = [
-        row(
-            recommendation.catalogue_run(o, loss, 0.3, 0.1, seed, True),
-            ndcg + 0.0001 * seed * (1 + (loss == "soft-ce")),
-        )
-        for loss, ndcg in at.items()
-        for seed in range(3)
-    ]
+    rows = []
+    for loss, seed in itertools.product(at, range(3)):
+        ndcg = at[loss] + 0.0001 * seed * (1 + (loss == "soft-ce"))
+        rows.append(row(recommendation.catalogue_run(o, loss, 0.3, 0.1, seed, True), ndcg))
     found = recommendation.findings(rows)
     assert found["recommendation-exact"].verdict == "beyond"
     assert found["recommendation-sets"].verdict == "not reproduced"
     assert "recommendation-own" not in found
     (shown,) = recommendation.tables(rows)
-    assert [cells[0] for cells in shown.rows] == [
-        recommendation.NAMES[loss] for loss in recommendation.NAMES if loss in at
-    ]
+    assert [cells[0] for cells in shown.rows] == [name for loss, name in recommendation.NAMES.items() if loss in at]
     assert len(recommendation.figures(rows)) == 1
 
 
-def test_options_are_checked():
+def test_options_and_the_data_folder_are_checked(monkeypatch):
+    monkeypatch.delenv("SOFTNCE_DATA", raising=False)
+    with pytest.raises(ValueError, match="SOFTNCE_DATA"):
+        data.folder()
     with pytest.raises(ValueError, match="rates"):
         recommendation.Options(rates=(0.5,))
     with pytest.raises(ValueError, match="baskets: got 'books'"):
