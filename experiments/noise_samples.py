@@ -17,7 +17,7 @@ from typing import Any
 
 from experiments import training
 from experiments.data.features import NAMES, Source
-from experiments.features import CE, EXPECTED, OURS, TOP1, conditions
+from experiments.features import CE, EXPECTED, OURS, TOP1, conditions, spread
 from experiments.harness import LOOKS, SERIES, Experiment, Figure, Row, Table, curve, label, level, option
 from experiments.harness.claims import MARGIN, Claim, Finding, decided, verdict
 from experiments.harness.search import Setting, chosen, trials, tuned
@@ -238,21 +238,17 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     found, first = find(rows), find(rows, searched=1)
-
-    def gap(e: Estimate | None) -> str:
-        return e.spread(2) if e else "–"
-
     body = []
     for method, batch, number in sorted(found.settings, key=lambda key: (list(METHODS).index(key[0]), key)):
         if batch == found.tested and (of := found.of(method, batch, number)):
             m = f", M = {number:,}" if number else ""
-            gaps = [gap(found.gap(method, batch, number, further)) for further in (False, True)]
+            gaps = [spread(found.gap(method, batch, number, further)) for further in (False, True)]
             body.append(
                 [f"{METHODS[method]}{m}", of.mean(TOP1).spread(2), gaps[0], str(len(of)), gaps[1], f"{of.lr:g}"]
             )
     header = ("candidates", "top-1 (%)", "minus soft target cross-entropy (points)", "seeds", "further seeds", "rate")
     sizes = [
-        [name, *(gap(found.gap(method, batch)) for batch in found.batches)]
+        [name, *(spread(found.gap(method, batch)) for batch in found.batches)]
         for method, name in METHODS.items()
         if method != CE and any(found.gap(method, batch) for batch in found.batches)
     ]
@@ -261,8 +257,8 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         for method in ("expected", "expected-0"):
             now, before = (of.gap(method, batch, further=True) for of in (found, first))
             if now and before:
-                tests.append([f"batch {batch}, {METHODS[method]}", gap(now), str(now.count),
-                              gap(before) if before != now else "the same"])  # fmt: skip
+                tests.append([f"batch {batch}, {METHODS[method]}", spread(now), str(now.count),
+                              spread(before) if before != now else "the same"])  # fmt: skip
     over = ("points minus soft target cross-entropy", *(f"batch {batch}" for batch in found.batches))
     searches = ("minus soft target cross-entropy", "rate of three seeds", "seeds", "first test: rate of one seed")
     return [Table("noise-samples-tested", header, body), Table("noise-samples", over, sizes),

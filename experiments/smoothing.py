@@ -6,8 +6,7 @@ temperature: the curves must coincide. The identity is also checked on the train
 """
 
 import statistics
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +17,8 @@ from experiments import training
 from experiments.data import features
 from experiments.data.features import NAMES, Source
 from experiments.data.targets import Targets
-from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, conditions
-from experiments.harness import Experiment, Figure, Row, Table, curve, label, option
+from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, Compared, spread
+from experiments.harness import LOOKS, Experiment, Figure, Row, Table, curve, label, option
 from experiments.harness.claims import MARGIN, Claim, Finding, needed, verdict
 from experiments.harness.search import Setting, chosen, trials, tuned
 from experiments.harness.statistics import Estimate, by_seed, estimate, exactly, largest
@@ -124,52 +123,35 @@ def identity_error(logits: Tensor, labels: Tensor, epsilon: float) -> dict[str, 
     return {"value": (one - other).abs().max().item(), "gradient": (grad_one - grad_other).abs().max().item()}
 
 
-@dataclass(frozen=True)
-class Found:
-    """The largest group of trainings: by loss and ε, and twins by ε."""
-
-    rows: Sequence[Row]
-    losses: dict[str, dict[float, Setting]]
-    twins: dict[float, Setting]
-
-    @property
-    def data(self) -> str:
-        return str(self.rows[0].config["data"])
-
-    @property
-    def is_complete(self) -> bool:
-        ce, ours = (self.losses.get(loss, {}) for loss in (CE, OURS))
-        return len(ce) > 1 and ce.keys() == ours.keys() and bool(self.twins)
-
-    def steadiness(self) -> Estimate:
-        """Standard deviation over ε of soft target cross-entropy's top-1 minus soft target InfoNCE's, by seed."""
-        ce, ours = ([by_seed(of.rows, TOP1) for of in self.losses[loss].values()] for loss in (CE, OURS))
-        seeds = sorted(set.intersection(*map(set, [*ce, *ours])))
-        return estimate([statistics.stdev(of[s] for of in ce) - statistics.stdev(of[s] for of in ours) for s in seeds])
-
-    def identity(self) -> float:
-        """Largest error of the identity on trained scores."""
-        rows = [row for setting in self.losses[OURS].values() for row in setting.rows]
-        return max(max(row.result["identity"].values()) for row in rows if "identity" in row.result)
-
-
-def find(rows: Sequence[Row]) -> Found:
+def find(rows: Sequence[Row]) -> Compared:
+    """The largest group of trainings, by loss and ε; the twins of those of soft target InfoNCE by "twin" and ε."""
     group = largest([row for row in rows if "probe" not in row.config], "data", "head", "epochs", "batch")
-    losses: dict[str, dict[float, Setting]] = defaultdict(dict)
+    settings: dict[tuple[str, float], Setting] = {}
     for setting in sorted(chosen(group), key=lambda setting: float(setting.config["targets"]["smoothing"])):
-        losses[setting.loss][setting.config["targets"]["smoothing"]] = setting
-    twins: dict[float, list[Row]] = defaultdict(list)
-    for row in rows:
-        if "probe" in row.config:
-            epsilon = row.config["smoothing"]
-            smoothed = losses[OURS][epsilon].rows if epsilon in losses[OURS] else ()
-            if any(_same(row.config["probe"], other.config) for other in smoothed):
-                twins[epsilon].append(row)
-    return Found(group, dict(losses), {epsilon: Setting(of) for epsilon, of in sorted(twins.items())})
+        settings[setting.loss, setting.config["targets"]["smoothing"]] = setting
+    for epsilon in epsilons(settings, OURS):
+        smoothed = [_same(row.config) for row in settings[OURS, epsilon].rows]
+        twins = [row for row in rows if row.config.get("smoothing") == epsilon and "probe" in row.config]
+        if kept := [row for row in twins if _same(row.config["probe"]) in smoothed]:
+            settings["twin", epsilon] = Setting(kept)
+    return Compared("smoothing", f"{NAMES[group[0].config['data']]} features" if group else "", group, settings)
 
 
-def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return all(a[name] == b[name] for name in ("data", "head", "batch", "epochs", "lr", "seed"))
+def epsilons(settings: Mapping[tuple[str, float], Setting], loss: str) -> list[float]:
+    return [epsilon for name, epsilon in settings if name == loss]
+
+
+def _same(config: dict[str, Any]) -> list[Any]:
+    """Fields that a training and its twin share."""
+    return [config[name] for name in ("data", "head", "batch", "epochs", "lr", "seed")]
+
+
+def steadiness(found: Compared) -> Estimate:
+    """Standard deviation over ε of soft target cross-entropy's top-1 minus soft target InfoNCE's, by seed."""
+    ce, ours = ([by_seed(found.settings[loss, epsilon].rows, TOP1) for epsilon in epsilons(found.settings, loss)]
+                for loss in (CE, OURS))  # fmt: skip
+    seeds = sorted(set.intersection(*map(set, [*ce, *ours])))
+    return estimate([statistics.stdev(of[s] for of in ce) - statistics.stdev(of[s] for of in ours) for s in seeds])
 
 
 CLAIMS = (
@@ -185,52 +167,49 @@ CLAIMS = (
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = find(rows)
-    if not found.is_complete:
+    ce, ours, twins, expected = (epsilons(found.settings, loss) for loss in (CE, OURS, "twin", EXPECTED))
+    if len(ce) < 2 or ce != ours or not twins:
         return {}
-    data, both = f"{NAMES[found.data]} features", [*found.losses[CE].values(), *found.losses[OURS].values()]
-    error = found.identity()
-    on = conditions(data, found.rows, *both)
-    text, holds = (
-        f"values and gradients differ by at most {error:.1e}",
-        verdict(exactly(error), below=ROUNDING, new=True),
-    )
-    answers = {"smoothing-temperature": Finding(text, on, holds)}
-    if found.data == "digits":
+    on = found.on(*((loss, epsilon) for loss in (CE, OURS) for epsilon in ce))
+    errors = [row.result["identity"] for epsilon in ours for row in found.settings[OURS, epsilon].rows if epsilon > 0]
+    error = max(max(of.values()) for of in errors)
+    text = f"values and gradients differ by at most {error:.1e}"
+    answers = {"smoothing-temperature": Finding(text, on, verdict(exactly(error), below=ROUNDING, new=True))}
+    if found.data == f"{NAMES['digits']} features":
         return answers
-    steadier = found.steadiness()
+    steadier = steadiness(found)
     text = f"standard deviation over ε larger by {steadier.signed()}{needed(steadier, above=0)}"
     answers["smoothing-sensitivity"] = Finding(text, on, verdict(steadier, above=0))
-    if ours := found.losses.get(EXPECTED):
-        gaps = {epsilon: of.minus(found.losses[CE][epsilon], TOP1) for epsilon, of in ours.items()}
-        answers["smoothing-expected"] = Finding(
-            "; ".join(f"{gap.signed()} at ε = {epsilon:g}" for epsilon, gap in gaps.items()),
-            conditions(data, found.rows, *ours.values()),
-            verdict(*gaps.values(), above=-MARGIN, below=MARGIN, new=True),
-        )
+    gaps = {epsilon: gap for epsilon in expected if (gap := found.gap((EXPECTED, epsilon), (CE, epsilon)))}
+    if gaps:
+        text = "; ".join(f"{gap.signed()} at ε = {epsilon:g}" for epsilon, gap in gaps.items())
+        par = verdict(*gaps.values(), above=-MARGIN, below=MARGIN, new=True)
+        answers["smoothing-expected"] = Finding(text, found.on(*((EXPECTED, epsilon) for epsilon in gaps)), par)
     return answers
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    found, body = find(rows), []
-    for loss, by_epsilon in found.losses.items():
-        for epsilon, setting in by_epsilon.items():
-            own = [setting.mean(value).spread(2) for value in (TOP1, ECE, SCALED_ECE)]
-            predicted = found.twins[epsilon].mean(TOP1).spread(2) if loss == OURS and epsilon in found.twins else "–"
-            body.append([TITLES[loss], f"{epsilon:g}", *own, predicted, f"{setting.lr:g}"])
+    found, body = find(rows).settings, []
+    for loss, epsilon in sorted((key for key in found if key[0] != "twin"), key=lambda key: list(LOOKS).index(key[0])):
+        setting, twin = found[loss, epsilon], found.get(("twin", epsilon)) if loss == OURS else None
+        own = [setting.mean(value).spread(2) for value in (TOP1, ECE, SCALED_ECE)]
+        body.append([TITLES[loss], f"{epsilon:g}", *own, spread(twin and twin.mean(TOP1)), f"{setting.lr:g}"])
     header = ("loss", "ε", "top-1 (%)", "ECE (%)", "ECE, scaled (%)", "top-1 at temperature 1/(1−ε)", "learning rate")
     return [Table("smoothing", header, body)]
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    found = find(rows)
+    found = find(rows).settings
     shown = {"accuracy": (TOP1, "top-1 (%)"), "calibration": (ECE, "ECE (%)"),
              "after temperature scaling": (SCALED_ECE, "ECE (%)")}  # fmt: skip
 
     def draw(axes) -> None:
         for ax, (title, (value, unit)) in zip(axes, shown.items(), strict=True):
-            for loss, by_epsilon in found.losses.items():
-                curve(ax, {e: of.mean(value) for e, of in by_epsilon.items()}, loss=loss)
-            predicted = {e: of.mean(value) for e, of in found.twins.items()}
+            means = {loss: {epsilon: found[loss, epsilon].mean(value) for epsilon in epsilons(found, loss)}
+                     for loss in dict.fromkeys(loss for loss, _ in found)}  # fmt: skip
+            predicted = means.pop("twin", {})
+            for loss, by_epsilon in means.items():
+                curve(ax, by_epsilon, loss=loss)
             curve(ax, predicted, name="predicted by the identity", dash=":", marker="x", band=False)
             label(ax, "smoothing ε", unit, title=title)
 

@@ -63,7 +63,7 @@ from experiments.harness.tables import Table
 __all__ = [
     "LEARNING_RATES", "LOOKS", "MARGIN", "OTHER", "SERIES", "Claim", "Diverged", "Estimate", "Experiment", "Figure",
     "Finding", "Look", "Row", "Setting", "Table", "alike", "at_best_rate", "by_seed", "chosen", "climb", "curve",
-    "decided", "difference", "difference_of_differences", "dots", "estimate", "exactly", "for_other_samples", "heat", "label",
-    "largest", "later", "level", "mean", "nats", "needed", "option", "over", "percent", "run_id", "to_mapping",
+    "decided", "difference", "difference_of_differences", "dots", "estimate", "exactly", "for_other_samples", "heat",
+    "label", "largest", "later", "level", "mean", "nats", "needed", "option", "over", "percent", "run_id", "to_mapping",
     "together", "trials", "tuned", "verdict",
 ]  # fmt: skip

@@ -64,26 +64,23 @@ def test_mixed_rows_and_targets_agree():
     torch.testing.assert_close(rows, targets.dense())  # x is one-hot, so a mixed sample is its own target
 
 
-def test_each_method_is_its_loss():
+@pytest.mark.parametrize("method", ["softmax", "info-nce", "expected-info-nce"])
+def test_each_method_is_its_loss(method: str):
     torch.manual_seed(0)
-    run = a_run("softmax")
+    run = a_run(method)
     z, labels = torch.randn(run.batch, run.dim), torch.randint(run.classes, (run.batch,))
     _, targets = mixed(torch.randn(run.batch, run.latent), labels, run.classes, 0.5)
-    eta = noise.uniform(run.classes)
-    for method in ("softmax", "info-nce", "expected-info-nce"):
-        model = Model(replace(run, method=method))
-        logits = z @ model.head.weight.t()
-        torch.manual_seed(1)
-        found = criterion(a_run(method), model)(z, targets)
-        torch.manual_seed(1)
-        if method == "softmax":
-            expected = F.cross_entropy(logits, targets.dense())
-        elif method == "info-nce":
-            expected = SoftTargetInfoNCE(eta)(logits, targets)
-        else:
-            drawn = ExpectedInfoNCE(eta, candidates=BatchCandidates() + NoiseCandidates(2 * run.batch))
-            expected = model.head.loss(z, targets, drawn)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    eta, model = noise.uniform(run.classes), Model(run)
+    drawn = ExpectedInfoNCE(eta, candidates=BatchCandidates() + NoiseCandidates(2 * run.batch))
+    expected = {
+        "softmax": lambda logits: F.cross_entropy(logits, targets.dense()),
+        "info-nce": lambda logits: SoftTargetInfoNCE(eta)(logits, targets),
+        "expected-info-nce": lambda _: model.head.loss(z, targets, drawn),
+    }[method]
+    torch.manual_seed(1)
+    found = criterion(run, model)(z, targets)
+    torch.manual_seed(1)
+    torch.testing.assert_close(found, expected(z @ model.head.weight.t()), rtol=1e-5, atol=1e-5)
 
 
 def test_further_seeds_have_the_rate_of_the_best_trial_and_the_softmax_its_schedules():
