@@ -4,6 +4,7 @@ import pytest
 import torch
 from batches import seeded
 from torch import Tensor
+from torch.testing import assert_close
 
 from softnce import ExpectedInfoNCE, SoftTargetInfoNCE, SoftTargets, functional
 from softnce.targets import Form
@@ -25,7 +26,7 @@ def test_mixed_rows_become_pairs_and_labels_labels(smoothing: float, dtype: torc
     assert found.form == Form.PAIRS
     assert "2 pairs per row" in repr(found)
     assert found.smoothing == pytest.approx(smoothing, rel=4 * torch.finfo(dtype).eps)
-    torch.testing.assert_close(found.dense(torch.float64), rows.double(), rtol=0, atol=torch.finfo(dtype).eps)
+    assert_close(found.dense(torch.float64), rows.double(), rtol=0, atol=torch.finfo(dtype).eps)
     labels = torch.arange(K)
     found = SoftTargets.from_dense(SoftTargets.from_labels(labels, K, smoothing=smoothing).dense())
     assert found.form == Form.LABELS
@@ -47,7 +48,7 @@ def test_rows_of_timm_are_recognised(mode: str) -> None:
     _, rows = mixup(torch.rand(N, 3, 8, 8), torch.randint(K, (N,)))
     found = SoftTargets.from_dense(rows)
     assert found.form == Form.PAIRS
-    torch.testing.assert_close(found.dense(), rows, rtol=0, atol=1e-7)
+    assert_close(found.dense(), rows, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_probabilities_and_pairs_have_one_loss(loss: type[torch.nn.Module], clas
         for given in (targets, targets.dense(), targets.to_dense())
     ]
     for ours in found:
-        torch.testing.assert_close(ours, first, rtol=1e-12, atol=1e-14)
+        assert_close(ours, first, rtol=1e-12, atol=1e-14)
 
 
 def test_ignored_candidates_that_are_counted_add_nothing_to_half_precision_scores() -> None:
@@ -90,4 +91,4 @@ def test_ignored_candidates_that_are_counted_add_nothing_to_half_precision_score
     logits = torch.zeros(n, classes, dtype=torch.float16)
     logits[:, -1] = 60_000  # … and would win by far
     half, exact = (functional.soft_target_info_nce(x, targets) for x in (logits, logits.double()))
-    torch.testing.assert_close(half.double(), exact, rtol=1e-6, atol=0)
+    assert_close(half.double(), exact, rtol=1e-6, atol=0)

@@ -5,6 +5,7 @@ import torch
 from batches import KINDS, make_targets, seeded
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
 
 from softnce import (
     NLL,
@@ -62,7 +63,7 @@ def check(make, targets: SoftTargets, bound: float = 1e-12) -> None:
     pairs = SoftTargets(K, torch.arange(K).expand(N, K), dense.weight, mask=targets.mask)
     for form in (dense, pairs):
         for ours, theirs in zip(value_and_gradient(make(), logits, form), wanted, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=bound * (1 + float(theirs.abs().max())))
+            assert_close(ours, theirs, rtol=0, atol=bound * (1 + float(theirs.abs().max())))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,15 +85,15 @@ def test_vertices_leave_the_own_share_out() -> None:
     """R = Σ_k (1 − α_k) e^{s_k}: continuous in α, and NLL for labels."""
     logits, labels = torch.randn(4, K, dtype=torch.float64), torch.tensor([0, 1, 2, 3])
     loss = ExpectedInfoNCE("uniform", candidates=ClassCandidates())
-    torch.testing.assert_close(loss(logits, labels), NLL()(logits, labels))
+    assert_close(loss(logits, labels), NLL()(logits, labels))
     soft = torch.softmax(torch.randn(4, K, dtype=torch.float64), 1)
     rest = ((1 - soft) * logits.exp()).sum(1, keepdim=True)
-    torch.testing.assert_close(loss(logits, soft), (soft * torch.log1p(rest / logits.exp())).sum(1).mean())
+    assert_close(loss(logits, soft), (soft * torch.log1p(rest / logits.exp())).sum(1).mean())
 
 
 def test_smoothed_vertices_hold_an_equal_target_once() -> None:
     targets = SoftTargets.from_labels(torch.arange(4), K).smooth(0.1)
     logits = torch.randn(4, K, dtype=torch.float64)
     loss = SoftTargetInfoNCE("uniform", candidates=ClassCandidates(0.1))
-    torch.testing.assert_close(loss(logits, targets), loss(logits, targets.to_dense()), rtol=1e-6, atol=0)
-    torch.testing.assert_close(loss(logits, targets), cross_entropy(0.9 * logits, torch.arange(4)), rtol=1e-6, atol=0)
+    assert_close(loss(logits, targets), loss(logits, targets.to_dense()), rtol=1e-6, atol=0)
+    assert_close(loss(logits, targets), cross_entropy(0.9 * logits, torch.arange(4)), rtol=1e-6, atol=0)

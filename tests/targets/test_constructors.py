@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from softnce import SoftTargets
+from softnce import SoftTargets, mixing
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, Series, torch.tensor])
@@ -160,6 +160,8 @@ WRONG = {  # of every method that has the argument
     "smoothing_dist": [torch.ones(K), [0.5, 0.5], "uniform", PROBS],
     "temperature": [*NUMBERS, 0.0],
     "generator": [0, "seed"],
+    "alpha": [*NUMBERS, 0.0, -1.0, math.inf],
+    "per_row": ["yes", None, 1],
 }
 NO_LABELS = ["text", None, 3, LABELS + 1, LABELS - 1, LABELS.float(), LABELS > 0, LABELS[None], np.array(["a"])]
 NO_LOGITS = ["text", None, LABELS, LOGITS[0], torch.full((N, K), -math.inf), LOGITS * math.nan, LOGITS + math.inf]
@@ -180,6 +182,12 @@ NO_ANNOTATION = {
     "num_samples": ["2", 1.5, 1, 0],
 }
 PAIRS, TOP = {"index": INDEX, "weight": torch.ones(N, 1)}, {"index": INDEX, "log_probs": torch.zeros(N, 1)}
+IMAGES, MIXED = torch.zeros(N, 1, 5, 5), {"targets": LABELS, "num_classes": K}
+NO_MIX = {
+    "inputs": ["text", None, IMAGES.long(), torch.ones(N), IMAGES[:2]],
+    "targets": ["text", None, LABELS + 1, LABELS.float(), LABELS[:2], torch.ones(N, 3), torch.ones(N, 2) / 2],
+    "lam": ["half", 1.5, -0.1, torch.ones(5), torch.full((4,), 2.0), [0.5]],
+}
 VOTES = {"sample": [0, 0, 1], "annotator": ["a", "b", "a"], "label": [2, 1, 0]}
 
 CALLS: list[tuple[Callable[..., Any], dict[str, Any], dict[str, list[Any]]]] = [
@@ -205,6 +213,8 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], dict[str, list[Any]]]] = [
     (SoftTargets.from_annotations, {**VOTES, "num_classes": K}, NO_ANNOTATION),
     (SOFT.mix, {"other": SOFT.flip(0), "lam": 0.5}, {"other": [LABELS, None, SOFT[:2], OTHER_K], "lam": NO_LAM}),
     (SOFT.smooth, {"smoothing": 0.1}, {}),
+    (mixing.mixup, {"inputs": IMAGES, **MIXED}, NO_MIX),
+    (mixing.cutmix, {"inputs": IMAGES, **MIXED}, NO_MIX),
     (SOFT.flip, {"dim": 0}, {"dim": [1, -1, None, "rows"]}),
     (SOFT.to, {"device": "cpu"}, {"device": [LABELS, 1.5], "dtype": [torch.long, "float32"]}),
     (SoftTargets.cat, {"parts": [SOFT, SOFT]}, {"parts": [[], SOFT, LABELS, [SOFT, LABELS], [SOFT, OTHER_K], None, 3]}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -290,7 +290,7 @@ class SoftTargets:
         """The rows named by a number, a slice, integers (R,) or a mask (N,); a number gives SoftTargets of one row."""
         if isinstance(rows, tuple) and len(rows) == 2 and (rows[1] is Ellipsis or rows[1] == slice(None)):
             rows = rows[0]  # as code indexes arrays that may have further dimensions
-        if isinstance(rows, SupportsIndex) and not isinstance(rows, bool) and not getattr(rows, "ndim", 0):
+        if type(rows) is not bool and hasattr(rows, "__index__") and not getattr(rows, "ndim", 0):
             row = operator.index(rows)
             if not -len(self) <= row < len(self):
                 raise IndexError(f"rows must be in 0 … {len(self) - 1}, got {row}")
