@@ -107,9 +107,7 @@ def test_a_step_is_a_few_launches_at_any_size_and_no_wait(as_if_real: None, name
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_memory_keeps_to_the_budget(as_if_real: None, name: str) -> None:
-    rows = 8192
-    logits = 4 * rows * K
-    before = kernel._budget
+    rows, logits, before = 8192, 4 * 8192 * K, kernel._budget
     try:
         large = trace(name, "pairs", rows)
         set_memory_budget(64 << 20)

@@ -7,6 +7,8 @@ import torch
 from reference import contrast
 from torch import Tensor
 
+from softnce._core import autograd
+
 
 @dataclass
 class Rows:
@@ -225,3 +227,27 @@ def _soft_target(draw: Draw, call: dict[str, Any], n: int, classes: int, dtype: 
     else:
         call["candidates"] = draw.rows(draw.int(1, 70), classes, dtype)
     call["remove_hits"] = draw.flag(0.2)
+
+
+SUMS = ("counted", "expected", "soft_target")
+
+
+def simple_call(name: str, rows: Rows, classes: int, count: float = 1.0) -> dict:
+    """Counts of ``count`` each, or the rows against themselves."""
+    counts = {"counts": torch.full((classes,), count, dtype=torch.float64)}
+    return {"targets": rows} | ({"candidates": rows} if name == "soft_target" else counts)
+
+
+def run(name: str, call: dict, logits: torch.Tensor) -> torch.Tensor:
+    return getattr(autograd, name)(logits, **call)
+
+
+def value_and_gradient(function, name, call, logits, upstream=None):
+    x = logits.clone().requires_grad_()
+    value = function(name, call, x)
+    upstream = torch.ones_like(value) if upstream is None else upstream
+    return value.detach(), torch.autograd.grad(value, x, upstream)[0]
+
+
+def upstream_of(call: dict, logits: Tensor) -> Tensor:
+    return (torch.tensor(2.0) if call.get("reduced") else torch.linspace(0.5, 1.5, len(logits))).to(logits)

@@ -16,16 +16,11 @@ from torch.nn import functional as F
 from softnce._checks import as_whole
 from softnce._precision import at_least_float32
 
-CACHED = 1 << 18
-"""Scores in a block of rows on a CPU: a megabyte of float32, about the second-level cache."""
-MATRICES = 4
-"""Matrices of a block's rows × width that exist at once while a block is differentiated."""
-PAIR = 16
-"""Classes that a product with dense rows works through in the time of one pair."""
-HIT = 5e-6
-"""Largest difference between the signatures of two targets that are equal up to rounding."""
-ROUNDING = 1e-12
-"""Share of a class's count below which what a row leaves of it is rounding, hence nothing."""
+CACHED = 1 << 18  # scores in a block of rows on a CPU: a megabyte of float32, about the second-level cache
+MATRICES = 4  # of a block's rows × width that exist at once while a block is differentiated
+PAIR = 16  # classes that a product with dense rows works through in the time of one pair
+HIT = 5e-6  # largest difference between the signatures of two targets that are equal up to rounding
+ROUNDING = 1e-12  # share of a class's count below which what a row leaves of it is rounding, hence nothing
 _budget = 1 << 30
 
 

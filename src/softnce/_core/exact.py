@@ -17,10 +17,8 @@ from softnce._core.contrast import row_blocks
 from softnce._precision import at_least_float32, full_precision
 from softnce.targets import SoftTargets
 
-KEPT, FEWEST = 0.6, 1 << 17
-"""Scores of a block as a share of the table's numbers; of a small table, the fewest."""
-TINY = 1e-12
-"""Smallest length that ``F.normalize`` divides by."""
+KEPT, FEWEST = 0.6, 1 << 17  # scores of a block as a share of the table's numbers; of a small table, the fewest
+TINY = 1e-12  # smallest length that F.normalize divides by
 
 
 def exact_cross_entropy(
