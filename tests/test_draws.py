@@ -94,12 +94,11 @@ def test_averaged_labels_have_the_targets_distribution(kind: str) -> None:
     repeated = targets[torch.arange(4).repeat(10_000)]
     counts = 4 * draws.Averaged(4).alpha(repeated, seeded(2)).dense(torch.float64).view(10_000, 4, 6).sum(0)
     expected = 40_000 * targets.dense(torch.float64)
-    for row in range(4):
-        possible = expected[row] > 0
-        assert (counts[row, ~possible] == 0).all()
+    for found, wanted in zip(counts, expected, strict=True):
+        possible = wanted > 0
+        assert (found[~possible] == 0).all()
         if possible.sum() > 1:
-            p = scipy.stats.chisquare(counts[row, possible], expected[row, possible], sum_check=False).pvalue
-            assert p > ALARM / 4
+            assert scipy.stats.chisquare(found[possible], wanted[possible], sum_check=False).pvalue > ALARM / 4
 
 
 @pytest.mark.parametrize("eta", [None, FixedNoise(NOISE)])
@@ -158,7 +157,7 @@ class _Given(draws.Draw):
     def __init__(self, scale: float, alpha: SoftTargets, noise: SoftTargets | None) -> None:
         self.scale, self.given, self.given_noise = scale, alpha, noise
 
-    def alpha(self, targets: SoftTargets, generator: torch.Generator | None = None) -> SoftTargets:
+    def alpha(self, *_: object) -> SoftTargets:
         return self.given
 
     def candidates_from(self, *_: object) -> SoftTargets | None:
@@ -331,20 +330,16 @@ def test_the_gradient_is_the_candidates_mean_less_alpha_times_the_scale(name: st
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_from_label_embeddings_it_is_the_same_loss(name: str) -> None:
-    features = torch.randn(N, 4, dtype=torch.float64, generator=GENERATOR)
-    table = torch.randn(K, 4, dtype=torch.float64, generator=GENERATOR)
-    leaves = [t.clone().requires_grad_() for t in (features, table, features, table)]
+    pair = [torch.randn(n, 4, dtype=torch.float64, generator=GENERATOR, requires_grad=True) for n in (N, K)]
     loss = SoftTargetInfoNCE(NOISE, temperature=0.8, draw=DRAWS[name])
-    direct = loss(leaves[0] @ leaves[1].T, SMOOTHED, generator=seeded())
-    linear = loss.linear(leaves[2], leaves[3], SMOOTHED, generator=seeded())
+    direct = loss(pair[0] @ pair[1].T, SMOOTHED, generator=seeded())
+    linear = loss.linear(*pair, SMOOTHED, generator=seeded())
     torch.testing.assert_close(linear, direct, **EXACT)
-    gradients = torch.autograd.grad(direct + linear, leaves)
-    torch.testing.assert_close(gradients[2:], gradients[:2], **EXACT)
+    torch.testing.assert_close(torch.autograd.grad(linear, pair), torch.autograd.grad(direct, pair), **EXACT)
 
 
 def test_averaged_draws_keep_the_gradient_of_a_table_sparse() -> None:
-    table = torch.randn(1000, 4, requires_grad=True)
-    targets = SoftTargets.from_labels(torch.arange(6), 1000, 0.1)
+    table, targets = torch.randn(1000, 4, requires_grad=True), SoftTargets.from_labels(torch.arange(6), 1000, 0.1)
     loss = SoftTargetInfoNCE("uniform", draw=draws.Averaged(3))
     loss.linear(torch.randn(6, 4), table, targets, sparse=True, generator=seeded()).backward()
     assert table.grad.is_sparse
@@ -353,24 +348,19 @@ def test_averaged_draws_keep_the_gradient_of_a_table_sparse() -> None:
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_ignored_rows_have_no_part(name: str) -> None:
-    labels = LABELS.clone()
-    labels[[2, 5]] = -100
-    draw = DRAWS[name]
-    targets = SoftTargets.from_labels(labels, K, 0.2)
-    logits = LOGITS.clone().requires_grad_()
-    loss = SoftTargetInfoNCE(NOISE, draw=draw)
+    draw, kept = DRAWS[name], torch.ones(N, dtype=torch.bool).index_fill(0, torch.tensor([2, 5]), False)
+    targets = SoftTargets.from_labels(LABELS.where(kept, -100), K, 0.2)
+    logits, loss = LOGITS.clone().requires_grad_(), SoftTargetInfoNCE(NOISE, draw=draw)
     value = loss(logits, targets, generator=seeded())
     value.backward()
-    assert (logits.grad[[2, 5]] == 0).all()
+    assert (logits.grad[~kept] == 0).all()
     assert (logits.grad[[0, 1, 3, 4]].abs().sum(1) > 0).all()
-    kept = targets.mask
     alpha, noise = drawn(draw, targets)
-    given = _Given(draw.scale, alpha[kept], alpha[kept] if noise is None else noise)
     if noise is not None:
+        given = _Given(draw.scale, alpha[kept], noise)
         alone = SoftTargetInfoNCE(NOISE, draw=given)(LOGITS[kept], targets[kept])
         torch.testing.assert_close(value, alone, **EXACT)
-    everyone = SoftTargetInfoNCE(NOISE, draw=draw)(LOGITS, torch.full((N,), -100))
-    assert everyone.item() == 0
+    assert loss(LOGITS, torch.full((N,), -100)).item() == 0
 
 
 def test_given_candidates_take_the_place_of_the_draws_noise() -> None:
@@ -387,9 +377,8 @@ def test_averaged_tends_to_the_soft_target_at_temperature_over_n() -> None:
     torch.testing.assert_close(alpha.dense(), targets.dense(), rtol=0, atol=5 * 0.5 / math.sqrt(n))
     logits = LOGITS[:4, :3] / n
     averaged = SoftTargetInfoNCE("uniform", draw=_Given(float(n), alpha, None))(logits, targets)
-    torch.testing.assert_close(
-        averaged, functional.soft_target_info_nce(logits, targets, None, temperature=1 / n), rtol=0, atol=1e-2
-    )
+    plain = functional.soft_target_info_nce(logits, targets, None, temperature=1 / n)
+    torch.testing.assert_close(averaged, plain, rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize("draw", [draws.Averaged(3), draws.ContinuousCategorical(2.0)])

@@ -147,15 +147,16 @@ def test_positions_of_sequences_are_rows_and_padding_is_ignored() -> None:
     z = torch.randn(3, 5, 4, dtype=torch.float64, requires_grad=True)
     labels, weight = torch.randint(30, (3, 5)), torch.rand(3, 5, dtype=torch.float64)
     labels[0, 3:] = labels[2, 1:] = -100
-    soft = softnce.SoftTargets.from_labels(labels.flatten(), 30)
     criterion = softnce.SoftTargetInfoNCE("uniform")
-    there = labels.flatten() != -100
-    kept = [t.flatten(0, 1)[there] for t in (z, labels, weight)]
-    expected = head.loss(kept[0], kept[1], criterion, sample_weight=kept[2])
-    for targets in (labels, soft):
+    kept, kept_labels, kept_weight = (t[labels != -100] for t in (z, labels, weight))
+    expected = head.loss(kept, kept_labels, criterion, sample_weight=kept_weight)
+    for targets in (labels, softnce.SoftTargets.from_labels(labels.flatten(), 30)):
         found = head.loss(z, targets, criterion, sample_weight=weight)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(*(torch.autograd.grad(v, z, retain_graph=True)[0] for v in (found, expected)))
+    dense = torch.rand(3, 5, 30, dtype=torch.float64).softmax(-1)
+    exact = softnce.SoftTargetCrossEntropy()
+    torch.testing.assert_close(head.loss(z, dense, exact), head.loss(z.flatten(0, 1), dense.flatten(0, 1), exact))
     each = head.loss(z, labels, softnce.SoftTargetInfoNCE("uniform", reduction="none"))
     assert each.shape == (3, 5)
     assert not each[labels == -100].any()

@@ -168,12 +168,15 @@ def every_case(rank: int) -> dict:
     # DDP's own context alone would hang: an error on every rank, and none once it has ended.
     with pytest.raises(RuntimeError, match=r"with softnce\.join\(model, loss\)"), ddp.join():
         loss(ddp(torch.zeros(2, DIM).double()), torch.tensor([0, 1]))
-    value = loss(net(torch.zeros(2, DIM).double()), torch.tensor([0, 1]))
-    assert value.isfinite()
+    assert loss(net(torch.zeros(2, DIM).double()), torch.tensor([0, 1])).isfinite()
     with pytest.raises(TypeError, match=r"joinables must be models wrapped by .* got Net"):
         softnce.join(net, loss).__enter__()
+    kept = [group for groups in IDLE.values() for group in groups]
+    found["groups"] = [{group() is not None for group in kept}]
     dist.barrier()
     dist.destroy_process_group()
+    gc.collect()
+    found["groups"] += [{group() is not None for group in kept}]
     return found
 
 
@@ -207,6 +210,12 @@ def test_draws_end_in_the_same_state_on_both_ranks(processes: list[dict]) -> Non
         assert processes[0][name][1] == processes[1][name][1]
 
 
+@pytest.mark.slow
+def test_groups_end_with_their_world(processes: list[dict]) -> None:
+    """One that outlives it ends with the interpreter, where its threads can abort the process."""
+    assert [found["groups"] for found in processes] == [[{True}, {False}]] * 2
+
+
 class FailsAlone(BatchCandidates):
     """Candidates with a defect that a rank meets once it has run out of batches."""
 
@@ -218,17 +227,13 @@ class FailsAlone(BatchCandidates):
 
 def failing(rank: int) -> str:
     dist.init_process_group("gloo", timeout=timedelta(seconds=10 * TIMEOUT))
-    net, loss = Net().double(), SoftTargetInfoNCE("uniform", candidates=FailsAlone(), temperature=learned(0.7))
+    loss = SoftTargetInfoNCE("uniform", candidates=FailsAlone(), temperature=learned(0.7))
     steps = [batch(rank, step) for step in range(BATCHES[rank])]
-    error = None
-    try:
-        with softnce.join(loss):
-            train(Case(LOSSES["temperature"]), net, loss, steps)
-    except (RuntimeError, ZeroDivisionError) as caught:
-        error = caught
+    with pytest.raises((RuntimeError, ZeroDivisionError)) as error, softnce.join(loss):
+        train(Case(LOSSES["temperature"]), Net().double(), loss, steps)
     dist.barrier()
     dist.destroy_process_group()
-    return f"{type(error).__name__}: {error}"
+    return f"{error.type.__name__}: {error.value}"
 
 
 def test_an_error_of_a_rank_that_has_run_out_ends_the_wait_of_the_others() -> None:
@@ -249,20 +254,3 @@ def test_what_cannot_be_joined_is_refused() -> None:
         pass
     with pytest.raises(TypeError, match="divide_by_initial_world_size must be"):
         softnce.join(SoftTargetInfoNCE("uniform"), divide_by_initial_world_size="no").__enter__()
-
-
-def groups_after_the_end(rank: int) -> list[bool]:
-    dist.init_process_group("gloo")
-    loss = SoftTargetInfoNCE("uniform")
-    with softnce.join(loss):
-        loss(torch.zeros(N, K, requires_grad=True), torch.zeros(N, dtype=torch.long)).backward()
-    kept = [group for groups in IDLE.values() for group in groups]
-    before = [group() is not None for group in kept]
-    dist.destroy_process_group()
-    gc.collect()
-    return [*before, *(group() is not None for group in kept)]
-
-
-def test_groups_end_with_their_world() -> None:
-    """One that outlives it ends with the interpreter, where its threads can abort the process."""
-    assert on_ranks(groups_after_the_end, 2) == [[True, False]] * 2

@@ -1,4 +1,4 @@
-"""How a soft target λ becomes the α that is contrasted: λ itself, or something drawn from it.
+"""How a soft target λ becomes the α that is contrasted: λ itself (draw=None), or something drawn from it.
 
 Noise contrastive estimation asks which of several points was drawn from the target and not from the noise η. For every
 draw here the likelihood ratio of the two is a power of that of labels,
@@ -9,13 +9,6 @@ with n = 1 for a label, n for the mean of n labels, and n = κ for a continuous 
 all fit the same class scores s. This is exact if λ is the distribution of the label given the sample. If λ is a
 smoothed label, which changes whenever the sample is labelled again, it is exact for n = 1 only; for larger n, n also
 acts as a temperature. A draw works best when it carries about log M nats, enough to identify it among M candidates.
-
-| draw | α | contrasted with |
-|---|---|---|
-| None | the soft target | the batch's soft targets |
-| ``Categorical()`` | a label | the batch's labels |
-| ``Averaged(n)`` | the mean of n labels | means of n labels from η |
-| ``ContinuousCategorical(κ)`` | a draw from CC(λ^κ) | draws from CC(η^κ) |
 
 >>> from softnce import SoftTargetInfoNCE, draws
 >>> loss = SoftTargetInfoNCE(draw=draws.Averaged(16, candidates=256), label_smoothing=0.1)

@@ -11,7 +11,7 @@ from softnce._precision import at_least_float32
 
 
 class RowAdagrad(torch.optim.Optimizer):
-    """Adagrad with one number per row of a table, for sparse gradients.
+    """Adagrad with one number per row of a table, for sparse gradients: ``RowAdagrad(head.parameters(), lr=1.0)``.
 
     For every row r that the gradient g touches, v_r += mean_j g_rj² and w_r −= lr·g_r / (√v_r + ε).
 
@@ -23,13 +23,6 @@ class RowAdagrad(torch.optim.Optimizer):
         lr: learning rate. Start at 1 and try 3 and 10: a row's first step moves each of its entries by about ``lr``
             whatever the gradient's scale, and the fewer views a class gets, the larger the best rate.
         weight_decay: L2 penalty, added to the gradient of the rows touched only.
-
-    >>> from softnce import SoftTargetInfoNCE
-    >>> from softnce.heads import LabelEmbeddingHead
-    >>> head = LabelEmbeddingHead(16, 100_000, bias=True)
-    >>> optimiser = RowAdagrad(head.parameters(), lr=1.0)
-    >>> head.loss(torch.randn(8, 16), torch.arange(8), SoftTargetInfoNCE()).backward()
-    >>> optimiser.step()
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1.0, eps: float = 1e-10, weight_decay: float = 0.0) -> None:

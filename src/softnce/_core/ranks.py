@@ -133,12 +133,8 @@ class _Header(NamedTuple):
     def widths(self) -> list[int]:
         """Words per row of classes, weights, ε and mask; 0 for what does not travel."""
         pairs, words = self.num_classes if self.form == DENSE else self.pairs, self.weight_words
-        return [
-            pairs * (self.form != DENSE),
-            pairs * words * (self.form != LABELS),
-            words * math.isnan(self.smoothing),
-            self.is_masked,
-        ]
+        of_weights = 0 if self.form == LABELS else pairs * words
+        return [pairs * (self.form != DENSE), of_weights, words * math.isnan(self.smoothing), self.is_masked]
 
 
 def _agree(targets: SoftTargets, exchange: Exchange) -> tuple[list[_Header], _Header]:
@@ -170,10 +166,9 @@ def _agree(targets: SoftTargets, exchange: Exchange) -> tuple[list[_Header], _He
         raise ValueError("smoothing_dist differs between ranks, whose targets are contrasted with each other")
     if len({header.num_classes for header in filled}) > 1:
         raise ValueError(f"ranks have targets of different numbers of classes: {[h.num_classes for h in filled]}")
-    smoothing = filled[0].smoothing
-    is_shared = all(header.smoothing == smoothing for header in filled)
     common = _Header(*map(max, zip(*filled, strict=True)))
-    return headers, common._replace(smoothing=smoothing if is_shared else math.nan)
+    is_shared = all(header.smoothing == filled[0].smoothing for header in filled)
+    return headers, common._replace(smoothing=filled[0].smoothing if is_shared else math.nan)
 
 
 def _gather_rows(
