@@ -27,6 +27,7 @@ from experiments.harness.statistics import Estimate, alike, difference_of_differ
 from experiments.losses import STUDIED, TITLES, Loss, targets_for
 from experiments.models.heads import Head
 
+Text = Literal["requests", "banking77", "clinc150"]
 IMAGES = "cifar100-fine-tuned"
 TEXT_TARGETS = Targets(smoothing=0.1, mixup=0.8)
 IMAGE_TARGETS = replace(TEXT_TARGETS, cutmix=1.0)
@@ -40,15 +41,11 @@ ORDER = (*COMPARED, *(loss for loss in STUDIED if loss not in COMPARED))
 @dataclass(frozen=True)
 class Options:
     seeds: int = option(5, "seeds for text; a seed fixes first weights of the head, batches and mixing", least=1)
-    texts: tuple[Literal["requests", "banking77", "clinc150"], ...] = option(
-        ("banking77", "clinc150"), "data sets of sentences, in order; [] omits text"
-    )
+    texts: tuple[Text, ...] = option(("banking77", "clinc150"), "data sets of sentences, in order; [] omits text")
     epochs: int = option(2, "passes over their training parts", least=1)
     heads: tuple[Literal["linear", "mlp"], ...] = option(("linear", "mlp"), "heads for text: one layer, three layers")
     precision: Literal["32", "bf16"] = option("bf16", "of the text encoder; bf16: mixed, needs a recent processor")
-    corrected: tuple[Literal["requests", "banking77", "clinc150"], ...] = option(
-        (), "sentences on which soft distribution InfoNCE is also run with the η of its smoothed targets"
-    )
+    corrected: tuple[Text, ...] = option((), "those where soft distribution InfoNCE also gets the smoothed targets' η")
     batch: int = option(64, "sentences per batch", least=2)
     rates: tuple[float, ...] = option((5e-4, 1e-3), "learning rates tried for text", above=0, fewest=1)
     image_epochs: int = option(8, "passes over the training images; 0 omits this part", least=0)
@@ -193,21 +190,11 @@ def perform(run: Run) -> dict[str, Any]:
 DATA = {"banking77": "Banking77", "clinc150": "CLINC150", IMAGES: "CIFAR-100", "requests": "generated requests"}
 HEADS = {"linear": "linear head", "mlp": "three layers"}
 PAPERS: dict[str, dict[str, tuple[float, ...]]] = {
-    "top-1": {
-        "nll": (82.35, 82.63, 90.84),
-        "info-nce": (82.52, 82.72, 90.75),
-        CE: (83.85, 83.67, 90.74),
-        DRAWN: (82.96, 82.77, 89.82),
-        OURS: (83.54, 83.86, 90.80),
-    },
-    "top-5": {
-        "nll": (94.95, 93.84, 98.37),
-        "info-nce": (95.43, 93.67, 98.40),
-        CE: (96.46, 94.91, 98.40),
-        DRAWN: (96.40, 95.06, 98.78),
-        OURS: (96.43, 94.91, 98.51),
-    },
-}
+    "top-1": {"nll": (82.35, 82.63, 90.84), "info-nce": (82.52, 82.72, 90.75), CE: (83.85, 83.67, 90.74),
+              DRAWN: (82.96, 82.77, 89.82), OURS: (83.54, 83.86, 90.80)},
+    "top-5": {"nll": (94.95, 93.84, 98.37), "info-nce": (95.43, 93.67, 98.40), CE: (96.46, 94.91, 98.40),
+              DRAWN: (96.40, 95.06, 98.78), OURS: (96.43, 94.91, 98.51)},
+}  # fmt: skip
 """Tables 1 and 2 of the paper: ImageNet, Tiny ImageNet and CIFAR-100, ViT-B/16, 100 epochs."""
 ON = (
     "(MiniLM on Banking77 and CLINC150: 2 epochs, batches of 64, rates 5e-4 and 1e-3 tried. EfficientNet-Lite0 on "

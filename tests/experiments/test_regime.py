@@ -208,7 +208,7 @@ def test_a_claim_without_its_rows_is_not_shown(every_option):
     assert regime.findings(usual).keys() == {f"regime-{key}" for key in keys}
     started = [row for row in every_option if row.config["seed"] != 2 or row.config["loss"] == "soft-ce"]
     assert "2 seeds, ε 0, 0.1, 0.3" in regime.findings(started)["regime-smoothing"].on
-    for count in range(0, len(every_option), 3):
+    for count in range(0, len(every_option), 5):
         regime.findings(every_option[:count])
         regime.tables(every_option[:count])
 
