@@ -119,7 +119,10 @@ def cat(cls: type[SoftTargets], parts: Sequence[SoftTargets]) -> SoftTargets:
     dtype = reduce(torch.promote_types, {part.dtype for part in parts})
     if any(part.index is None for part in parts):
         index = None
-        weight = torch.cat([part.foreground(dtype if part.weight is None else None) for part in parts])
+        implied = [exact if part.has_background else dtype for part in parts]  # 1 − ε is not rounded, 1 needs not be
+        weight = torch.cat(
+            [part.foreground(each if part.weight is None else None) for part, each in zip(parts, implied, strict=True)]
+        )
     else:
         width = max(part.classes.shape[1] for part in parts)
         index = torch.cat([_filled(part.classes, width) for part in parts])
