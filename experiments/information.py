@@ -22,15 +22,7 @@ from experiments.harness.options import later, option
 from experiments.harness.rows import Row
 from experiments.harness.statistics import Estimate, alike, estimate, largest, over
 from experiments.harness.tables import Table as MarkdownTable
-from softnce.theory.information import (
-    classifier_information,
-    conditional_entropy,
-    entropy,
-    information_bound,
-    mutual_information,
-    paper_information_bound,
-    smoothed_joint,
-)
+from softnce.theory import information as theory
 
 DRAWN, SOFT, EXPECTED = "soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce"
 GROUPS = 8  # sets of negatives per step, each shared by an eighth of the batch
@@ -143,12 +135,12 @@ def _measure(run: Run, channel: Tensor, scores: Tensor, random: np.random.Genera
     each = torch.cat([(channel * _losses(scores, part)).sum((-1, -2)) for part in sets.split(200)])
     loss, negatives = each.mean(), run.candidates - 1 + round(run.noise_count)
     posterior = channel / channel.sum(1, keepdim=True)
-    classifier = classifier_information(scores + p_y.log(), posterior, p_y)
+    classifier = theory.classifier_information(scores + p_y.log(), posterior, p_y)
     return {
-        "truth": mutual_information(channel).item(),
-        "bound": information_bound(loss, negatives).item(),
+        "truth": theory.mutual_information(channel).item(),
+        "bound": theory.information_bound(loss, negatives).item(),
         "standard_error": (each.std() / math.sqrt(len(each))).item(),
-        "paper_bound": paper_information_bound(loss, negatives).item(),
+        "paper_bound": theory.paper_information_bound(loss, negatives).item(),
         "classifier_bound": (channel.sum(1) @ classifier).item(),
     }
 
@@ -160,7 +152,7 @@ def _channel(run: Run) -> Tensor:
     labels that could be drawn from it.
     """
     joint = run.table.joint()
-    return joint if run.loss == SOFT else smoothed_joint(joint, run.epsilon)
+    return joint if run.loss == SOFT else theory.smoothed_joint(joint, run.epsilon)
 
 
 def _negatives(run: Run, p_y: Tensor, sets: int, random: np.random.Generator) -> Tensor:
@@ -276,13 +268,13 @@ class Information:
 
     def truth(self, epsilon: float = 0.0) -> float:
         """I_ε(Z;Y)."""
-        return mutual_information(smoothed_joint(self.joint, epsilon)).item()
+        return theory.mutual_information(theory.smoothed_joint(self.joint, epsilon)).item()
 
     def smoothed_uniformly(self, epsilon: float) -> tuple[float, float]:
         """With ξ uniform instead of p(y): H(Y) − H_ε(Y|Z) as printed, and the information of the smoothed channel."""
-        channel = smoothed_joint(self.joint, epsilon, torch.full_like(self.joint[0], 1 / self.joint.shape[1]))
-        printed = entropy(self.joint.sum(0)) - conditional_entropy(channel)
-        return printed.item(), mutual_information(channel).item()
+        channel = theory.smoothed_joint(self.joint, epsilon, torch.full_like(self.joint[0], 1 / self.joint.shape[1]))
+        printed = theory.entropy(self.joint.sum(0)) - theory.conditional_entropy(channel)
+        return printed.item(), theory.mutual_information(channel).item()
 
 
 WHERE = "Bound on mutual information"
@@ -305,9 +297,8 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
         value = max(above_truth(row, bound) for row in rows)
         return f"the highest of {len(rows)} bounds differs by {_signed(value)} nats from the true value"
 
-    answers = {
-        "bound": Finding(highest(drawn, "paper_bound"), on, verdict(excess(drawn, "paper_bound"), below=0.0)),
-    }
+    decided = verdict(excess(drawn, "paper_bound"), below=0.0)
+    answers = {"bound": Finding(highest(drawn, "paper_bound"), on, decided)}
     courses = [found.over("epsilon", loss=loss, critic="free", candidates=found.most) for loss in (DRAWN, SOFT)]
     ends = min(courses[0]), max(courses[0])
     if ends[0] < ends[1]:
@@ -352,9 +343,8 @@ def tables(rows: Sequence[Row]) -> list[MarkdownTable]:
         means = over(there, lambda row: row.config["candidates"], lambda row, value=value: row.result[value])
         highest = max((above_truth(row, value) for row in of), default=math.nan)
         body.append([name, *(f"{means[size].mean:.3f}" if size in means else "–" for size in sizes), _signed(highest)])
-    title = (
-        f"Bounds in nats at ε = {found.epsilon:g}, where I_ε(Z;Y) = {found.truth(found.epsilon):.3f}; highest excess"
-    )
+    e, truth = found.epsilon, found.truth(found.epsilon)
+    title = f"Bounds in nats at ε = {e:g}, where I_ε(Z;Y) = {truth:.3f}; highest excess"
     return [MarkdownTable("information-bounds", ("loss", *(f"M = {n}" for n in sizes), "highest"), body, title=title)]
 
 
@@ -380,11 +370,10 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         curve(axes[1], found.over("candidates", "paper_bound", **varied), name="as printed", colour=SERIES[1], dash=":")
         classifier = found.over("candidates", "classifier_bound", **varied)
         curve(axes[1], classifier, name="as a classifier", colour=SERIES[0], dash=":")
-        ours = found.over("candidates", critic="free", loss=EXPECTED, epsilon=epsilon, noise_count=m)
-        if ours:
+        if ours := found.over("candidates", critic="free", loss=EXPECTED, epsilon=epsilon, noise_count=m):
             curve(axes[1], ours, name=f"{look.name}, m = {m:g}", colour=look.colour, dash=":", marker=look.marker)
-        top = 1.3 * found.truth(epsilon)
-        label(axes[1], "candidates M", title=f"candidates, ε = {epsilon:g}", log="x", ylim=(-0.75, top))
+        title, top = f"candidates, ε = {epsilon:g}", 1.3 * found.truth(epsilon)
+        label(axes[1], "candidates M", title=title, log="x", ylim=(-0.75, top))
         level(axes[1], found.truth(epsilon), "I_ε(Z;Y)")
         curve(axes[2], dict(zip(grid, (p for p, _ in uniform), strict=True)), name="as printed", colour=SERIES[1])
         curve(axes[2], dict(zip(grid, (i for _, i in uniform), strict=True)), name="the channel's information")

@@ -38,8 +38,6 @@ PRESETS = {"quick": Options(3, "digits", batch=64, epochs=4, rates=(3.0, 10.0, 3
 
 @dataclass(frozen=True)
 class Run:
-    """One training."""
-
     data: Source
     loss: str
     batch: int

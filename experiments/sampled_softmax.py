@@ -6,15 +6,9 @@ from torch.nn import functional as F
 
 
 def sampled_softmax(
-    features: Tensor,
-    table: Tensor,
-    index: Tensor,
-    weight: Tensor,
-    negatives: Tensor,
-    probs: Tensor | None = None,
-    *,
+    features: Tensor, table: Tensor, index: Tensor, weight: Tensor, negatives: Tensor, probs: Tensor | None = None, *,
     sparse: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     r"""Returns the losses (N,), :math:`-\sum_k \alpha_k \log(e^{s_k}/Z)`. O(N·(n + S)·d), whatever K.
 
     The n ``negatives`` are drawn from Q and shared by the rows. The row's own classes T enter the normaliser as they

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from experiments.density import mixture
-from experiments.density.fits import Gradient, Loss, Optimiser, Stopping, Variant, fit, fit_plainly, measure_noise
+from experiments.density.fits import Gradient, Loss, Optimiser, Variant, fit, fit_plainly, measure_noise
 from experiments.density.mixture import Mixture, kl_divergence, maximum_likelihood, sample_mixtures, statistical_limit
 from experiments.harness.claims import Claim, Finding, verdict
 from experiments.harness.experiment import Experiment
@@ -278,7 +278,7 @@ def fit_together(fits: Sequence[Fit]) -> list[dict[str, Any]]:
 
     weights, epochs = fit(
         data, variants, [place.seed for place in places], batch_size=run.batch_size, epochs=run.epochs,
-        stopping=Stopping(run.patience, run.tolerance) if run.patience else None, on_epoch=on_epoch,
+        patience=run.patience, tolerance=run.tolerance, on_epoch=on_epoch,
     )  # fmt: skip
     temperature, tempered = mixture.best_temperature(data, weights)
     found = {

@@ -58,37 +58,21 @@ class Variant:
         return {"soft-ce": 1, "soft-target-info-nce": 2}.get(self.loss, 0)
 
 
-@dataclass(frozen=True)
-class Stopping:
-    """Early stopping on the objective over all training samples (there is no held-out set).
-
-    A fit ends when its objective, computed every ``every`` epochs, has not fallen by more than ``tolerance`` nats
-    below its best for ``patience`` epochs. The last parameters are kept, not the best ones.
-    """
-
-    patience: int = 20
-    tolerance: float = 1e-5
-    every: int = 5
-
-
 def fit(
-    data: Mixture,
-    variants: Sequence[Variant],
-    seeds: Sequence[int],
-    *,
-    batch_size: int = 1024,
-    epochs: int = 500,
-    stopping: Stopping | None = None,
-    dtype: torch.dtype = torch.float32,
-    on_epoch: Callable[[int, Tensor], None] | None = None,
-) -> tuple[Tensor, Tensor]:
+    data: Mixture, variants: Sequence[Variant], seeds: Sequence[int], *,
+    batch_size: int = 1024, epochs: int = 500, patience: int | None = None, tolerance: float = 1e-5, every: int = 5,
+    dtype: torch.dtype = torch.float32, on_epoch: Callable[[int, Tensor], None] | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Fits every variant to every data set, starting at zero: weights (D, L, K, d) in fp64, and epochs taken (D, L).
+
+    With ``patience`` a fit ends when its objective over all training samples (there is no held-out set), computed
+    ``every`` epochs, has not fallen by more than ``tolerance`` nats below its best for so many epochs. The last
+    parameters are kept, not the best ones.
 
     Args:
         data: D data sets.
         variants: L ways to fit, in the order of ``Variant.family``.
         seeds: (D,) seed of each data set's batch order.
-        stopping: when to stop early; None runs all epochs.
         on_epoch: called after each epoch with its number and all weights (D, L, K, d).
     """
     (D, n), L, (K, d) = data.index.shape, len(variants), data.modes.shape[1:]
@@ -120,12 +104,12 @@ def fit(
         ended[here] += running[here]
         if on_epoch:
             on_epoch(epoch, weights)
-        if stopping and epoch % stopping.every == 0:
+        if patience and epoch % every == 0:
             objective = gradient.objective(w)
-            better = objective < best[here] - stopping.tolerance
+            better = objective < best[here] - tolerance
             best[here] = torch.where(better, objective, best[here])
             best_epoch[here] = torch.where(better, epoch, best_epoch[here])
-            running &= ended - best_epoch < stopping.patience
+            running &= ended - best_epoch < patience
             kept = running[here].any(1), running[here].any(0)
             if not kept[0].any():
                 break

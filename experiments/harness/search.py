@@ -87,8 +87,7 @@ def best_rates(
             tried[setting_key(row.config)][row.config["seed"]][row.config["lr"]] = score(row)
     found = {}
     for key, of_seeds in tried.items():
-        whole = [of_rate for of_rate in of_seeds.values() if all(lr in of_rate for lr in rates)]
-        if whole:
+        if whole := [of_rate for of_rate in of_seeds.values() if of_rate.keys() >= set(rates)]:
             totals = {lr: sum(of_rate[lr] for of_rate in whole) for lr in rates}
             found[key] = max(rates, key=totals.__getitem__)
     return found

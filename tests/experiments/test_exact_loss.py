@@ -68,13 +68,17 @@ def rows(ours: float, exact: float) -> list[Row]:
 
 
 def test_the_substitute_needs_an_interval_below_the_limit_on_both_problems() -> None:
-    assert findings(rows(0.5, 1.0))["exact-substitute"].verdict == "reproduced"
-    assert findings(rows(2.0, 1.0))["exact-substitute"].verdict == "not reproduced"
-    one = [row for row in rows(0.5, 1.0) if row.config["seed"] == 0]
-    assert findings(one)["exact-substitute"].verdict == "undecided"
-    good = [row for row in rows(0.5, 1.0) if row.config["problem"] == "labels"]
-    bad = [row for row in rows(2.0, 1.0) if row.config["problem"] == "conditional"]
-    assert findings(good + bad)["exact-substitute"].verdict == "explained"
+    good, bad = rows(0.5, 1.0), rows(2.0, 1.0)
+    mixed = [
+        row for of, part in ((good, "labels"), (bad, "conditional")) for row in of if row.config["problem"] == part
+    ]
+    for of, verdict in (
+        (good, "reproduced"),
+        (bad, "not reproduced"),
+        ([row for row in good if row.config["seed"] == 0], "undecided"),
+        (mixed, "explained"),
+    ):
+        assert findings(of)["exact-substitute"].verdict == verdict
 
 
 def test_expected_info_nce_is_judged_by_paired_seeds() -> None:

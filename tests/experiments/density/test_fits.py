@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import softnce
-from experiments.density.fits import Gradient, Stopping, Variant, fit, fit_plainly
+from experiments.density.fits import Gradient, Variant, fit, fit_plainly
 from experiments.density.mixture import maximum_likelihood, sample_mixtures
 
 VARIANTS = [
@@ -83,8 +83,7 @@ def test_each_run_stops_by_itself_and_stays():
     seeds = [0, 1]
     data = sample_mixtures([80, 0], seeds)
     variants = [Variant("nll", lr=1e-2), Variant("nll", lr=1e-3)]
-    stopping = Stopping(patience=5, tolerance=1e-3, every=1)
-    weights, epochs = fit(data, variants, seeds, epochs=40, stopping=stopping)
+    weights, epochs = fit(data, variants, seeds, epochs=40, patience=5, tolerance=1e-3, every=1)
     assert epochs[0, 0] < epochs[0, 1], "the faster optimiser stops first"
     assert epochs.unique().numel() > 2
     # A fit that stopped after e epochs is the fit that ran e epochs.
@@ -109,7 +108,7 @@ def test_fits_find_the_maximum_of_the_likelihood():
 def test_a_class_nobody_has_does_no_harm():
     data = sample_mixtures([0], [2], num_points=3, num_samples=40)
     assert torch.bincount(data.labels[0], minlength=20).eq(0).any()
-    weights, _ = fit(data, VARIANTS, [2], batch_size=20, epochs=3, stopping=Stopping(every=1))
+    weights, _ = fit(data, VARIANTS, [2], batch_size=20, epochs=3, patience=20, every=1)
     assert weights.isfinite().all()
 
 

@@ -4,19 +4,8 @@ from base64 import b64encode
 import numpy as np
 import pytest
 
-from experiments.harness import (
-    Estimate,
-    Row,
-    alike,
-    difference,
-    difference_of_differences,
-    estimate,
-    for_other_samples,
-    largest,
-    over,
-    percent,
-)  # fmt: skip
-from experiments.harness.statistics import over_samples
+from experiments.harness import Estimate, Row, alike, difference, difference_of_differences, estimate
+from experiments.harness.statistics import for_other_samples, largest, over, over_samples, percent
 
 
 def row(seed, top1, **config):
