@@ -21,7 +21,7 @@ from torch import Tensor
 from experiments import training
 from experiments.data import features
 from experiments.data.features import NAMES, Source
-from experiments.data.imbalance import thinned, thirds
+from experiments.data.samples import thinned, thirds
 from experiments.features import ALONE, CE, CORRECTED, DRAWN, ECE, EXPECTED, OURS, TOP1, Compared, scores_table
 from experiments.features import NAMES as LOSS_NAMES
 from experiments.harness import LOOKS, Experiment, Figure, Row, Table, curve, label, option

@@ -17,10 +17,6 @@ from experiments.cells.batches import Batch
 from experiments.data import stored
 
 
-class NotSaved(RuntimeError):
-    """A checkpoint could not be written."""
-
-
 class Interrupted(Exception):
     """The run was asked to stop and has saved its state."""
 
@@ -135,18 +131,12 @@ class Checkpoints(Checkpoint):
             raise Interrupted
 
     def _save(self, trainer: L.Trainer, weights: Path | None = None) -> None:
-        path = self.folder / "last.ckpt"
-        try:
-            trainer.save_checkpoint(path, weights_only=False, storage_options=weights)
-        except (OSError, RuntimeError) as error:  # torch reports a failed write as either
-            kept = f"the one of step {self.saved_step} is intact" if self.saved_step >= 0 else "there is no earlier one"
-            raise NotSaved(f"cannot write {path} at step {trainer.global_step}: {error}; {kept}") from error
+        trainer.save_checkpoint(self.folder / "last.ckpt", weights_only=False, storage_options=weights)
         self.saved_step, self._saved_at = trainer.global_step, time.monotonic()
 
 
 def _write(checkpoint: dict[str, Any], path: Path) -> None:
     """Writes a second file, forces it to disk and renames it: complete or absent, also after a crash of the machine."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("wb") as file:
@@ -154,5 +144,7 @@ def _write(checkpoint: dict[str, Any], path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+    except RuntimeError as error:  # torch's, for a failed write
+        raise OSError(f"cannot write {path}, the earlier one is intact: {error}") from error
     finally:
         partial.unlink(missing_ok=True)

@@ -60,7 +60,9 @@ def _several(recipe: Any, out: Path, seeds: int, all_folds: bool) -> list[tuple[
     if all_folds and (not isinstance(recipe, GraphRecipe) or recipe.data.kind in recipes.CITATION):
         raise ValueError("--folds: got all, need a recipe of specimens")
     data = [replace(recipe.data, fold=fold) for fold in range(5)] if all_folds else [recipe.data]
-    several = [replace(recipe, seed=seed, data=d) for seed in (range(seeds) if seeds else [recipe.seed]) for d in data]
+    several = [
+        replace(recipe, seed=seed, data=d) for seed in (range(seeds) if seeds > 0 else [recipe.seed]) for d in data
+    ]
     if len(several) == 1:
         return [(several[0], out)]
     return [(r, out / (f"seed{r.seed}" + (f"-fold{r.data.fold}" if all_folds else ""))) for r in several]
@@ -68,14 +70,14 @@ def _several(recipe: Any, out: Path, seeds: int, all_folds: bool) -> list[tuple[
 
 def _train(recipe: Any, out: Path, resume: bool) -> int:
     # only now, so that a typo is answered at once
-    from experiments.cells.checkpoints import Interrupted, NotSaved
+    from experiments.cells.checkpoints import Interrupted
     from experiments.cells.loading import CorruptImage
     from experiments.cells.train import is_first_process, train
     from experiments.harness.runs import Diverged
 
     try:
         results = train(recipe, out, resume=resume and (out / "recipe.yaml").is_file())
-    except (CorruptImage, Diverged, NotSaved) as error:
+    except (CorruptImage, Diverged) as error:
         print(f"experiments train: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
         return 1
     except Interrupted:

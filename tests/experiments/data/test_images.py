@@ -6,7 +6,6 @@ import torch
 from PIL import Image
 
 from experiments.data.images import open_images, read_image
-from experiments.data.samples import stratified
 from experiments.data.transforms import STATISTICS
 
 GREY = np.zeros((4, 3, 3), np.uint8)
@@ -101,16 +100,6 @@ def test_sixteen_bits_are_scaled_and_floats_refused(tmp_path):
     assert np.array_equal(np.asarray(read_image(tmp_path / "16.png")), np.asarray(read_image(tmp_path / "8.png")))
     with pytest.raises(ValueError, match="8 or 16 bits are needed"):
         read_image(tmp_path / "float.tif")
-
-
-def test_a_stratified_part_is_a_fixed_share_of_every_class():
-    labels = torch.arange(103) % 4
-    kept, held = stratified(labels, 0.25)
-    assert sorted(torch.cat([kept, held]).tolist()) == list(range(103))
-    assert labels[held].bincount().tolist() == [round(0.25 * n) for n in labels.bincount().tolist()]
-    assert torch.equal(held, stratified(labels, 0.25)[1])
-    with pytest.raises(ValueError, match="leaves one part of the 3 training samples empty"):
-        stratified(torch.zeros(3, dtype=torch.long), 0.01)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
+"""Parts of a data set: a share of every class, long-tailed copies."""
+
 import pytest
 import torch
 
-from experiments.data.imbalance import exponential_counts, thinned, thirds
+from experiments.data.samples import exponential_counts, stratified, thinned, thirds
 
 
 def test_the_first_class_keeps_all_and_the_last_its_share():
@@ -33,3 +35,13 @@ def test_thirds_are_ordered_and_hold_every_class_once():
     many, some, few = thirds(counts)
     assert counts[many].min() >= counts[some].max() >= counts[some].min() >= counts[few].max()
     assert sorted(torch.cat([many, some, few]).tolist()) == list(range(7))
+
+
+def test_a_stratified_part_is_a_fixed_share_of_every_class():
+    labels = torch.arange(103) % 4
+    kept, held = stratified(labels, 0.25)
+    assert sorted(torch.cat([kept, held]).tolist()) == list(range(103))
+    assert labels[held].bincount().tolist() == [round(0.25 * n) for n in labels.bincount().tolist()]
+    assert torch.equal(held, stratified(labels, 0.25)[1])
+    with pytest.raises(ValueError, match="leaves one part of the 3 training samples empty"):
+        stratified(torch.zeros(3, dtype=torch.long), 0.01)
