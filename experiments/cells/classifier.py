@@ -25,10 +25,7 @@ class Classifier(L.LightningModule):
 
     Targets, optimiser, schedule and seed are the recipe's; everything random in a step follows from the seed and the
     number of the step. ``about`` are plain values kept in every checkpoint, from which the model can be built again.
-
-    Logged: ``train/loss`` (mean over the whole batch) and ``train/lr`` every update; after each epoch the ``scores``,
-    as ``val/top1`` and so on. Classes are ranked by exp(z·y/τ), and a softmax makes that probabilities for likelihood
-    and calibration; both are independent of the noise.
+    Classes are ranked by exp(z·y/τ), and a softmax makes that probabilities; both are independent of the noise.
     """
 
     def __init__(

@@ -60,9 +60,8 @@ def _several(recipe: Any, out: Path, seeds: int, all_folds: bool) -> list[tuple[
     if all_folds and (not isinstance(recipe, GraphRecipe) or recipe.data.kind in recipes.CITATION):
         raise ValueError("--folds: got all, need a recipe of specimens")
     data = [replace(recipe.data, fold=fold) for fold in range(5)] if all_folds else [recipe.data]
-    several = [
-        replace(recipe, seed=seed, data=d) for seed in (range(seeds) if seeds > 0 else [recipe.seed]) for d in data
-    ]
+    numbers = range(seeds) if seeds > 0 else [recipe.seed]
+    several = [replace(recipe, seed=seed, data=part) for seed in numbers for part in data]
     if len(several) == 1:
         return [(several[0], out)]
     return [(r, out / (f"seed{r.seed}" + (f"-fold{r.data.fold}" if all_folds else ""))) for r in several]

@@ -26,8 +26,7 @@ def build_optimiser(config: Optimiser, groups: list[Group]) -> torch.optim.Optim
 def parameter_groups(network: nn.Module, config: Optimiser) -> list[Group]:
     """The groups of a network: by its layers, by the part that is decayed, or matrices and the rest.
 
-    With ``layer_decay`` the head has the whole learning rate, and each layer below it ``layer_decay`` times that of the
-    one above (BEiT's and MAE's rule, by timm). Vectors, scalars, position embeddings and class tokens are not decayed.
+    ``layer_decay`` is BEiT's and MAE's rule, by timm. Vectors, position embeddings and class tokens are not decayed.
     """
     parts = dict(network.named_children())
     if config.decayed:

@@ -65,10 +65,9 @@ def split(train: Part, test: Part, num_classes: int, held_out: float = HELD_OUT)
 
 @cache
 def load(source: Source, standardised: bool = True) -> Features:
-    """The features of a data set; those of images are computed once and cached.
+    """The features of a data set: the 64 pixels of digits, or images seen by an EfficientNet-Lite0 at 128 px.
 
-    Digits are their 64 pixels. CIFAR-100 and Tiny ImageNet are seen through EfficientNet-Lite0, trained on ImageNet,
-    at 128 px; the images are in the folder that SOFTNCE_DATA names.
+    It was trained on ImageNet; its features are computed once and cached.
     """
     place = Path() if source == "digits" else folder(source)
     images = [open_images(source, place, part) for part in ("train", "evaluation")]

@@ -137,10 +137,9 @@ def _lines(path: Path) -> list[list[str]]:
 
 
 def generated(entities: int = 400, relations: int = 6, dim: int = 3, answers: int = 5, seed: int = 0) -> LinkGraph:
-    """A graph that a bilinear model can learn: the best answers under random complex embeddings.
+    """A graph that a bilinear model can learn: each (head, relation) has the tails of the highest Re⟨h, r, t̄⟩.
 
-    Each (head, relation) has the ``answers`` tails of the highest scores Re⟨h, r, t̄⟩; a tenth of the triples each goes
-    to valid and test.
+    A tenth of the triples each goes to valid and test.
     """
     generator = torch.Generator().manual_seed(seed)
     h = torch.randn(entities, dim, dtype=torch.complex64, generator=generator)

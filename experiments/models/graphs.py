@@ -17,10 +17,7 @@ class DeeperGCN(nn.Module):
     """DeeperGCN (Li et al., 2020) as the CellTypeGraph benchmark builds it.
 
     Encode node (and edge) features linearly, then ``layers`` pre-activation residual layers: normalise, ReLU, dropout,
-    convolve, add. A convolution aggregates messages by a softmax with learnable inverse temperature and ends in a
-    two-layer perceptron. The first layer is its convolution alone; its normalisation closes the stack instead.
-
-    ``checkpointing`` keeps only each layer's input for the backward pass and recomputes the rest.
+    convolve, add. The first layer is its convolution alone; its normalisation closes the stack instead.
     """
 
     def __init__(self, model: GraphModel, head: Head, node_features: int, edge_features: int, num_classes: int) -> None:
