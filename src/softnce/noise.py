@@ -4,6 +4,7 @@ Functions return probabilities (K,). The Modules :class:`FixedNoise` and :class:
 logarithm at some classes, and labels drawn from it, at a cost that does not depend on K.
 """
 
+import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,7 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from softnce._checks import as_number, as_positive, as_tensor, as_whole, check_distribution, values_are_checked
+from softnce._checks import (
+    as_number,
+    as_positive,
+    as_tensor,
+    as_whole,
+    check_distribution,
+    values_are_checked,
+    values_are_readable,
+)
 from softnce._precision import KeepsPrecision, at_least_float32
 from softnce.targets._sampling import class_edges, drawn_by, invert_edges
 from softnce.targets.soft_targets import SoftTargets, as_soft_targets
@@ -228,8 +237,9 @@ class RunningNoise(KeepsPrecision):
         self.fit(len(counts), counts.device)
         self._age()
         assert self.counts is not None
-        self.counts.add_(counts * self.unit)  # in place: an assignment to a Module's attribute takes as long
-        self.total.add_(counts.sum() * self.unit)
+        counts = counts if self.unit == 1 else counts * self.unit
+        self.counts.add_(counts)  # in place: an assignment to a Module's attribute takes as long
+        self.total.add_(counts.sum())
         if self.tree is not None:
             self.tree = None
 
@@ -248,20 +258,23 @@ class RunningNoise(KeepsPrecision):
     def log_probs(self, classes: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
         """log η of ``classes``; of all classes, (K,), if None. ``smoothing`` is 0: the targets seen are smoothed."""
         counts, even, total = self._estimate(classes)
-        return (counts + even).log_().sub_(total.log())
+        return (counts + even).log_().sub_(total.log() if isinstance(total, Tensor) else math.log(total))
 
     def probs(self) -> Tensor:
         """The current estimate of η, (K,), in float64."""
         counts, even, total = self._estimate(None)
         return (counts + even) / total
 
-    def _estimate(self, classes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _estimate(self, classes: Tensor | None) -> tuple[Tensor, float | Tensor, float | Tensor]:
         """Counts of ``classes``, what each class has besides, and the sum over all classes."""
         if self.counts is None:
             raise ValueError("the running noise has seen no targets and was made without num_classes")
         counts = self.counts if classes is None else self.counts[classes]
         prior, size = self.prior * self.unit, len(self.counts)
-        return counts, self.spread / size + prior, self.total + prior * size
+        spread, total = self.spread, self.total
+        if spread.is_cpu and values_are_readable(spread, total):  # numbers of Python are added faster than tensors
+            return counts, float(spread) / size + prior, float(total) + prior * size
+        return counts, spread / size + prior, total + prior * size
 
     def sample(self, n: int, generator: torch.Generator | None = None, smoothing: float = 0.0) -> Tensor:
         """n labels drawn from the estimate. O(n·log K) by a tree of sums, which the first call builds."""
