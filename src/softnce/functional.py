@@ -24,7 +24,6 @@ from softnce._core.table import Table, check_table
 from softnce._precision import at_least_float32, full_precision
 from softnce.candidates import ClassCandidates
 from softnce.draws import Categorical
-from softnce.noise import FixedNoise
 from softnce.targets import SoftTargets
 from softnce.targets.soft_targets import DENSE
 
@@ -68,7 +67,7 @@ def soft_target_info_nce(
     >>> soft_target_info_nce(logits, torch.tensor([0, 1]), label_smoothing=0.1)
     tensor(0.1530)
     """
-    return soft_target(Call(Logits(logits), targets, checked(options.OfSoftTarget, given), fixed(noise_probs)))
+    return soft_target(Call(Logits(logits), targets, checked(options.OfSoftTarget, given), noise_probs))
 
 
 @takes(options.TableSoftTarget)
@@ -87,7 +86,7 @@ def linear_soft_target_info_nce(
     tensor([[5, 6, 7, 8]])
     """
     chosen = checked(options.TableSoftTarget, given)
-    return soft_target(Call(as_table(features, table, chosen), targets, chosen, fixed(noise_probs)))
+    return soft_target(Call(as_table(features, table, chosen), targets, chosen, noise_probs))
 
 
 @takes(options.OfExpected)
@@ -116,7 +115,7 @@ def expected_info_nce(
     >>> expected_info_nce(logits, torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0]]))
     tensor(1.1673)
     """
-    return expected(Call(Logits(logits), targets, checked(options.OfExpected, given), fixed(noise_probs)))
+    return expected(Call(Logits(logits), targets, checked(options.OfExpected, given), noise_probs))
 
 
 @takes(options.TableExpected)
@@ -130,13 +129,13 @@ def linear_expected_info_nce(
     logits, O(N·K·d), and raise an error if ``sparse``.
     """
     chosen = checked(options.TableExpected, given)
-    return expected(Call(as_table(features, table, chosen), targets, chosen, fixed(noise_probs)))
+    return expected(Call(as_table(features, table, chosen), targets, chosen, noise_probs))
 
 
 @takes(options.OfInfoNCE)
 def info_nce(logits: Tensor, targets: Targets, noise_probs: Eta = None, **given: Unpack[options.OfInfoNCE]) -> Tensor:
     """Pick each row's label y out of the batch's labels: −s_y + log Σ_{c ∈ C} exp s_{y_c}. O(N·K)."""
-    return soft_target(Call(Logits(logits), targets, checked(options.OfInfoNCE, given), fixed(noise_probs), hard=True))
+    return soft_target(Call(Logits(logits), targets, checked(options.OfInfoNCE, given), noise_probs, hard=True))
 
 
 @takes(options.TableInfoNCE)
@@ -145,7 +144,7 @@ def linear_info_nce(
 ) -> Tensor:
     """:func:`info_nce` of the logits ``features @ table.T + bias``, from the columns that occur. O(N·U·d)."""
     chosen = checked(options.TableInfoNCE, given)
-    return soft_target(Call(as_table(features, table, chosen), targets, chosen, fixed(noise_probs), hard=True))
+    return soft_target(Call(as_table(features, table, chosen), targets, chosen, noise_probs, hard=True))
 
 
 @takes(options.OfSoftDistribution)
@@ -157,7 +156,7 @@ def soft_distribution_info_nce(
     ``noise_probs`` are the label frequencies before ``label_smoothing``, which smooths them together with the targets.
     """
     chosen = {**checked(options.OfSoftDistribution, given), "draw": Categorical()}
-    return soft_target(Call(Logits(logits), targets, chosen, fixed(noise_probs)))
+    return soft_target(Call(Logits(logits), targets, chosen, noise_probs))
 
 
 @takes(options.OfCrossEntropy)
@@ -287,7 +286,9 @@ def mean_negatives(call: Call) -> tuple[SoftTargets | None, SoftTargets | None, 
     """Candidates with all their classes, each row's own among them, and the mass of m draws from η, (K,)."""
     given, classes = call.options["candidates"], call.source.num_classes
     if given is None and isinstance(call.source, Logits):
-        return None, call.targets, call.batch_counts() + call.noise_mass(classes)
+        batch, exchange = call.batch, call.exchange  # ranks send their counts instead of targets
+        call.counts = batch.class_mass(torch.float64) if exchange is None else exchange.class_counts(batch)
+        return None, call.targets, call.counts + call.noise_mass(classes)
     m = classes if given is None else getattr(given, "noise_count", 0)
     candidates, place = call.candidates()
     return candidates, None if place is None else call.targets, call.noise_mass(m) if m else None
@@ -304,7 +305,8 @@ def drawn_negatives(call: Call) -> tuple[SoftTargets, SoftTargets | None, None]:
     if place is not None:
         own = call.targets if isinstance(given, ClassCandidates) else call.own_labels(drawn[place()], place)
     if m := getattr(given, "noise_count", 0):
-        drawn = SoftTargets.cat([drawn, call.draw_noise(round(m))])
+        more = call.draw_noise(round(m))[:, None]
+        drawn = SoftTargets.cat([drawn, SoftTargets(drawn.num_classes, more, None)])
     return drawn, own, None
 
 
@@ -318,11 +320,6 @@ def check_zeros(targets: SoftTargets) -> None:
             "drop_own_classes needs targets with zeros, got rows with weight on every class (a background or a dense "
             "row): no negative would be left; use labels or pairs without label_smoothing"
         )
-
-
-def fixed(noise_probs: Tensor | None) -> FixedNoise | None:
-    """η given to a function: probabilities (K,), or None for uniform."""
-    return None if noise_probs is None else FixedNoise(noise_probs)
 
 
 def as_table(features: Tensor, table: Tensor, given: dict[str, Any]) -> Table:

@@ -18,7 +18,7 @@ from softnce._core.options import DEFAULTS
 from softnce._core.table import Table, in_chunks
 from softnce._precision import at_least_float32, full_precision
 from softnce.candidates import Candidates, GivenCandidates
-from softnce.noise import Noise, RunningNoise
+from softnce.noise import FixedNoise, Noise, RunningNoise
 from softnce.targets._sampling import drawn_by
 from softnce.targets.soft_targets import LABELS, SoftTargets, as_soft_targets
 
@@ -67,14 +67,15 @@ class Call:
         source: Logits | Table,
         targets: Tensor | SoftTargets,
         options: Mapping[str, Any],
-        noise: Noise | None = None,
+        noise: Noise | Tensor | None = None,
         exchange: Exchange | None = None,
         hard: bool = False,
         is_contrast: bool = True,
     ) -> None:
         if source.rows.numel() == 0 and exchange is None:
             raise ValueError(f"the batch is empty: {source.name} have shape {tuple(source.rows.shape)}")
-        self.source, self.noise, self.exchange, self.is_contrast = source, noise, exchange, is_contrast
+        self.source, self.exchange, self.is_contrast = source, exchange, is_contrast
+        self.noise = noise if noise is None or isinstance(noise, Noise) else FixedNoise(noise)
         self.options = {**DEFAULTS, **options}
         self.smoothing: float = self.options["label_smoothing"]
         self.generator: torch.Generator | None = self.options["generator"]
@@ -82,7 +83,11 @@ class Call:
         self.are_labels = isinstance(targets, Tensor) and not targets.is_floating_point()
         self._check_classes()
         if hard and not self.are_labels:
-            check_hard(targets)
+            if isinstance(targets, Tensor) or not getattr(targets, "is_hard", True):
+                raise ValueError(
+                    "this loss takes hard labels, got soft targets; use ExpectedInfoNCE, SoftTargetInfoNCE, "
+                    "SoftDistributionInfoNCE or SoftTargetCrossEntropy"
+                )
             self.are_labels = True
         self.targets = self._targets(targets)
         self.batch, self.is_gathered = self.targets, False
@@ -202,13 +207,6 @@ class Call:
         if isinstance(self.noise, RunningNoise):
             self.gather()
 
-    def batch_counts(self) -> Tensor:
-        """The class counts of the batch, (K,), float64; of all ranks' batches, whose targets then need not be sent."""
-        if self.counts is None:
-            batch, exchange = self.batch, self.exchange
-            self.counts = batch.class_mass(torch.float64) if exchange is None else exchange.class_counts(batch)
-        return self.counts
-
     def columns(self, *named: SoftTargets | None, reason: str = "", cancels: bool = False) -> tuple[Any, ...]:
         """The targets ``named`` over the columns that are scored: all of logits, of a table those that they need.
 
@@ -258,14 +256,12 @@ class Call:
             return torch.full((classes,), count / classes, dtype=torch.float64, device=self.source.rows.device)
         return count * logs.double().exp()
 
-    def draw_noise(self, count: int) -> SoftTargets:
-        """Labels drawn from η."""
-        classes, device = self.source.num_classes, self.source.rows.device
+    def draw_noise(self, count: int) -> Tensor:
+        """Labels drawn from η, (count,)."""
         if self.noise is None:
-            labels = torch.randint(classes, (count,), device=device, **drawn_by(self.generator))
-        else:
-            labels = self.noise.sample(count, self.generator, self._noise_smoothing(True))
-        return SoftTargets(classes, labels[:, None], None)
+            classes, device = self.source.num_classes, self.source.rows.device
+            return torch.randint(classes, (count,), device=device, **drawn_by(self.generator))
+        return self.noise.sample(count, self.generator, self._noise_smoothing(True))
 
     def _noise_smoothing(self, smoothed: bool) -> float:
         """ε by which η is smoothed: a running η has seen smoothed targets already."""
@@ -369,14 +365,6 @@ def together(groups: list[SoftTargets], targets: SoftTargets) -> SoftTargets:
     if len(groups) > 1 and not all(groups[0].shares_dist(group) for group in groups):
         groups = [SoftTargets(g.num_classes, None, g.unmasked_dense(torch.float64), mask=g.mask) for g in groups]
     return SoftTargets.cat(groups)
-
-
-def check_hard(targets: Tensor | SoftTargets) -> None:
-    if (isinstance(targets, Tensor) and targets.is_floating_point()) or getattr(targets, "is_hard", True) is False:
-        raise ValueError(
-            "this loss takes hard labels, got soft targets; use ExpectedInfoNCE, SoftTargetInfoNCE, "
-            "SoftDistributionInfoNCE or SoftTargetCrossEntropy"
-        )
 
 
 def check_device(targets: Tensor | SoftTargets, source: Logits | Table, name: str) -> None:
