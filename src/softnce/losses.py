@@ -19,8 +19,6 @@ Lightning divide by the number of micro-batches; multiply the loss to undo it. A
 batch by ``loss.remember(batch)``, once per batch.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
