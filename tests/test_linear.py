@@ -20,9 +20,9 @@ from softnce import (
 
 N, K, DIM = 7, 9, 4
 GENERATOR = torch.Generator().manual_seed(0)
-FEATURES = torch.randn(N, DIM, dtype=torch.float64, generator=GENERATOR)
-TABLE = torch.randn(K, DIM, dtype=torch.float64, generator=GENERATOR)
-BIAS = torch.randn(K, dtype=torch.float64, generator=GENERATOR)
+FEATURES, TABLE, BIAS = (
+    torch.randn(*shape, dtype=torch.float64, generator=GENERATOR) for shape in ((N, DIM), (K, DIM), (K,))
+)
 NOISE = noise.from_counts(torch.arange(1, K + 1)).double()
 SMOOTHED = SoftTargets.from_labels(torch.tensor([1]), K, smoothing=0.1)
 

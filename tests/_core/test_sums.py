@@ -5,6 +5,9 @@ import torch
 from core_cases import SUMS, Draw, Rows, case, reference, run, simple_call, upstream_of, value_and_gradient
 from torch.autograd import forward_ad
 
+import softnce
+from softnce._core import cpu
+
 
 @pytest.mark.parametrize("start", range(0, 240, 40))
 def test_value_and_gradient(start: int) -> None:
@@ -106,6 +109,25 @@ def test_half_precision(seed: int, dtype: torch.dtype) -> None:
     found = value_and_gradient(run, name, call, logits.to(dtype))
     assert found[0].dtype == torch.float32
     torch.testing.assert_close(found, (value, gradient.to(dtype)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_class_mass(dtype: torch.dtype) -> None:
+    rows, mask = torch.rand(37, 21).to(dtype), torch.rand(37) < 0.5
+    torch.testing.assert_close(cpu.class_mass(rows), rows.double().sum(0))
+    torch.testing.assert_close(cpu.class_mass(rows.T.contiguous().T, mask), rows[mask].double().sum(0))
+
+
+def test_results_are_on_the_cpu_whatever_the_default_device() -> None:
+    y = torch.arange(64) % 40
+    x, loss = torch.randn(64, 40, requires_grad=True), softnce.SoftTargetCrossEntropy()
+    for targets in (y, torch.eye(40)[y].mul(0.9) + 0.1 / 40):
+        found = []
+        for device in ("cpu", "meta"):
+            with torch.device(device):
+                value = loss(x, targets)
+                found.append((value.detach(), *torch.autograd.grad(value, x)))
+        torch.testing.assert_close(*found)
 
 
 @pytest.mark.slow

@@ -10,8 +10,6 @@ from softnce._core import cpu
 from softnce._core.contrast import Alpha, Counted, Expected, SoftTarget, Sum, Targets, row_blocks
 from softnce._precision import at_least_float32, autocast_is_on, full_precision
 
-__all__ = ["counted", "expected", "soft_target"]
-
 
 def counted(logits: Tensor, targets: Targets, **given: Any) -> Tensor:
     """ℓ = −Σ_k a_k s_k + A·log Σ_k n_k e^{s_k} of every row.
@@ -115,7 +113,7 @@ def _blocks(problem: Sum, logits: Tensor, upstream: Tensor | float, wants: Wants
     values: list[Tensor] = []
     of_temperature: list[Tensor] = []
     parts = row_blocks(len(logits), problem.width(logits.shape[1]), logits.device, problem.chunk_size)
-    gradient, temperature = None, problem.temperature
+    gradient, temperature = logits.detach() if problem.overwrites else None, problem.temperature
     for rows in parts:
         losses, pull = problem.weighted(logits[rows].detach(), rows)
         values.append(losses)
@@ -124,7 +122,7 @@ def _blocks(problem: Sum, logits: Tensor, upstream: Tensor | float, wants: Wants
         found, bounded = pull(upstream[rows] if isinstance(upstream, Tensor) and upstream.dim() else upstream)
         if wants[1]:
             of_temperature.append((found * bounded).sum().neg() / temperature)
-        if len(parts) == 1:
+        if gradient is None and len(parts) == 1:
             gradient = found.to(logits.dtype)
         else:
             gradient = logits.new_empty(logits.shape) if gradient is None else gradient

@@ -259,7 +259,7 @@ class Sum:
     divisor: float | Tensor | None = None
     reduced: bool = False  # Σ_i row_weight_i ℓ_i / divisor instead of row_weight_i ℓ_i, (N,)
     chunk_size: int | None = None  # rows in a block
-    overwrites: bool = False  # compiled rows write the gradient over the logits
+    overwrites: bool = False  # the gradient is written over the logits
     scale: float | Tensor = 1.0  # 1 / divisor
     is_compiled: bool = False
 

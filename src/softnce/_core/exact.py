@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from softnce._checks import values_are_checked
+from softnce._core import cpu
 from softnce._core.autograd import counted, is_eager, is_one
 from softnce._core.contrast import row_blocks
 from softnce._precision import at_least_float32, full_precision
@@ -96,7 +97,8 @@ class _Call:
         y, inverse, (classes, dim) = table.to(z.dtype), None, table.shape
         if self.cosine:  # the length of an embedding divides its scores
             inverse = y.norm(dim=1).clamp(min=TINY).reciprocal()
-        step = self.chunk_size or max(1, int(KEPT * dim), FEWEST // classes)
+        makes_more = self.targets.rest is not None or (z.is_cpu and cpu.library is None)  # matrices of a block
+        step = self.chunk_size or max(1, int(KEPT * dim) // (4 if makes_more else 1), FEWEST // classes)
         found = z.new_zeros(() if reduced else len(z))
         of_z, of_table, of_bias = (
             torch.zeros_like(t) if t is not None and want else None for t, want in zip((z, y, bias), wants, strict=True)
