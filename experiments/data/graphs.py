@@ -5,7 +5,6 @@ The three sets may be different graphs or different nodes of one graph: a node t
 """
 
 import copy
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +12,9 @@ import h5py
 import numpy as np
 import torch
 from torch_geometric.data import Data
-from torch_geometric.io import read_planetoid_data
 
 from experiments.data import celltypegraph as cells
+from experiments.data.planetoid import read_graph
 
 CITATION = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed"}
 
@@ -55,9 +54,7 @@ def citation_task(folder: Path, name: str) -> NodeTask:
 
     Features are a sparse matrix, so that dropout need not draw for the zeros: most of the cost of training a GCN.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # numpy's, about the old names in the files
-        graph = read_planetoid_data(str(folder / name / "raw"), name)
+    graph = read_graph(folder / name / "raw", name)
     graph.x = graph.x / graph.x.sum(1, keepdim=True).clamp(min=1)
     if not torch.sparse.check_sparse_tensor_invariants.is_enabled():
         torch.sparse.check_sparse_tensor_invariants.disable()  # as it is; said aloud, torch does not warn when batching

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 import shutil
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.sparse import csr_matrix
 from torch_geometric.data import Data
 
 from experiments.data import celltypegraph as cells
@@ -143,30 +141,6 @@ def test_a_damaged_file_is_one_line_with_its_name(own, damage, message):
 def test_a_folder_without_specimens_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"data.dir .*need .*/<stage>/<stack>\.h5"):
         open_task("celltypegraph", tmp_path)
-
-
-def test_a_citation_graph_is_split_by_its_masks(tmp_path):
-    """520 nodes of 3 classes: 6 to train on, 500 to choose the epoch on, the last 4 to test on."""
-    features = (np.random.default_rng(0).random((520, 7)) < 0.3).astype(np.float32)
-    classes, stored = np.eye(3)[np.arange(520) % 3], [518, 516, 519, 517]  # the order of tx, ty and test.index
-    content = {f"{kind}{part}": (csr_matrix if part == "x" else np.asarray)(values[rows])
-               for kind, rows in (("", slice(6)), ("t", stored), ("all", slice(516)))
-               for part, values in (("x", features), ("y", classes))}  # fmt: skip
-    content["graph"] = {node: [(node + 1) % 520, (node - 1) % 520, node] for node in range(520)}
-    raw = tmp_path / "Cora" / "raw"
-    raw.mkdir(parents=True)
-    (raw / "ind.cora.test.index").write_text("".join(f"{node}\n" for node in stored))
-    for part, values in content.items():
-        (raw / f"ind.cora.{part}").write_bytes(pickle.dumps(values))
-    task = open_task("cora", tmp_path)
-    for (graph,), rows in zip((task.train, task.selection, task.test), (range(6), range(6, 506), range(516, 520)),
-                              strict=True):  # fmt: skip
-        assert graph.y.tolist() == [i % 3 if i in rows else -100 for i in range(520)]
-        np.testing.assert_allclose(graph.x.to_dense(), features / features.sum(1, keepdims=True).clip(min=1))
-        assert graph.edge_index.shape == (2, 1040)  # both directions of the ring, without self loops
-    (raw / "ind.cora.tx").unlink()
-    with pytest.raises(ValueError, match=r"data.dir .*ind.cora.tx"):
-        open_task("cora", tmp_path)
 
 
 def test_folds_are_the_published_ones():
