@@ -20,7 +20,7 @@ from experiments.data.features import NAMES, Source
 from experiments.data.targets import Targets
 from experiments.features import CE, DRAWN, ECE, EXPECTED, NLL, OURS, TOP1, TOP5, Compared, scores_table, spread
 from experiments.harness import Experiment, Figure, Row, Table, curve, dots, label, option
-from experiments.harness.claims import MARGIN, Claim, Finding, together, verdict
+from experiments.harness.claims import MARGIN, Finding, together, verdict
 from experiments.harness.search import LEARNING_RATES, Setting, chosen, setting_key, trials, tuned
 from experiments.harness.statistics import alike, difference, for_other_samples, largest, over, percent
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
@@ -142,27 +142,6 @@ def parts(rows: Sequence[Row]) -> list[Compared]:
     return [Compared(name, on, group, {s.loss: s for s in chosen(group)}) for name, on, group in found if group]
 
 
-CLAIMS = (
-    Claim("accuracy-soft-ce", "Soft target InfoNCE is on par with soft target cross-entropy on images.", "Table 1",
-          "top-1 −0.31 ImageNet, +0.19 Tiny ImageNet, +0.06 CIFAR-100"),
-    Claim("accuracy-nll", "Soft target InfoNCE outperforms NLL on images.", "Table 1",
-          "top-1 +1.19 ImageNet, +1.23 Tiny ImageNet, −0.04 CIFAR-100"),
-    Claim("accuracy-info-nce", "Soft target InfoNCE outperforms InfoNCE on images.", "Table 1",
-          "top-1 +1.02 ImageNet, +1.14 Tiny ImageNet, +0.05 CIFAR-100"),
-    Claim("accuracy-soft-distribution", "Soft targets in the loss beat labels drawn from them.", "Table 1",
-          "top-1 +0.58 ImageNet, +1.09 Tiny ImageNet, +0.98 CIFAR-100"),
-    Claim("accuracy-worst", "On CIFAR-100, soft distribution InfoNCE has the lowest top-1 of five losses.", "Table 1",
-          "top-1 89.82, the next lowest 90.74"),
-    Claim("accuracy-top-5", "On CIFAR-100, soft distribution InfoNCE has the highest top-5 of five losses.", "Table 2",
-          "98.78, soft target InfoNCE 98.51, NLL 98.37"),
-    Claim("accuracy-rates", "Both soft target losses work best at the same one of the rates tried.",
-          "Classification accuracy", "base rates 2e-4 to 6e-4 for both"),
-    Claim("accuracy-expected", "Expected InfoNCE, which sums over the labels that a soft target could draw, is more "
-          "accurate than soft distribution InfoNCE, which draws one.", "Equation of soft distribution InfoNCE",
-          "one label is drawn"),
-)  # fmt: skip
-
-
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     """Of the models whose search on images is finished for all of the paper's losses."""
     found = [part for part in parts(rows) if part.data != "digits features" and part.settings.keys() >= set(PAPER)]
@@ -254,6 +233,6 @@ def _like(rows: Sequence[Row], setting: Setting) -> list[Row]:
 
 EXPERIMENT = Experiment(
     name="accuracy", question="Which loss is the most accurate on images?", minutes=100, presets=PRESETS, runs=runs,
-    follow_up=follow_up, prepare=prepare, perform=perform, claims=CLAIMS, findings=findings, tables=tables,
+    follow_up=follow_up, prepare=prepare, perform=perform, findings=findings, tables=tables,
     figures=figures,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from experiments import training
 from experiments.data.features import NAMES, Source
 from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, Compared, scores_table, spread
 from experiments.harness import Experiment, Figure, Row, Table, curve, label, option
-from experiments.harness.claims import MARGIN, Claim, Finding, decided, needed, verdict
+from experiments.harness.claims import MARGIN, Finding, decided, needed, verdict
 from experiments.harness.search import chosen, trials, tuned
 from experiments.harness.statistics import largest, nats, percent
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
@@ -90,18 +90,6 @@ def cases(rows: Sequence[Row]) -> dict[tuple[str, str], Compared]:
     return found
 
 
-CLAIMS = (
-    Claim("calibration-smoothing", "With smoothing only, soft target InfoNCE is better calibrated than soft target "
-          "cross-entropy.", "Figure 4, left", "ECE 3.9 % against 7 %, Tiny ImageNet"),
-    Claim("calibration-mixing", "With smoothing and MixUp, soft target InfoNCE is better calibrated on CIFAR-100.",
-          "Figure 4, right", "ECE 2.9 % against 15.8 %, CIFAR-100, with CutMix too"),
-    Claim("calibration-reversed", "With smoothing and MixUp, soft target InfoNCE is worse calibrated on Tiny ImageNet.",
-          "Figure 6", "ECE 7.7 % against 6.3 %, Tiny ImageNet, with CutMix too"),
-    Claim("calibration-expected", "After temperature scaling, the ECE of expected InfoNCE is within half a point of "
-          "soft target cross-entropy's.", "Figure 4", "not considered"),
-)  # fmt: skip
-
-
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found, answers = cases(rows), {}
     for key, (data, augmentation, is_above) in CASES.items():
@@ -154,6 +142,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     name="calibration", question="Is soft target InfoNCE better calibrated?", minutes=11, presets=PRESETS, runs=runs,
-    follow_up=follow_up, prepare=training.prepare, perform=training.train, claims=CLAIMS, findings=findings,
+    follow_up=follow_up, prepare=training.prepare, perform=training.train, findings=findings,
     tables=tables, figures=figures,
 )  # fmt: skip

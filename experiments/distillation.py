@@ -23,7 +23,7 @@ from experiments.data.frozen import CACHE
 from experiments.data.samples import stratified
 from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, NLL, OURS, TOP1, Compared, scores_table, spread
 from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, later, level, option, run_id
-from experiments.harness.claims import MARGIN, Claim, Finding
+from experiments.harness.claims import MARGIN, Finding
 from experiments.harness.options import to_mapping
 from experiments.harness.search import at_best_rate, trials, tuned
 from experiments.harness.statistics import largest, percent
@@ -231,14 +231,6 @@ def method(config: dict[str, Any]) -> str:
     return ALONE if config.get("noise_count") == 0 else str(config["method"])
 
 
-CLAIMS = (
-    Claim("distillation", "A student learns more from a teacher with soft target InfoNCE than from labels with NLL.",
-          "Conclusions and limitations", "distillation is left to future work"),
-    Claim("expected-teacher", "Expected InfoNCE learns from a teacher's whole output as well as soft target "
-          "cross-entropy (within 0.5 points).", "Conclusions and limitations", "not considered"),
-)  # fmt: skip
-
-
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found, labels = find(rows), ("nll", LABELS)
     if not {labels, (OURS, ALL)} <= found.settings.keys() or found.rows[0].config["teacher"]["data"] == "digits":
@@ -291,6 +283,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     name="distillation", question="Which losses learn from a teacher, and how many of its classes do they need?",
-    minutes=22, presets=PRESETS, runs=runs, follow_up=follow_up, prepare=prepare, perform=perform, claims=CLAIMS,
+    minutes=22, presets=PRESETS, runs=runs, follow_up=follow_up, prepare=prepare, perform=perform,
     findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

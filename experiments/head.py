@@ -13,7 +13,7 @@ from experiments import training
 from experiments.data.features import NAMES, Source
 from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, Compared, scores_table, spread
 from experiments.harness import Experiment, Figure, Row, Table, dots, label, option
-from experiments.harness.claims import MARGIN, Claim, Finding, decided
+from experiments.harness.claims import MARGIN, Finding, decided
 from experiments.harness.search import chosen, trials, tuned
 from experiments.harness.statistics import Estimate, difference_of_differences, largest
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
@@ -90,17 +90,6 @@ def extra(part: Compared) -> Estimate:
     return difference_of_differences(a, b, c, d, TOP1)
 
 
-CLAIMS = (
-    Claim("head-gain", "An MLP head instead of a linear head helps soft target InfoNCE more than soft target "
-          "cross-entropy.", "Comparison to soft target cross-entropy",
-          "+1.72 against +0.60 Tiny ImageNet, +0.70 against +0.36 CIFAR-100"),
-    Claim("head-linear", "With a linear head soft target InfoNCE is behind soft target cross-entropy.",
-          "Conclusions and limitations", "by the gains above −0.93 Tiny ImageNet, −0.28 CIFAR-100"),
-    Claim("head-expected", "Expected InfoNCE is within half a point of soft target cross-entropy, with a linear head "
-          "and with three layers.", "Comparison to soft target cross-entropy", "not considered"),
-)  # fmt: skip
-
-
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     plain = [(loss, head) for loss in (OURS, CE) for head in (LINEAR, LAYERS)]
     found = [part for part in parts(rows) if part.name != "head-digits" and part.settings.keys() >= set(plain)]
@@ -155,6 +144,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     name="head", question="Linear head or three layers: which loss gains?", minutes=16, presets=PRESETS, runs=runs,
-    follow_up=follow_up, prepare=training.prepare, perform=training.train, claims=CLAIMS, findings=findings,
+    follow_up=follow_up, prepare=training.prepare, perform=training.train, findings=findings,
     tables=tables, figures=figures,
 )  # fmt: skip

@@ -17,7 +17,7 @@ from experiments.data import votes
 from experiments.data.votes import Source
 from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, OURS, TOP1, Compared, scores_table, spread
 from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, later, option
-from experiments.harness.claims import MARGIN, Claim, Finding, verdict
+from experiments.harness.claims import MARGIN, Finding, verdict
 from experiments.harness.search import at_best_rate, trials, tuned
 from experiments.harness.statistics import largest, nats
 from experiments.losses import TITLES, loss_with_noise
@@ -161,14 +161,6 @@ def find(rows: Sequence[Row]) -> Compared:
     return Compared("human-labels", "CIFAR-10H, all votes" if people else "", group, {key: found[key] for key in keys})
 
 
-CLAIMS = (
-    Claim("human-labels", "Where people disagree, the three soft losses are nearer to their votes than NLL on the "
-          "majority label.", "Introduction", "the motivation, not tested"),
-    Claim("expected-votes", "Expected InfoNCE learns from people's votes as well as soft target cross-entropy (within "
-          "0.003 nats of KL and 0.5 points).", "Introduction", "not considered"),
-)  # fmt: skip
-
-
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = find(rows)
     gains = [gain for method in PLAIN[1:] if (gain := found.gap((method, 0), ("nll", 0), KL))]
@@ -219,6 +211,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     name="human-labels", question="Which losses learn from people's votes?", minutes=11, presets=PRESETS, runs=runs,
-    follow_up=follow_up, prepare=prepare, perform=perform, claims=CLAIMS, findings=findings, tables=tables,
+    follow_up=follow_up, prepare=prepare, perform=perform, findings=findings, tables=tables,
     figures=figures,
 )  # fmt: skip

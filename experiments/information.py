@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from experiments.harness.claims import Claim, Finding, verdict
+from experiments.harness.claims import Finding, verdict
 from experiments.harness.experiment import Experiment
 from experiments.harness.figures import LOOKS, OTHER, SERIES, Figure, curve, label, level
 from experiments.harness.options import later, option
@@ -277,17 +277,6 @@ class Information:
         return printed.item(), theory.mutual_information(channel).item()
 
 
-WHERE = "Bound on mutual information"
-CLAIMS = (
-    Claim("bound", "log N − ℓ of soft distribution InfoNCE never exceeds the information of the smoothed labels.",
-          WHERE, "a derivation, not measured"),
-    Claim("bound-epsilon", "ε controls how much information the representation captures.",
-          WHERE, "a derivation, not measured"),
-    Claim("expected-bound", "log(M + m) − ℓ of expected InfoNCE never exceeds the information of the smoothed labels, "
-          "if η is their marginal.", WHERE, "not considered; follows from the bound"),
-)  # fmt: skip
-
-
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = Information(rows)
     on = f"a known table p(z, y), {len({row.config['seed'] for row in found.paper})} seeds"
@@ -387,5 +376,5 @@ EXPERIMENT = Experiment(
     name="information", question="How much information do the losses find, and do their bounds hold?", minutes=1,
     presets={"quick": Options(seeds=1, epsilons=(0.0, 0.1, 0.5, 0.9), candidates=(2, 16, 256), steps=200),
              "paper": Options()},
-    runs=runs, groups=groups, perform_group=perform, claims=CLAIMS, findings=findings, tables=tables, figures=figures,
+    runs=runs, groups=groups, perform_group=perform, findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

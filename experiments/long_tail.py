@@ -25,7 +25,7 @@ from experiments.data.samples import thinned, thirds
 from experiments.features import ALONE, CE, CORRECTED, DRAWN, ECE, EXPECTED, OURS, TOP1, Compared, scores_table
 from experiments.features import NAMES as LOSS_NAMES
 from experiments.harness import LOOKS, Experiment, Figure, Row, Table, curve, label, option
-from experiments.harness.claims import Claim, Finding, verdict
+from experiments.harness.claims import Finding, verdict
 from experiments.harness.search import Setting, at_best_rate, trials, tuned
 from experiments.harness.statistics import Estimate, Value, by_seed, estimate, largest, percent
 from experiments.losses import LOSSES, STUDIED, Loss, targets_for
@@ -173,17 +173,6 @@ def tails(rows: Sequence[Row]) -> dict[float, Tail]:
     return found
 
 
-CLAIMS = (
-    Claim("noise-correction", "On unbalanced classes the correction −log η keeps the prior in soft target InfoNCE: "
-          "without it, or with log p(y) subtracted afterwards, it is better on a balanced test.", "Noise correction",
-          "might introduce additional bias; not tested: on balanced classes it cancels"),
-    Claim("long-tail-expected", "With uniform η instead of class frequencies, expected InfoNCE (m = 0) is better "
-          "on a balanced test.", "Noise correction", "not considered"),
-    Claim("long-tail-smoothed-noise", "Soft distribution InfoNCE is better on a balanced test with the η of the "
-          "smoothed targets than with that of the labels, the authors' way.", "Noise correction", "not considered"),
-)  # fmt: skip
-
-
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = tails(rows)
     if not found or rows[0].config["data"] == "digits":
@@ -250,6 +239,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     name="long-tail", question="What does −log η do when classes are not balanced?", minutes=20, presets=PRESETS,
-    runs=runs, follow_up=follow_up, prepare=training.prepare, perform=perform, claims=CLAIMS, findings=findings,
+    runs=runs, follow_up=follow_up, prepare=training.prepare, perform=perform, findings=findings,
     tables=tables, figures=figures,
 )  # fmt: skip

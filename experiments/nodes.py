@@ -19,7 +19,7 @@ from typing import Any
 from experiments.data.targets import Targets
 from experiments.features import CE, CORRECTED, DRAWN, EXPECTED, OURS
 from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, dots, label, option
-from experiments.harness.claims import MARGIN, Claim, Finding, needed, verdict
+from experiments.harness.claims import ON_PAR, Finding, needed, verdict
 from experiments.harness.statistics import Estimate, difference, estimate, mean, percent
 from experiments.losses import LOSSES, STUDIED, TITLES
 
@@ -95,31 +95,14 @@ PAPERS = {"nll": (86.92, 80.57), CE: (87.67, 81.41), "info-nce": (86.80, 80.00),
 TOP1, AVERAGE, PUBLISHED = percent("top1", "honest"), percent("class_average", "honest"), percent("top1", "published")
 
 
-@dataclass(frozen=True)
-class Gaps(Claim):
-    """A claim that the first loss of every pair minus the second lies between bounds."""
-
-    pairs: list[tuple[str, str]]
-    bounds: dict[str, Any]
-
-
-ON = "(Generated tissue, DeeperGCN of 8 layers, 30 epochs, 8 specimens per batch, rate 1e-3.)"
-ON_PAR = {"above": -MARGIN, "below": MARGIN}
-CLAIMS = (
-    Gaps("nodes-soft-ce", f"On graphs, soft target cross-entropy is slightly ahead of soft target InfoNCE. {ON}",
-         "Table 1", "CellTypeGraph 87.67 against 87.12, class average 81.41 against 81.27",
-         [(CE, OURS)], {"above": 0}),
-    Gaps("nodes-hard", f"On graphs, soft target InfoNCE is on par with NLL and InfoNCE. {ON}", "Table 1",
-         "CellTypeGraph 87.12 against 86.92 and 86.80", [(OURS, "nll"), (OURS, "info-nce")], ON_PAR),
-    Gaps("nodes-soft-distribution", "On graphs, the model trained on labels drawn from soft targets is the worst of "
-         f"the five. {ON}", "Table 1", "CellTypeGraph 86.62, the next lowest 86.80",
-         [(loss, DRAWN) for loss in PAPERS if loss != DRAWN], {"above": 0}),
-    Gaps("nodes-expected", f"On graphs, expected InfoNCE is on par with soft target cross-entropy and NLL. {ON}",
-         "Table 1", "not considered", [(EXPECTED, CE), (EXPECTED, "nll")], ON_PAR | {"new": True}),
-    Gaps("nodes-noise", "For labels drawn from smoothed targets, η should be the marginal of those targets, not of the "
-         f"labels. {ON}", "Equation of soft distribution InfoNCE", "the authors' code uses the labels' frequencies",
-         [(CORRECTED, DRAWN)], {"above": 0, "new": True}),
-)  # fmt: skip
+COMPARED: dict[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
+    "nodes-soft-ce": ([(CE, OURS)], {"above": 0}),
+    "nodes-hard": ([(OURS, "nll"), (OURS, "info-nce")], ON_PAR),
+    "nodes-soft-distribution": ([(loss, DRAWN) for loss in PAPERS if loss != DRAWN], {"above": 0}),
+    "nodes-expected": ([(EXPECTED, CE), (EXPECTED, "nll")], {**ON_PAR, "new": True}),
+    "nodes-noise": ([(CORRECTED, DRAWN)], {"above": 0, "new": True}),
+}
+"""By claim: pairs of losses, and the bounds of the first minus the second of every pair."""
 Folds = dict[str, dict[tuple[int, int], Row]]
 """The rows on tissue by loss, then by seed and fold."""
 
@@ -147,17 +130,17 @@ def gap(found: Folds, a: str, b: str) -> Estimate | None:
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found, answers = tissue(rows), {}
-    for claim in CLAIMS:
-        gaps = {pair: e for pair in claim.pairs if (e := gap(found, *pair))}
-        if len(gaps) == len(claim.pairs):
-            bounds = {name: bound for name, bound in claim.bounds.items() if name != "new"}
+    for key, (pairs, bounds) in COMPARED.items():
+        gaps = {pair: e for pair in pairs if (e := gap(found, *pair))}
+        if len(gaps) == len(pairs):
+            limits = {name: bound for name, bound in bounds.items() if name != "new"}
             texts = [
-                f"{TITLES[a]} {e.signed()} from {TITLES[b]}{needed(e, **bounds, unit='folds')}"
+                f"{TITLES[a]} {e.signed()} from {TITLES[b]}{needed(e, **limits, unit='folds')}"
                 for (a, b), e in gaps.items()
             ]
             seeds = len({seed for a, b in gaps for seed, _ in found[a].keys() & found[b].keys()})
             on = f"{next(iter(gaps.values())).count} folds" + (f", {seeds} seeds" if seeds > 1 else "")
-            answers[claim.key] = Finding("; ".join(texts), on, verdict(*gaps.values(), **claim.bounds))
+            answers[key] = Finding("; ".join(texts), on, verdict(*gaps.values(), **bounds))
     return answers
 
 
@@ -216,5 +199,5 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 EXPERIMENT = Experiment(
     name="nodes", question="Do the losses differ on graphs, where the nodes are classified?", minutes=20,
     presets={"quick": Options(seeds=1, deeper_seeds=0, graphs=("cora",)), "paper": Options()},
-    runs=runs, prepare=prepare, perform=perform, claims=CLAIMS, findings=findings, tables=tables, figures=figures,
+    runs=runs, prepare=prepare, perform=perform, findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

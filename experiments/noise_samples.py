@@ -19,7 +19,7 @@ from experiments import training
 from experiments.data.features import NAMES, Source
 from experiments.features import CE, EXPECTED, OURS, TOP1, conditions, spread
 from experiments.harness import LOOKS, SERIES, Experiment, Figure, Row, Table, curve, label, level, option
-from experiments.harness.claims import MARGIN, Claim, Finding, decided, verdict
+from experiments.harness.claims import MARGIN, Finding, decided, verdict
 from experiments.harness.search import Setting, chosen, trials, tuned
 from experiments.harness.statistics import Estimate, alike, largest
 from experiments.losses import Loss
@@ -194,19 +194,6 @@ def collected(group: Sequence[Row], searched: int) -> Found:
     return Found(group, found)
 
 
-CLAIMS = (
-    Claim("small-batch-drop", "At a batch of 8, soft target InfoNCE falls behind soft target cross-entropy.",
-          "Figure 3, left", "−4.21 points at the smallest batch, Tiny ImageNet"),
-    Claim("large-batch-par", "At a batch of 1,024, soft target InfoNCE is on par with soft target cross-entropy.",
-          "Figure 3, left", "+0.19 points, Tiny ImageNet"),
-    Claim("small-batch-mended", "At a batch of 8, 4,096 sampled targets, mixed nearer to the classes, bring soft "
-          "target InfoNCE within half a point of soft target cross-entropy.", "Conclusions and limitations",
-          "left to future work"),
-    Claim("small-batch-expected", "At batches of 8 and 256, expected InfoNCE is within half a point of soft target "
-          "cross-entropy.", "Equation of soft distribution InfoNCE", "one label is drawn; not tested"),
-)  # fmt: skip
-
-
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = find(rows)
     if len(found.batches) < 2 or rows[0].config["data"] == "digits":
@@ -292,5 +279,5 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 EXPERIMENT = Experiment(
     name="noise-samples", question="Why does soft target InfoNCE fall behind at small batches, and what mends it?",
     minutes=130, presets=PRESETS, runs=runs, follow_up=follow_up, prepare=training.prepare, perform=perform,
-    claims=CLAIMS, findings=findings, tables=tables, figures=figures,
+    findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

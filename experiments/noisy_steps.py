@@ -16,7 +16,7 @@ from experiments.data.features import NAMES, Source
 from experiments.data.targets import Targets
 from experiments.features import EXPECTED, NLL, TOP1
 from experiments.harness import Experiment, Figure, Row, Table, curve, label, option
-from experiments.harness.claims import Claim, Finding, verdict
+from experiments.harness.claims import Finding, verdict
 from experiments.harness.statistics import Estimate, Value, alike, difference, largest, mean, nats
 from experiments.losses import TITLES, Loss, build_loss
 from experiments.training import scores
@@ -96,12 +96,6 @@ def at_best(found: dict[str, dict[float, list[Row]]], loss: str, value: Value = 
     return difference(ours, theirs, value)
 
 
-CLAIMS = (
-    Claim("noisy-steps", "With plain SGD, expected InfoNCE has a lower test NLL than training with NLL, at the best "
-          "rate of each and at the largest rate tried.", "Figure 1", "shown on mixtures of Gaussians only"),
-)  # fmt: skip
-
-
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = grid(rows)
     if not found or (row := rows[0]).config["data"] == "digits":
@@ -150,5 +144,5 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 EXPERIMENT = Experiment(
     name="noisy-steps", question="With noisy steps, does a contrast with the batch beat cross-entropy on real data?",
     minutes=3, presets=PRESETS, runs=runs, prepare=lambda todo: features.prepare(run.data for run in todo),
-    perform=perform, claims=CLAIMS, findings=findings, tables=tables, figures=figures,
+    perform=perform, findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

@@ -19,7 +19,7 @@ from experiments.data.features import NAMES, Source
 from experiments.data.targets import Targets
 from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, Compared, spread
 from experiments.harness import LOOKS, Experiment, Figure, Row, Table, curve, label, option
-from experiments.harness.claims import MARGIN, Claim, Finding, needed, verdict
+from experiments.harness.claims import MARGIN, Finding, needed, verdict
 from experiments.harness.search import Setting, chosen, trials, tuned
 from experiments.harness.statistics import Estimate, by_seed, estimate, exactly, largest
 from experiments.losses import TITLES, Loss
@@ -154,17 +154,6 @@ def steadiness(found: Compared) -> Estimate:
     return estimate([statistics.stdev(of[s] for of in ce) - statistics.stdev(of[s] for of in ours) for s in seeds])
 
 
-CLAIMS = (
-    Claim("smoothing-sensitivity", "Accuracy depends less on ε with soft target InfoNCE than with soft target "
-          "cross-entropy.", "Figure 3, right",
-          "largest deviation 0.37 against 0.96, standard deviation 0.12 against 0.34, Tiny ImageNet"),
-    Claim("smoothing-temperature", "For soft target InfoNCE, smoothing by ε only changes the temperature to τ/(1−ε) "
-          "and the noise to η^(1−ε).", "Equation of soft target InfoNCE", "not noticed"),
-    Claim("smoothing-expected", "At every ε, expected InfoNCE is within half a point of soft target cross-entropy.",
-          "Equation of soft distribution InfoNCE", "not considered"),
-)  # fmt: skip
-
-
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = find(rows)
     ce, ours, twins, expected = (epsilons(found.settings, loss) for loss in (CE, OURS, "twin", EXPECTED))
@@ -218,6 +207,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     name="smoothing", question="How much does label smoothing matter, and why?", minutes=10, presets=PRESETS,
-    runs=runs, follow_up=follow_up, prepare=prepare, perform=perform, claims=CLAIMS, findings=findings, tables=tables,
+    runs=runs, follow_up=follow_up, prepare=prepare, perform=perform, findings=findings, tables=tables,
     figures=figures,
 )  # fmt: skip

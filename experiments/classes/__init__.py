@@ -23,7 +23,7 @@ import numpy as np
 
 from experiments.classes.training import METHODS, Method, Run, perform
 from experiments.harness import LOOKS, SERIES, Experiment, Figure, Row, Table, curve, label, level, option
-from experiments.harness.claims import Claim, Finding, decided, verdict
+from experiments.harness.claims import Finding, decided, verdict
 from experiments.harness.statistics import Estimate, alike, estimate, mean
 
 # ------------------------------------------------------------------------------------------------------------ the runs
@@ -126,15 +126,6 @@ def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
 # --------------------------------------------------------------------------------------------------------- the numbers
 
 EXPECTED: Method = "expected-info-nce"
-CLAIMS = (
-    Claim("many-classes", "Negative sampling pays when label spaces are large. (Generated problem, 10,000 classes, "
-          "batches of 256: expected InfoNCE that sees each class ten times is more accurate than the full softmax in "
-          "the same processor time, both with searched rates and finished schedules.)", "Introduction",
-          "cited from language models, not tested with soft targets"),
-    Claim("expected-classes", "From a table, after equal processor time, expected InfoNCE is more accurate than soft "
-          "target InfoNCE and sampled softmax. (Generated problem, 100,000 and 1,000,000 classes, batches of 256, each "
-          "class seen ten times; optimisers and rates searched at 100,000.)", "Introduction", "not considered"),
-)  # fmt: skip
 NAMES: dict[str, str] = {
     "info-nce": "soft target InfoNCE",
     "info-nce-more": "soft target InfoNCE, more candidates",
@@ -285,6 +276,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     name="classes", question="What does a loss cost, and what does it learn, with ten thousand to a million classes?",
-    minutes=60, presets=PRESETS, runs=runs, follow_up=follow_up, alone=lambda run: True, perform=perform, claims=CLAIMS,
+    minutes=60, presets=PRESETS, runs=runs, follow_up=follow_up, alone=lambda run: True, perform=perform,
     findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

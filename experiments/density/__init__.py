@@ -23,7 +23,7 @@ from torch import Tensor
 from experiments.density import mixture
 from experiments.density.fits import Gradient, Loss, Optimiser, Variant, fit, fit_plainly, measure_noise
 from experiments.density.mixture import Mixture, kl_divergence, maximum_likelihood, sample_mixtures, statistical_limit
-from experiments.harness.claims import Claim, Finding, verdict
+from experiments.harness.claims import Finding, verdict
 from experiments.harness.experiment import Experiment
 from experiments.harness.figures import LOOKS, OTHER, Figure, curve, heat, label, level
 from experiments.harness.options import later, option
@@ -478,20 +478,6 @@ def _minus(a: dict[int, float], b: dict[int, float]) -> Estimate | None:
 
 # Claims. "Better" and "worse" mean by more than a tenth of the statistical limit.
 
-PRINTED = "no numbers printed"
-CLAIMS = (
-    Claim("density-gap", "The more classes overlap, the worse NLL estimates parameters, compared with InfoNCE.",
-          "Figure 1", f"a gap in KL that opens with alignment ({PRINTED})"),
-    Claim("density-trend", "The error of both losses grows with alignment.",
-          "Figure 1", f"both curves rise ({PRINTED})"),
-    Claim("density-orthogonal", "With orthogonal modes, 0 % alignment, both losses estimate equally well.",
-          "Figure 1", f"comparable ({PRINTED})"),
-    Claim("density-soft-target", "Soft target InfoNCE estimates the conditional density, up to a factor.",
-          "Derivation of soft target InfoNCE", "argued for the exact loss, not measured for the one used"),
-    Claim("density-expected", "With noisy steps and overlapping classes, expected InfoNCE (default m = K) estimates "
-          "parameters better than NLL.", "Figure 1", "not considered; for labels and m = 0 it is InfoNCE"),
-)  # fmt: skip
-
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = Density(rows)
@@ -708,5 +694,5 @@ def _draw_maps(found: Density, axes: Any) -> None:
 EXPERIMENT = Experiment(
     name="density", question="Does InfoNCE estimate parameters better than NLL, and why?", minutes=3,
     presets={"quick": QUICK, "paper": Options()}, runs=runs, groups=groups, perform_group=perform,
-    alone=lambda run: isinstance(run, Speed), claims=CLAIMS, findings=findings, tables=tables, figures=figures,
+    alone=lambda run: isinstance(run, Speed), findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from experiments.exact_loss.training import CE, CLASSES, Cost, Kind, Method, Noise, Problem, Shape, Training, perform
-from experiments.harness.claims import Claim, Finding, verdict
+from experiments.harness.claims import Finding, verdict
 from experiments.harness.experiment import Experiment
 from experiments.harness.figures import LOOKS, SERIES, Figure, curve, label, level
 from experiments.harness.options import option
@@ -83,25 +83,6 @@ def runs(options: Options) -> list[Any]:
 # --------------------------------------------------------------------------------------------------------- the numbers
 
 TARGETS: dict[str, str] = {"labels": "smoothed labels", "conditional": "true conditional", "digits": "digits"}
-PAR = "K = 100, 40 epochs, batches of 256, one rate."
-CLAIMS = (
-    Claim("exact-sampling", "The exact loss is impractical: its draws are inefficient with many classes. (Fewer than "
-          "ten proposals per draw would refute it; labels smoothed by 0.1, up to 10,000 classes.)",
-          "Exact loss, before its simplification", "“especially with many classes (e.g., K = 1000)”"),
-    Claim("exact-substitute", "The soft targets themselves can replace exact draws. (KL at most 1.1 times that of "
-          f"exact draws at their best κ; {PAR})",
-          "Equation of soft target InfoNCE", "“demonstrated good empirical performance”, not compared"),
-    Claim("exact-alternative", "There is an alternative to the continuous categorical that can be sampled efficiently. "
-          f"(Means of n labels: KL at most 1.1 times that of exact draws, each at its best n or κ; {PAR})",
-          "Conclusions and limitations", "left to future work"),
-    Claim("expected-conditional", "Expected InfoNCE learns a known conditional nearly as well as soft target "
-          "cross-entropy: KL at most 1.3 times that of soft target cross-entropy and half that of soft distribution "
-          "InfoNCE, gradient noise at most 1.1 times. (K = 100, 40 epochs, batches of 256.)",
-          "Bound on mutual information", "not considered; follows from the bound"),
-    Claim("expected-noise", "With labels smoothed by 0.1 the gradient of expected InfoNCE is less noisy than that of "
-          "soft target cross-entropy. (K = 100 and 10, batches of 256 and 100, after one epoch.)",
-          "Bound on mutual information", "not considered"),
-)  # fmt: skip
 Trained = dict[str, dict[Method, list[Row]]]
 Seeds = dict[int, float]
 
@@ -328,6 +309,6 @@ def _draws(shapes: Mapping[int, Mapping[str, Any]], axes: Sequence[Any]) -> None
 EXPERIMENT = Experiment(
     name="exact-loss",
     question="Is the exact loss better than soft target InfoNCE, which replaces its draws by the soft targets?",
-    minutes=25, presets=PRESETS, runs=runs, alone=lambda run: isinstance(run, Cost), perform=perform, claims=CLAIMS,
+    minutes=25, presets=PRESETS, runs=runs, alone=lambda run: isinstance(run, Cost), perform=perform,
     findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

@@ -9,7 +9,7 @@ An experiment is one file, `experiments/<name>.py`, that reads from question to 
         presets={"quick": Options(seeds=3), "paper": Options()},
         runs=runs,                                       # Options → list of Run
         perform=perform,                                 # Run → dict of measurements, in a process of one thread
-        claims=CLAIMS, findings=findings,                # rows → {key: Finding(ours, on, verdict(…))}
+        findings=findings,                               # rows → {key: Finding(ours, on, verdict(…))}
         tables=tables, figures=figures,                  # rows → list[Table], list[Figure]
     )
 
@@ -24,7 +24,8 @@ Nothing has to be registered: a file (or folder's `__init__.py`) with a line `EX
   curve), `alike`, `largest`; an `Estimate` prints as `spread(2)` in tables, as `signed(2)` in findings.
 - **Search**: `trials`, `tuned`, `at_best_rate` and `chosen`: learning rates chosen on the held-out part; `climb`: until
   the best rate lies inside those tried.
-- **Verdicts** come from `verdict(estimate, …, above=0)` only. On par: `verdict(gap, above=-MARGIN, below=MARGIN)`.
+- **Claims** are texts in `experiments/claims.yaml`, by experiment and key, in the order of the page.
+- **Verdicts** come from `verdict(estimate, …, above=0)` only. On par: `verdict(gap, **ON_PAR)`.
   Ours, not the paper's: `new=True`. `needed(gap, above=0)` adds how many seeds would decide; `decided(gap, on=…,
   above=0)` is the whole finding. `together(findings)` joins data sets. A number that no seed changes is
   `exactly(value)`.
@@ -36,7 +37,7 @@ Nothing has to be registered: a file (or folder's `__init__.py`) with a line `EX
   variant where a reader prefers dark.
 """
 
-from experiments.harness.claims import MARGIN, Claim, Finding, decided, needed, together, verdict
+from experiments.harness.claims import MARGIN, ON_PAR, Claim, Finding, decided, needed, together, verdict
 from experiments.harness.experiment import Experiment
 from experiments.harness.figures import LOOKS, OTHER, SERIES, Figure, Look, curve, dots, heat, label, level
 from experiments.harness.options import later, option, to_mapping
@@ -61,9 +62,9 @@ from experiments.harness.statistics import (
 from experiments.harness.tables import Table
 
 __all__ = [
-    "LEARNING_RATES", "LOOKS", "MARGIN", "OTHER", "SERIES", "Claim", "Diverged", "Estimate", "Experiment", "Figure",
-    "Finding", "Look", "Row", "Setting", "Table", "alike", "at_best_rate", "by_seed", "chosen", "climb", "curve",
-    "decided", "difference", "difference_of_differences", "dots", "estimate", "exactly", "for_other_samples", "heat",
-    "label", "largest", "later", "level", "mean", "nats", "needed", "option", "over", "percent", "run_id", "to_mapping",
-    "together", "trials", "tuned", "verdict",
+    "LEARNING_RATES", "LOOKS", "MARGIN", "ON_PAR", "OTHER", "SERIES", "Claim", "Diverged", "Estimate", "Experiment",
+    "Figure", "Finding", "Look", "Row", "Setting", "Table", "alike", "at_best_rate", "by_seed", "chosen", "climb",
+    "curve", "decided", "difference", "difference_of_differences", "dots", "estimate", "exactly", "for_other_samples",
+    "heat", "label", "largest", "later", "level", "mean", "nats", "needed", "option", "over", "percent", "run_id",
+    "to_mapping", "together", "trials", "tuned", "verdict",
 ]  # fmt: skip

@@ -1,18 +1,22 @@
 """Claims, findings, and the one function that decides verdicts.
 
-A claim is static text beside its experiment. A finding is computed from rows. A verdict follows from intervals over
+A claim is static text in claims.yaml. A finding is computed from rows. A verdict follows from intervals over
 seeds alone: a claim says that a number lies above, below or between bounds, and holds if the whole interval does.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from experiments.harness.statistics import Estimate
 
 MARGIN = 0.5
 """Points of top-1 within which two losses count as on par."""
+ON_PAR: Mapping[str, float] = {"above": -MARGIN, "below": MARGIN}
+TEXTS = Path(__file__).parents[1] / "claims.yaml"
 MOST_SEEDS = 200
 """Beyond this the number of seeds that would decide is noise."""
 Verdict = Literal["reproduced", "not reproduced", "explained", "beyond", "undecided"]
@@ -35,18 +39,25 @@ class Claim:
     paper: str  # the paper's figure
 
 
-@dataclass(frozen=True)
-class Gap(Claim):
-    """A claim that a score of one loss minus that of another lies between bounds.
+@cache
+def all_claims() -> dict[str, tuple[Claim, ...]]:
+    """The claims in ``claims.yaml``, by experiment."""
+    import yaml
 
-    Attributes:
-        ours, theirs: names of the losses.
-        bounds: keyword arguments of :func:`verdict`.
-    """
+    texts = yaml.safe_load(TEXTS.read_text(encoding="utf-8"))
+    return {
+        experiment: tuple(Claim(key, text["claim"], text["where"], text["paper"]) for key, text in of.items())
+        for experiment, of in texts.items()
+    }
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The comparison that decides a claim: a score of one loss minus that of another lies between bounds."""
 
     ours: str
     theirs: str
-    bounds: Mapping[str, Any]
+    bounds: Mapping[str, Any]  # keyword arguments of :func:`verdict`
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.claims import Claim, Finding
+from experiments.harness.claims import Claim, Finding, all_claims
 from experiments.harness.figures import Figure
 from experiments.harness.rows import Results, Row
 from experiments.harness.tables import Table
@@ -34,7 +34,6 @@ class Experiment:
         groups: runs to lists of runs that are computed together, the longest first.
         perform_group: with ``groups``, in the place of ``perform``: such a list to its measurements, in order.
         version: raised when a run's meaning changes; older rows then no longer count.
-        claims: static texts.
         findings: rows to findings by claim key. Rows of any preset may be there; leave out what they cannot answer.
         tables, figures: rows to tables and figures; their names begin with the experiment's.
         follow_up: further runs that depend on rows, such as all seeds at the best rate; asked until all are finished.
@@ -51,13 +50,17 @@ class Experiment:
     groups: Callable[[Sequence[Any]], Iterable[Sequence[Run]]] = lambda todo: ([run] for run in todo)
     perform_group: Callable[[Sequence[Any]], Sequence[Result]] | None = None
     version: int = 1
-    claims: Sequence[Claim] = ()
     findings: Callable[[Sequence[Row]], Mapping[str, Finding]] = nothing
     tables: Callable[[Sequence[Row]], Sequence[Table]] = nothing
     figures: Callable[[Sequence[Row]], Sequence[Figure]] = nothing
     follow_up: Callable[[Any, Sequence[Row]], Sequence[Run]] | None = None
     prepare: Callable[[Sequence[Any]], None] = nothing
     alone: Callable[[Any], bool] = lambda run: False
+
+    @property
+    def claims(self) -> Sequence[Claim]:
+        """Those of this experiment in ``experiments/claims.yaml``."""
+        return all_claims().get(self.name, ())
 
     def results(self, directory: str | Path) -> Results:
         """The rows of this experiment in a folder of results."""

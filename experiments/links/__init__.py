@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from experiments.data.links import named
 from experiments.harness import LOOKS, OTHER, Experiment, Figure, Row, Table, curve, label, level, option
-from experiments.harness.claims import Claim, Finding, verdict
+from experiments.harness.claims import Finding, verdict
 from experiments.harness.statistics import alike, by_seed, difference, estimate, mean, nats
 from experiments.links.training import FULL, LOSSES, Loss, Run, perform
 from experiments.models.links import Score
@@ -131,17 +131,6 @@ PUBLISHED = {
 """MRR and hits@10 of ComplEx."""
 TARGET = 0.33
 """Validation MRR on FB15k-237 whose processor time is compared."""
-CLAIMS = (
-    Claim("links-quality", "ComplEx trained by a loss that does not score all entities reaches test MRR 0.345 and "
-          "hits@10 0.525 on FB15k-237 (at most 12 epochs) and MRR 0.465 on WN18RR (16 epochs).", "Introduction",
-          "not considered"),
-    Claim("links-time", "On FB15k-237 such a loss needs at most a third of the processor time of the full softmax over "
-          "all right answers to validation MRR 0.33 (batches of 1,024, final settings).", "Introduction",
-          "not considered"),
-    Claim("links-soft-targets", "On FB15k-237, all right answers of a question as one soft target (expected InfoNCE, "
-          "12 epochs) give a higher test MRR than one label per triple (InfoNCE, 8 epochs), both at learning rate 0.2.",
-          "Section 3.3", "not considered"),
-)  # fmt: skip
 NAMES: dict[str, str] = {
     "info-nce": "InfoNCE, one label per triple",
     "grouped-info-nce": "InfoNCE, grouped by question",
@@ -323,6 +312,6 @@ def prepare(todo: Sequence[Run]) -> None:
 
 EXPERIMENT = Experiment(
     name="links", question="What does each loss learn about missing links of knowledge graphs, and in what time?",
-    minutes=60, presets=PRESETS, runs=runs, follow_up=follow_up, prepare=prepare, perform=perform, claims=CLAIMS,
+    minutes=60, presets=PRESETS, runs=runs, follow_up=follow_up, prepare=prepare, perform=perform,
     findings=findings, tables=tables, figures=figures,
 )  # fmt: skip
