@@ -1,5 +1,6 @@
 """Hypothesis strategies for what a loss is given."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,9 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from softnce import SoftTargets
-from softnce._core.autograd import soft_target
-from softnce._core.call import together
+from softnce import Candidates, QueueCandidates, SoftTargets
 
 
 class Series:
@@ -91,19 +90,31 @@ def batches(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Batch:
     return Batch(logits, targets, noise / noise.sum(), temperature)
 
 
-def contrast(
-    logits: Tensor,
-    temperature: float | Tensor,
-    log_noise: Tensor | None,
-    targets: SoftTargets,
-    groups: list[SoftTargets],
-    own: Tensor | None = None,
-    remove_hits: bool = False,
-    chunk_size: int | None = None,
-) -> Tensor:
-    """Soft target InfoNCE of every row against groups of candidates, (N,), by the library's core."""
-    candidates = together(groups, targets)
-    return soft_target(
-        logits, targets, candidates, temperature=temperature, log_noise=log_noise, own=own, remove_hits=remove_hits,
-        chunk_size=chunk_size,
-    )  # fmt: skip
+class Given(Candidates):
+    """Groups of candidates, as a loss gets them."""
+
+    def __init__(self, groups: list[SoftTargets], own: Tensor | None = None, noise_count: float = 0.0) -> None:
+        super().__init__()
+        self.groups, self.own, self.noise_count = groups, own, noise_count
+
+    def forward(self, *_):
+        return self.groups, self.own
+
+
+def queue_of(size: int, targets: SoftTargets) -> QueueCandidates:
+    queue = QueueCandidates(size)
+    queue.remember(targets)
+    return queue
+
+
+def value_and_gradients(call: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+    """A loss of copies of these inputs, and the gradients of its sum."""
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    value = call(*leaves)
+    return [value.detach(), *torch.autograd.grad(value.sum(), leaves)]
+
+
+def assert_same(ours: list[Tensor], theirs: list[Tensor], bound: float = 1e-12) -> None:
+    """Equal up to ``bound``, absolute for small tensors and relative for large ones."""
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=bound * (1 + float(b.abs().max())))

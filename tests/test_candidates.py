@@ -1,6 +1,6 @@
 import pytest
 import torch
-from batches import KINDS, make_targets
+from batches import KINDS, make_targets, queue_of, seeded
 from reference import contrast as slow_contrast
 
 from softnce import (
@@ -17,13 +17,7 @@ K = 6
 
 
 def batch(seed: int, n: int = 5, kind: str = "mixed") -> SoftTargets:
-    return make_targets(kind, n, K, torch.Generator().manual_seed(seed))
-
-
-def queue_of(size: int, targets: SoftTargets) -> QueueCandidates:
-    queue = QueueCandidates(size)
-    queue.remember(targets)
-    return queue
+    return make_targets(kind, n, K, seeded(seed))
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "ignored"])
@@ -113,17 +107,21 @@ def test_a_smaller_queue_keeps_the_latest_of_a_saved_one() -> None:
         small(SoftTargets.from_labels(torch.tensor([0]), K + 1), torch.tensor([0]))
 
 
-def test_vertices_smoothed_as_the_labels_hold_the_own_target_once() -> None:
+@pytest.mark.parametrize("smoothing", [None, 0.1])
+def test_vertices_smoothed_as_the_labels_hold_the_own_target_once(smoothing: float | None) -> None:
     """Then they are cross-entropy at the temperature that smoothing is."""
     logits, labels = torch.randn(5, K, dtype=torch.float64), torch.tensor([0, 1, 2, 2, 5])
-    loss = SoftTargetInfoNCE("uniform", candidates=ClassCandidates(smoothing=None), label_smoothing=0.1)
+    loss = SoftTargetInfoNCE("uniform", candidates=ClassCandidates(smoothing), label_smoothing=0.1)
     expected = torch.nn.functional.cross_entropy(0.9 * logits, labels)
     torch.testing.assert_close(loss(logits, labels), expected, rtol=0, atol=1e-12)
+    loss = SoftTargetInfoNCE("uniform", candidates=ClassCandidates(0.1))
+    dense = SoftTargets.from_labels(labels, K).smooth(0.1).to_dense()
+    torch.testing.assert_close(loss(logits, dense), expected, rtol=1e-6, atol=0)
 
 
 def test_mixing_a_target_with_itself_is_still_a_hit() -> None:
     t = SoftTargets.from_labels(torch.tensor([2, 2, 2, 2, 0, 1, 3, 4]), K, 0.1)
-    mixed = t.mix(t[torch.tensor([1, 2, 3, 0, 5, 4, 7, 6])], torch.rand(8, generator=torch.Generator().manual_seed(0)))
+    mixed = t.mix(t[torch.tensor([1, 2, 3, 0, 5, 4, 7, 6])], torch.rand(8, generator=seeded()))
     logits = torch.randn(8, K)
     loss = SoftTargetInfoNCE("uniform", remove_accidental_hits=True, reduction="none")
     torch.testing.assert_close(loss(logits, mixed), loss(logits, mixed.dense()))
@@ -134,7 +132,7 @@ def test_mixing_a_target_with_itself_is_still_a_hit() -> None:
 def test_sampled_candidates_look_like_the_policy() -> None:
     marginal = torch.tensor([0.5, 0.3, 0.2, 0.0, 0.0, 0.0])
     sampled = SampledCandidates(20_000, marginal, mix_alpha=0.8, smoothing=0.1)
-    ([group], own) = sampled(batch(0), torch.arange(5), torch.Generator().manual_seed(0))
+    ([group], own) = sampled(batch(0), torch.arange(5), seeded())
     assert own is None
     assert group.smoothing == 0.1
     rows = group.dense()
@@ -145,7 +143,7 @@ def test_sampled_candidates_look_like_the_policy() -> None:
     beta = torch.distributions.Beta(0.8, 0.8)
     assert abs(lam.mean() - 0.5) < 5 * beta.stddev / 20_000**0.5
     assert abs(lam.var() - beta.variance) < 0.003
-    ([again], _) = sampled(batch(0), torch.arange(5), torch.Generator().manual_seed(0))
+    ([again], _) = sampled(batch(0), torch.arange(5), seeded())
     assert torch.equal(again.dense(), rows)
     ([plain], _) = SampledCandidates(8)(batch(0), torch.arange(5))
     assert plain.is_hard
@@ -154,8 +152,8 @@ def test_sampled_candidates_look_like_the_policy() -> None:
 def test_sampled_candidates_get_the_own_target_added() -> None:
     loss = SoftTargetInfoNCE("uniform", candidates=SampledCandidates(30, mix_alpha=0.8, smoothing=0.1))
     logits, targets = torch.randn(5, K, dtype=torch.float64), batch(1)
-    value = loss(logits, targets, generator=torch.Generator().manual_seed(3))
-    ([group], _) = loss.candidates(targets, torch.arange(5), torch.Generator().manual_seed(3))
+    value = loss(logits, targets, generator=seeded(3))
+    ([group], _) = loss.candidates(targets, torch.arange(5), seeded(3))
     expected = slow_contrast(logits, targets.dense(torch.float64), group.dense(torch.float64), None).mean()
     torch.testing.assert_close(value, expected, rtol=0, atol=1e-12)
 
@@ -211,13 +209,6 @@ def test_accidental_hits_are_left_out_and_the_own_never() -> None:
 def test_misuse(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_printing_says_how_many_and_which() -> None:
-    assert repr(queue_of(5, batch(0, n=3))) == "QueueCandidates(5, held=3)"
-    sampled = SampledCandidates(7, torch.tensor([0.5, 0.5]), mix_alpha=0.8)
-    assert repr(sampled) == "SampledCandidates(7, marginal=given, mix_alpha=0.8, smoothing=0)"
-    assert repr(ClassCandidates(None)) == "ClassCandidates(smoothing=None)"
 
 
 def test_given_candidates_keep_their_precision_and_refuse_groups() -> None:

@@ -1,4 +1,4 @@
-"""Expected InfoNCE: every path against the slow reference, identities 10 to 16, and what it learns."""
+"""Expected InfoNCE: identities 10 to 16, what it learns, and its edges; ``test_contrast`` has the slow reference."""
 
 import itertools
 import math
@@ -7,9 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from batches import KINDS, Batch, batches, make_targets
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from batches import KINDS, Given, make_targets, seeded
 from reference import expected as slow_expected
 from torch import Tensor
 
@@ -25,75 +23,6 @@ from softnce import (
 )
 
 EXACT = {"rtol": 0.0, "atol": 1e-12}
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def dense(groups: list[SoftTargets]) -> tuple[Tensor, Tensor]:
-    rows = torch.cat([group.dense(torch.float64) for group in groups])
-    masks = [torch.ones(len(g), dtype=torch.bool) if g.mask is None else g.mask for g in groups]
-    return rows, torch.cat(masks)
-
-
-def assert_equal(batch: Batch, groups: list[SoftTargets], own: Tensor | None, noise_count: float, **options) -> None:
-    """The fast loss and its gradient are the slow ones."""
-    logits = batch.logits.clone().requires_grad_()
-    candidates = _Given(groups, own, noise_count)
-    fast = functional.expected_info_nce(
-        logits, batch.targets, batch.noise, temperature=batch.temperature, candidates=candidates, reduction="none",
-        negatives="mean", **options,
-    )  # fmt: skip
-    (fast_gradient,) = torch.autograd.grad(fast.sum(), logits)
-    scores = logits / batch.temperature - batch.noise.log()
-    rows, mask = dense(groups) if groups else (torch.zeros(0, logits.shape[1]), torch.zeros(0, dtype=torch.bool))
-    mass = noise_count * batch.noise if noise_count else None
-    slow = slow_expected(scores, batch.targets.dense(torch.float64), rows, own, mask, mass)
-    (slow_gradient,) = torch.autograd.grad(slow.sum(), logits)
-    counted = slice(None) if batch.targets.mask is None else batch.targets.mask
-    bound = 1e-12 * (1 + float(batch.scores.detach().abs().max()))
-    assert fast.isfinite().all()
-    assert fast_gradient.isfinite().all()
-    for ours, theirs, limit in ((fast, slow, bound), (fast_gradient, slow_gradient, bound / batch.temperature)):
-        error = (ours - theirs)[counted].abs()
-        assert error.numel() == 0 or error.max() <= limit
-
-
-class _Given(softnce.Candidates):
-    def __init__(self, groups: list[SoftTargets], own: Tensor | None, noise_count: float) -> None:
-        super().__init__()
-        self.groups, self.own, self.noise_count = groups, own, noise_count
-
-    def forward(self, *_):
-        return self.groups, self.own
-
-
-@settings(max_examples=300)
-@given(batches(), st.sampled_from([0.0, 0.5, 20.0]), st.sampled_from([None, 1, 3]))
-def test_batch_candidates_equal_the_reference(batch: Batch, noise_count: float, chunk_size: int | None) -> None:
-    own = torch.arange(len(batch.targets))
-    assert_equal(batch, [batch.targets], own, noise_count, chunk_size=chunk_size)
-
-
-@pytest.mark.slow
-@settings(max_examples=300)
-@given(
-    batches(),
-    st.lists(st.sampled_from(KINDS), min_size=0, max_size=3),
-    st.integers(0, 10**6),
-    st.booleans(),
-    st.sampled_from([0.0, 2.0]),
-)
-def test_groups_of_other_candidates_equal_the_reference(
-    batch: Batch, kinds: list[str], seed: int, hold_own: bool, noise_count: float
-) -> None:
-    groups = [make_targets(kind, 1 + seed % 5, batch.targets.num_classes, seeded(seed)) for kind in kinds]
-    own = None
-    if hold_own:
-        own = sum(map(len, groups)) + torch.arange(len(batch.targets))
-        groups.append(batch.targets)
-    assert_equal(batch, groups, own, noise_count)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -121,10 +50,11 @@ ALONE = FEW | {kind: make_targets(kind, 1, 5, seeded()) for kind in KINDS}
 
 
 @pytest.mark.parametrize(("name", "dtype"), [*((n, torch.float64) for n in ALONE), *((n, torch.float32) for n in FEW)])
-def test_alone_without_others_it_is_zero(name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("loss", [functional.expected_info_nce, functional.soft_target_info_nce])
+def test_alone_without_others_it_is_zero(loss: Callable[..., Tensor], name: str, dtype: torch.dtype) -> None:
     targets = ALONE[name]
     logits = torch.randn(targets.shape, dtype=dtype, requires_grad=True)
-    value = functional.expected_info_nce(logits, targets, candidates=BatchCandidates())
+    value = loss(logits, targets, candidates=BatchCandidates())
     value.backward()
     assert value.item() == 0
     assert (logits.grad == 0).all()
@@ -141,20 +71,6 @@ def test_confident_rows_on_a_background_are_finite_in_float32() -> None:
     torch.testing.assert_close(values[0].double(), values[1], rtol=1e-6, atol=0)
     gradients = [torch.autograd.grad(*pair)[0].double() for pair in zip(values, (logits, double), strict=True)]
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_chunks_and_a_second_backward_change_nothing(kind: str) -> None:
-    targets = make_targets(kind, 9, 30, seeded())
-    logits = torch.randn(9, 30, dtype=torch.float64, requires_grad=True, generator=seeded(1))
-    whole = ExpectedInfoNCE("uniform", reduction="none")(logits, targets)
-    up = torch.arange(9).double()
-    (gradient,) = torch.autograd.grad(whole, logits, up, retain_graph=True)
-    assert torch.equal(torch.autograd.grad(whole, logits, up, retain_graph=True)[0], gradient)
-    for chunk_size in (1, 4, 100):
-        part = ExpectedInfoNCE("uniform", reduction="none", chunk_size=chunk_size)(logits, targets)
-        torch.testing.assert_close(part, whole, rtol=0, atol=1e-14)
-        torch.testing.assert_close(torch.autograd.grad(part, logits, up)[0], gradient, rtol=0, atol=1e-14)
 
 
 # ------------------------------------------------------------------------------------------------------- identities
@@ -421,7 +337,7 @@ def test_16_others_matter_through_their_counts(kind: str) -> None:
 
     whole = loss(targets)
     torch.testing.assert_close(loss(targets.flip(0)), whole, **EXACT)
-    torch.testing.assert_close(loss(_Given([targets[:3], targets[3:]], None, 0.0)), whole, **EXACT)
+    torch.testing.assert_close(loss(Given([targets[:3], targets[3:]])), whole, **EXACT)
     total = targets.class_mass(torch.float64)
     slow = slow_expected(logits, mine.dense(torch.float64), torch.zeros(0, 5), None, None, total.clamp(min=1e-300))
     torch.testing.assert_close(whole, slow, **EXACT)

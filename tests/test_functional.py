@@ -5,14 +5,14 @@ import itertools
 
 import pytest
 import torch
-from batches import KINDS, make_targets
+from batches import KINDS, assert_same, make_targets, queue_of, seeded
+from batches import value_and_gradients as run
 from torch import Tensor
 
 import softnce
 from softnce import (
     BatchCandidates,
     ClassCandidates,
-    QueueCandidates,
     SampledCandidates,
     SoftTargets,
     draws,
@@ -33,25 +33,15 @@ CALL = {"sample_weight", "batch", "own", "generator", "exclude"}
 """Arguments of a call; the others are options of a loss."""
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def queue() -> QueueCandidates:
-    filled = QueueCandidates(20)
-    filled.remember(make_targets("mixed", 9, K, seeded(5)))
-    return filled
-
-
 CANDIDATES = {
     "none": lambda: None,
     "batch": BatchCandidates,
     "sampled": lambda: SampledCandidates(6, mix_alpha=0.8, smoothing=0.2),
     "batch and sampled": lambda: BatchCandidates() + SampledCandidates(9, mix_alpha=0.5),
-    "queue": queue,
+    "queue": lambda: queue_of(20, make_targets("mixed", 9, K, seeded(5))),
     "vertices": ClassCandidates,
     "smoothed vertices": lambda: ClassCandidates(0.3),
-    "sum": lambda: BatchCandidates() + queue() + ClassCandidates(),
+    "sum": lambda: BatchCandidates() + CANDIDATES["queue"]() + ClassCandidates(),
     "given": lambda: make_targets("votes", 8, K, seeded(6)),
 }
 OPTIONS = {
@@ -76,18 +66,6 @@ def settings(seed: int, count: int) -> list[dict]:
         repeated = [values[i % len(values)] for i in range(count)]
         columns[name] = [repeated[i] for i in torch.randperm(count, generator=generator)]
     return [{name: column[i] for name, column in columns.items()} for i in range(count)]
-
-
-def run(call, *inputs: Tensor) -> list[Tensor]:
-    """Value and gradients of a loss of these inputs."""
-    leaves = [x.clone().requires_grad_() for x in inputs]
-    value = call(*leaves)
-    return [value.detach(), *torch.autograd.grad(value.sum(), leaves)]
-
-
-def assert_same(ours: list[Tensor], theirs: list[Tensor], bound: float = 1e-12) -> None:
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=bound * (1 + float(b.abs().max())))
 
 
 @pytest.mark.parametrize("candidates", CANDIDATES)
@@ -245,13 +223,5 @@ def test_a_wrong_own_is_named_in_every_form(form: str) -> None:
         targets = targets.flip(0)
     with pytest.raises(ValueError, match="own says that row 1 of batch is the target of row 0"):
         functional.soft_target_info_nce(torch.randn(1, K).double(), targets[0], batch=targets, own=torch.tensor([1]))
-
-
-def test_linear_topk_is_the_logits_topk() -> None:
-    features, table = torch.randn(4, DIM), torch.randn(50, DIM)
-    bias = torch.randn(50)
-    expected = (features @ table.T + bias).topk(7)
-    for chunk_size in (3, 20, 100):
-        values, classes = functional.linear_topk(features, table, 7, bias=bias, chunk_size=chunk_size)
-        torch.testing.assert_close(values, expected.values)
-        assert torch.equal(classes, expected.indices)
+    with pytest.raises(ValueError, match="row 1 of candidates is the target of row 0"):
+        functional.soft_target_info_nce(torch.randn(1, K), targets[0], candidates=targets, own=torch.tensor([1]))

@@ -47,9 +47,10 @@ def test_a_head_uses_its_bias_wherever_it_scores(cosine: bool) -> None:
     unit = nn.functional.normalize if cosine else lambda x, dim: x
     logits = unit(z, dim=1) @ unit(head.weight, dim=1).T + head.bias
     torch.testing.assert_close(head(z), logits)
-    values, classes = head.topk(z, 5, chunk_size=7)
-    torch.testing.assert_close(values, logits.topk(5).values)
-    assert torch.equal(classes, logits.topk(5).indices)
+    for chunk_size in (3, 7, 100):
+        values, classes = head.topk(z, 5, chunk_size=chunk_size)
+        torch.testing.assert_close(values, logits.topk(5).values)
+        assert torch.equal(classes, logits.topk(5).indices)
     criterion = softnce.SoftTargetInfoNCE("uniform")
     values = head.loss(z, labels, criterion), criterion(head(z), labels)
     torch.testing.assert_close(*values)
@@ -68,6 +69,11 @@ def test_an_index_uses_the_heads_bias(cosine: bool) -> None:
     index = heads.LabelIndex(head, cells=5, probes=5)
     torch.testing.assert_close(index.topk(z, 7)[0], head.topk(z, 7)[0])
     assert index.recall(z, 7) == 1
+    few = heads.LabelIndex(head, cells=20, probes=2)
+    found, true = few.topk(z, 7)[1], head.topk(z, 7)[1]
+    share = (found[:, :, None] == true[:, None]).any(1).double().mean().item()
+    assert few.recall(z, 7) == pytest.approx(share)
+    assert share < 1
 
 
 def table_of(kind: str, num_classes: int = 10_000, dim: int = 32) -> heads.LabelEmbeddingHead:
@@ -190,6 +196,7 @@ def test_a_tied_table_gets_the_gradients_of_both_uses(sparse: bool, assigned: bo
     [
         (lambda head: type(head)(3, 0), ValueError, "num_classes must be a whole number of at least 1, got 0"),
         (lambda head: head.from_embedding(nn.Embedding(3, 2, max_norm=1.0)), ValueError, "max_norm"),
+        (lambda head: head.topk(torch.ones(2, 3), 6), ValueError, "k must be between 1 and the 5 classes"),
         (lambda head: head.from_embedding(nn.Linear(3, 2)), TypeError, r"must be an nn\.Embedding, got Linear"),
         (
             lambda head: head.loss(torch.randn(2, 3), torch.tensor([0, 1]), nn.CrossEntropyLoss()),

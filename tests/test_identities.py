@@ -4,10 +4,10 @@ What concerns the continuous categorical, information and the gradient's split s
 """
 
 import math
+from functools import partial
 
 import pytest
 import torch
-from batches import contrast
 from reference import contrast as slow_contrast
 from torch.nn import functional as F
 
@@ -61,16 +61,14 @@ def test_3_shared_smoothing_is_a_temperature(mixing: bool) -> None:
         t = SoftTargets.from_labels(LABELS, K, smoothing, xi if smoothing else None)
         return t.mix(t.flip(0), LAM) if mixing else t
 
-    # η^(1−ε) is no distribution, but only its logarithm enters.
-    noise = (1 - epsilon) * NOISE.log()
-    plain = contrast(LOGITS, temperature / (1 - epsilon), noise, targets(0.0), [targets(0.0)], torch.arange(N))
-    smoothed = functional.soft_target_info_nce(
-        LOGITS, targets(epsilon), NOISE, temperature=temperature, reduction="none"
-    )
+    loss = partial(functional.soft_target_info_nce, reduction="none")
+    scores = LOGITS / temperature - NOISE.log()
+    plain = loss((1 - epsilon) * scores, targets(0.0))
+    smoothed = loss(LOGITS, targets(epsilon), NOISE, temperature=temperature)
     torch.testing.assert_close(smoothed, plain, **EXACT)
     # And it really is the smoothed targets' loss, background included.
     rows = targets(epsilon).dense(torch.float64)
-    slow = slow_contrast(LOGITS / temperature - NOISE.log(), rows, rows, torch.arange(N))
+    slow = slow_contrast(scores, rows, rows, torch.arange(N))
     torch.testing.assert_close(smoothed, slow, **EXACT)
 
 

@@ -166,41 +166,29 @@ def test_hard_losses_refuse_soft_targets() -> None:
         InfoNCE("uniform").linear(torch.randn(N, 3), torch.randn(K, 3), PROBS)
 
 
-def test_learnable_temperature_gets_a_gradient() -> None:
-    loss = SoftTargetInfoNCE("uniform", temperature=nn.Parameter(torch.tensor(0.7, dtype=torch.float64)))
-    assert [name for name, _ in loss.named_parameters()] == ["temperature"]
-    loss(LOGITS, PROBS).backward()
-    step = 1e-6
-    above, below = (functional.soft_target_info_nce(LOGITS, PROBS, temperature=0.7 + d) for d in (step, -step))
-    slope = (above - below) / (2 * step)
-    assert loss.temperature.grad.item() == pytest.approx(slope.item(), rel=1e-6)
-
-
 @pytest.mark.parametrize("kind", [SoftTargetInfoNCE, ExpectedInfoNCE, SoftTargetCrossEntropy])
-def test_a_temperature_of_shape_1_is_one_number(kind: type[nn.Module]) -> None:
-    flat, long = (kind(temperature=nn.Parameter(torch.full(shape, 0.7).double())) for shape in ((), (1,)))
+def test_learnable_temperature_gets_a_gradient(kind: type[nn.Module]) -> None:
+    """Also one of shape (1,), which is the same number."""
+    flat, long = (kind(temperature=nn.Parameter(torch.full(shape, 0.7).double())).eval() for shape in ((), (1,)))
+    assert [name for name, _ in flat.named_parameters()] == ["temperature"]
     values = [loss(LOGITS, PROBS) for loss in (flat, long)]
     assert torch.equal(*values)
     for value in values:
         value.backward()
     assert torch.equal(flat.temperature.grad[None], long.temperature.grad)
+    above, below = (kind(temperature=0.7 + d).eval()(LOGITS, PROBS) for d in (1e-6, -1e-6))
+    assert flat.temperature.grad.item() == pytest.approx((above - below).item() / 2e-6, rel=1e-6)
 
 
-def test_probabilities_and_ranking_leave_the_noise_out() -> None:
-    loss = SoftTargetInfoNCE(noise.from_counts(torch.arange(1, K + 1)), temperature=0.5)
-    torch.testing.assert_close(loss.probabilities(LOGITS), (LOGITS / 0.5).softmax(1), **EXACT)
-
-
-def test_against_classes_does_not_depend_on_the_batch() -> None:
+def test_comparisons_with_all_classes_leave_batch_smoothing_and_noise_out() -> None:
     loss = SoftTargetInfoNCE("uniform", temperature=0.5).eval()
     halves = [loss.against_classes(LOGITS[rows], PROBS[rows]) for rows in (slice(0, N // 2), slice(N // 2, N))]
     torch.testing.assert_close(loss.against_classes(LOGITS, PROBS), torch.stack(halves).mean(), **EXACT)
     torch.testing.assert_close(loss.against_classes(LOGITS, PROBS), F.cross_entropy(LOGITS / 0.5, PROBS), **EXACT)
-
-
-def test_against_classes_leaves_the_losss_smoothing_out() -> None:
     smoothed = SoftTargetInfoNCE("uniform", label_smoothing=0.3)
     assert NLL().against_classes(LOGITS, LABELS) == smoothed.against_classes(LOGITS, LABELS)
+    loss = SoftTargetInfoNCE(noise.from_counts(torch.arange(1, K + 1)), temperature=0.5)
+    torch.testing.assert_close(loss.probabilities(LOGITS), (LOGITS / 0.5).softmax(1), **EXACT)
 
 
 def test_targets_carry_no_gradient_on_any_path() -> None:
@@ -220,21 +208,6 @@ def test_half_precision_models_keep_their_losss_buffers() -> None:
     assert torch.equal(loss.candidates.edges, before[1])
     running = noise.RunningNoise(K).bfloat16()
     assert running.counts.dtype == torch.float64
-
-
-def test_wrong_own_is_named() -> None:
-    elsewhere = SoftTargets.from_labels(torch.zeros_like(LABELS), K)
-    row = int((LABELS != 0).nonzero()[0])
-    with pytest.raises(ValueError, match=f"row {row} of candidates is the target of row {row}, but it is label 0"):
-        functional.info_nce(LOGITS, LABELS, candidates=elsewhere, own=torch.arange(N))
-
-
-def test_noise_shifts_the_scores() -> None:
-    eta = noise.from_counts(torch.arange(1, K + 1)).double()
-    shifted = functional.soft_target_info_nce(LOGITS - eta.log(), PROBS)
-    torch.testing.assert_close(SoftTargetInfoNCE(eta)(LOGITS, PROBS), shifted, rtol=0, atol=1e-12)
-    uniform = SoftTargetInfoNCE(noise.uniform(K).double())(LOGITS, PROBS)
-    torch.testing.assert_close(uniform, SoftTargetInfoNCE("uniform")(LOGITS, PROBS), **EXACT)
 
 
 @pytest.mark.parametrize("kind", [ExpectedInfoNCE, SoftDistributionInfoNCE])
@@ -307,51 +280,38 @@ def test_misuse_gets_one_clear_error(loss: type[nn.Module], logits, targets, mes
         loss()(logits, targets)
 
 
-@pytest.mark.parametrize(
-    ("targets", "message"),
-    [
-        (torch.full((3, 4), 0.3), "sum to 1 over the classes, got a sum of 1.2"),
-        (torch.tensor([[1.5, -0.5, 0.0, 0.0]] * 3), "negative value -0.5"),
-        (torch.full((3, 4), float("nan")), "NaN"),
-        (torch.full((3, 5), 0.2), r"probabilities of shape \(3, 4\)"),
-        (torch.ones(3, 4, dtype=torch.long), r"must be floating point probabilities, got torch.int64; .*from_votes"),
-        (torch.ones(3, 4), "a sum of 4; for counts of votes: SoftTargets.from_votes"),
-    ],
-)
-@pytest.mark.parametrize("loss", [SoftTargetInfoNCE, SoftDistributionInfoNCE, ExpectedInfoNCE, SoftTargetCrossEntropy])
-def test_bad_probabilities(loss: type[nn.Module], targets: torch.Tensor, message: str) -> None:
+SOFT = [SoftTargetInfoNCE, SoftDistributionInfoNCE, ExpectedInfoNCE, SoftTargetCrossEntropy]
+PROBABILITIES = [
+    (torch.full((3, 4), 0.3), "sum to 1 over the classes, got a sum of 1.2"),
+    (torch.tensor([[1.5, -0.5, 0.0, 0.0]] * 3), "negative value -0.5"),
+    (torch.full((3, 4), float("nan")), "NaN"),
+    (torch.full((3, 5), 0.2), r"probabilities of shape \(3, 4\)"),
+    (torch.ones(3, 4, dtype=torch.long), r"must be floating point probabilities, got torch.int64; .*from_votes"),
+    (torch.ones(3, 4), "a sum of 4; for counts of votes: SoftTargets.from_votes"),
+]
+OPTIONS = [
+    ({"noise_probs": torch.tensor([0.5, 0.4])}, "noise_probs must sum to 1"),
+    ({"noise_probs": torch.tensor([1.0, 0.0])}, "zero for class 1.*floor"),
+    ({"noise_probs": torch.ones(2, 2) / 2}, r"noise_probs must be floating point \(K,\)"),
+    ({"noise_probs": [0.5, 0.5]}, "noise_probs must be a tensor"),
+    ({"noise_probs": "zipf"}, 'noise_probs must be "running", "uniform" or a tensor'),
+    ({"noise_probs": noise.uniform(5)}, "noise_probs has 5 entries, but there are 4 classes"),
+    ({"candidates": SoftTargets.from_labels([0], 5)}, "candidates has 5 classes, but the scores have 4"),
+    ({"candidates": THREE, "own": torch.tensor([1, 2, 3])}, "own must lie in 0 … 2, got 1 … 3"),
+    ({"class_weight": torch.ones(5)}, r"class_weight must have shape \(4,\)"),
+    ({"candidates": SampledCandidates(8, noise.uniform(5))}, "marginal has 5 classes, but the targets have 4"),
+]
+CASES = [(loss, {}, *case) for loss in SOFT for case in PROBABILITIES]
+CASES += [(SoftTargetInfoNCE, options, torch.tensor([0, 1, 2]), message) for options, message in OPTIONS]
+
+
+@pytest.mark.parametrize(("loss", "options", "targets", "message"), CASES)
+def test_bad_probabilities_and_options_are_named(
+    loss: type[nn.Module], options: dict, targets: torch.Tensor, message: str
+) -> None:
+    call = {"own": options["own"]} if "own" in options else {}
     with pytest.raises((ValueError, TypeError), match=message):
-        loss()(torch.randn(3, 4), targets)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"noise_probs": torch.tensor([0.5, 0.4])}, "noise_probs must sum to 1"),
-        ({"noise_probs": torch.tensor([1.0, 0.0])}, "zero for class 1.*floor"),
-        ({"noise_probs": torch.ones(2, 2) / 2}, r"noise_probs must be floating point \(K,\)"),
-        ({"noise_probs": [0.5, 0.5]}, "noise_probs must be a tensor"),
-        ({"noise_probs": "zipf"}, 'noise_probs must be "running", "uniform" or a tensor'),
-    ],
-)
-def test_bad_options(options: dict, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        SoftTargetInfoNCE(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "call", "message"),
-    [
-        ({"noise_probs": noise.uniform(5)}, {}, "noise_probs has 5 entries, but there are 4 classes"),
-        ({"candidates": SoftTargets.from_labels([0], 5)}, {}, "candidates has 5 classes, but the scores have 4"),
-        ({"candidates": THREE}, {"own": torch.tensor([1, 2, 3])}, "own must lie in 0 … 2, got 1 … 3"),
-        ({"class_weight": torch.ones(5)}, {}, r"class_weight must have shape \(4,\)"),
-        ({"candidates": SampledCandidates(8, noise.uniform(5))}, {}, "marginal has 5 classes, but the targets have 4"),
-    ],
-)
-def test_bad_calls(options: dict, call: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SoftTargetInfoNCE(**options)(torch.randn(3, 4), torch.tensor([0, 1, 2]), **call)
+        loss(**{name: value for name, value in options.items() if name != "own"})(torch.randn(3, 4), targets, **call)
 
 
 def test_value_checks_can_be_switched_off() -> None:
@@ -400,11 +360,3 @@ def test_training_with_any_candidates_learns_a_separable_problem(loss: Callable[
     labels = torch.arange(classes).repeat(50)
     accuracy = (model(centres[labels] + torch.randn(len(labels), 8)).argmax(1) == labels).float().mean()
     assert accuracy > (0.97 if loss.func is SoftTargetInfoNCE else 0.95)
-
-
-def test_a_loss_says_what_it_is():
-    text = repr(SoftTargetInfoNCE(torch.ones(3) / 3, draw=softnce.draws.Averaged(4)))
-    assert "FixedNoise(3 classes)" in text
-    assert "draw=Averaged(n=4, candidates=None)" in text
-    assert "noise=uniform" in repr(SoftTargetInfoNCE("uniform"))
-    assert "RunningNoise(num_classes=not seen yet" in repr(SoftTargetInfoNCE())

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from batches import KINDS, make_targets, seeded
+from batches import KINDS, assert_same, make_targets, queue_of, seeded, value_and_gradients
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from softnce import (
@@ -13,7 +12,6 @@ from softnce import (
     ClassCandidates,
     ExpectedInfoNCE,
     NoiseCandidates,
-    QueueCandidates,
     SampledCandidates,
     SoftTargetCrossEntropy,
     SoftTargetInfoNCE,
@@ -24,12 +22,6 @@ N, K = 6, 5
 NOISE = torch.tensor([0.3, 0.25, 0.2, 0.15, 0.1], dtype=torch.float64)
 
 
-def queue() -> QueueCandidates:
-    filled = QueueCandidates(9)
-    filled.remember(make_targets("mixed", 9, K, seeded(3)))
-    return filled
-
-
 CANDIDATES = {
     "none": lambda: None,
     "batch": BatchCandidates,
@@ -37,8 +29,8 @@ CANDIDATES = {
     "smoothed vertices": lambda: ClassCandidates(0.1),
     "vertices as the batch": lambda: ClassCandidates(None),
     "sampled": lambda: SampledCandidates(7),
-    "queue": queue,
-    "sum": lambda: BatchCandidates() + ClassCandidates() + queue(),
+    "queue": lambda: queue_of(9, make_targets("mixed", 9, K, seeded(3))),
+    "sum": lambda: BatchCandidates() + ClassCandidates() + CANDIDATES["queue"](),
 }
 LOSSES = {
     "soft target": lambda c: SoftTargetInfoNCE(NOISE, candidates=c),
@@ -50,20 +42,18 @@ LOSSES = {
 }
 
 
-def value_and_gradient(loss: torch.nn.Module, logits: Tensor, targets: SoftTargets) -> list[Tensor]:
-    logits = logits.clone().requires_grad_()
-    value = loss.eval()(logits, targets, generator=seeded(0))
-    return [value.detach(), *torch.autograd.grad(value, logits)]
-
-
 def check(make, targets: SoftTargets, bound: float = 1e-12) -> None:
     logits = torch.randn(N, K, dtype=torch.float64, generator=seeded(1))
-    wanted = value_and_gradient(make(), logits, targets)
+
+    def found(given: SoftTargets) -> list[Tensor]:
+        loss = make().eval()
+        return value_and_gradients(lambda x: loss(x, given, generator=seeded(0)), logits)
+
+    wanted = found(targets)
     dense = SoftTargets(K, None, targets.unmasked_dense(torch.float64), mask=targets.mask)
     pairs = SoftTargets(K, torch.arange(K).expand(N, K), dense.weight, mask=targets.mask)
     for form in (dense, pairs):
-        for ours, theirs in zip(value_and_gradient(make(), logits, form), wanted, strict=True):
-            assert_close(ours, theirs, rtol=0, atol=bound * (1 + float(theirs.abs().max())))
+        assert_same(found(form), wanted, bound)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,11 +79,3 @@ def test_vertices_leave_the_own_share_out() -> None:
     soft = torch.softmax(torch.randn(4, K, dtype=torch.float64), 1)
     rest = ((1 - soft) * logits.exp()).sum(1, keepdim=True)
     assert_close(loss(logits, soft), (soft * torch.log1p(rest / logits.exp())).sum(1).mean())
-
-
-def test_smoothed_vertices_hold_an_equal_target_once() -> None:
-    targets = SoftTargets.from_labels(torch.arange(4), K).smooth(0.1)
-    logits = torch.randn(4, K, dtype=torch.float64)
-    loss = SoftTargetInfoNCE("uniform", candidates=ClassCandidates(0.1))
-    assert_close(loss(logits, targets), loss(logits, targets.to_dense()), rtol=1e-6, atol=0)
-    assert_close(loss(logits, targets), cross_entropy(0.9 * logits, torch.arange(4)), rtol=1e-6, atol=0)

@@ -181,17 +181,6 @@ def test_equality_sees_mask_and_background() -> None:
         _ = t == t[:2]
 
 
-def test_accidental_hits_are_found_in_any_form() -> None:
-    t = SoftTargets.from_labels([0, 1, 0, 2], 40, smoothing=0.1)
-    logits = torch.randn(4, 40, dtype=torch.float64, generator=seeded())
-    first, *values = (
-        functional.soft_target_info_nce(logits, t, candidates=other, remove_accidental_hits=True)
-        for other in (t, t.to_dense(), FORMS["pairs"](t), FORMS["explicit"](t.to(torch.float64)))
-    )
-    for value in values:
-        assert_close(value, first, rtol=1e-6, atol=0)
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dist", [None, [0.7] + [0.3 / 39] * 39])
 def test_rows_that_are_vertices_are_found_in_any_form(smoothing: float, dist: list[float] | None) -> None:
