@@ -33,13 +33,8 @@ MODELS = {"gcn": "GCN", "deeper-gcn": "DeeperGCN"}
 class Options:
     seeds: int = option(10, "seeds of the GCN; a seed fixes first weights, dropout and draws", least=1)
     deeper_seeds: int = option(5, "seeds of the DeeperGCN; 0 for none", least=0)
-    graphs: tuple[str, ...] = option(tuple(CITATION), "cora or citeseer", fewest=1)
+    graphs: tuple[str, ...] = option(tuple(CITATION), "cora or citeseer", fewest=1, of=CITATION)
     smoothing: float = option(0.1, "ε of the soft losses' targets", least=0, below=1)
-
-    def __post_init__(self) -> None:
-        for name in self.graphs:
-            if name not in CITATION:
-                raise ValueError(f"graphs: got {name!r}, need {' or '.join(CITATION)}")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from statistics import stdev
@@ -25,11 +25,21 @@ from torch.nn import functional as F
 from experiments.data.features import folder
 from experiments.features import CE, DRAWN, ECE, EXPECTED, OURS, TOP1
 from experiments.harness import LOOKS, Diverged, Experiment, Figure, Row, Table, curve, label, later, option, percent
-from experiments.harness.claims import MARGIN, ON_PAR, Finding, Gap, decided, needed, verdict
+from experiments.harness.claims import ON_PAR, Finding, decided, needed, verdict
 from experiments.harness.search import climb
-from experiments.harness.statistics import Estimate, Value, by_seed, difference, estimate, for_other_samples, mean, nats
+from experiments.harness.statistics import (
+    Value,
+    by_seed,
+    difference,
+    difference_of_differences,
+    estimate,
+    for_other_samples,
+    mean,
+    nats,
+)
 from experiments.losses import LOSSES as KINDS
 from experiments.losses import loss_with_noise
+from experiments.training import WEIGHT_DECAY, decay_groups, scores
 from softnce import SoftTargets, calibration, mixing, noise
 
 IMAGES = 5_000
@@ -42,7 +52,7 @@ SETTINGS = {
 }
 SOFT = (CE, OURS, EXPECTED)
 LADDER = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-SEARCH_SEED = 8
+SEARCH_SEED, SEARCH_EPOCHS = 8, 30
 EVALUATIONS = 15  # of a run, at equal distances
 
 # ------------------------------------------------------------------------------------------------------------ runs
@@ -50,29 +60,22 @@ EVALUATIONS = 15  # of a run, at equal distances
 
 @dataclass(frozen=True)
 class Options:
-    setting: str = option("scratch", f"one of {', '.join(SETTINGS)}")
-    head: str = option("linear", "linear or, fine-tuned, mlp: three layers of 512")
-    losses: tuple[str, ...] = option(LOSSES, f"some of {', '.join(LOSSES)}")
+    setting: str = option("scratch", f"one of {', '.join(SETTINGS)}", of=SETTINGS)
+    head: str = option("linear", "linear or, fine-tuned, mlp: three layers of 512", of=("linear", "mlp"))
+    losses: tuple[str, ...] = option(LOSSES, f"some of {', '.join(LOSSES)}", of=LOSSES)
     epochs: int = option(60, "length of the main comparison", least=1)
     seeds: int = option(5, "seeds of the main comparison", least=1)
     other_epochs: tuple[int, ...] = option((30, 8, 120), "other lengths")
     other_seeds: int = option(3, "seeds of the other lengths", least=0)
     smoothings: tuple[float, ...] = option((), "other ε of the two soft target losses, at the main length")
-    batches: tuple[int, ...] = option((), "other batches of the three soft target losses, at the search's length")
-    check_seeds: int = option(0, "seeds that repeat the longest length at the rates beside the searched one", least=0)
-    rates: tuple[float, ...] = option((0.003, 0.01, 0.03), "base rates every search begins with; one: no search")
-    search_epochs: int = option(30, "length of the search", least=1)
+    batches: tuple[int, ...] = option((), "other batches of the three soft target losses, for 30 epochs")
+    rates: tuple[float, ...] = option(
+        (0.003, 0.01, 0.03), "base rates every search begins with; one: no search", fewest=1, of=LADDER
+    )
 
     def __post_init__(self) -> None:
-        strangers = [rate for rate in self.rates if rate not in LADDER]
-        if strangers or not self.rates:
-            raise ValueError(f"rates: got {self.rates}, need some of {', '.join(map(str, LADDER))}")
-        if strange := set(self.losses) - set(LOSSES):
-            raise ValueError(f"losses: got {strange.pop()!r}, need some of {', '.join(LOSSES)}")
-        if self.setting not in SETTINGS:
-            raise ValueError(f"setting: got {self.setting!r}, need one of {', '.join(SETTINGS)}")
-        if self.head not in ("linear", "mlp") or (self.head == "mlp" and self.setting != "fine-tuned"):
-            raise ValueError(f"head: got {self.head!r}, need linear or, with the setting fine-tuned, mlp")
+        if self.head == "mlp" and self.setting != "fine-tuned":
+            raise ValueError("head: got 'mlp', need linear, or the setting fine-tuned")
 
 
 @dataclass(frozen=True)
@@ -105,35 +108,27 @@ def run_of(options: Options, loss: str, epochs: int, lr: float, seed: int) -> Ru
 
 def searched(rows: Sequence[Row], loss: str, options: Options) -> dict[float, float]:
     """Best held-out top-1 of the search's runs, by rate; a diverged run has none."""
-    wanted = (loss, options.search_epochs, SEARCH_SEED, options.setting, options.head)
-    return {
-        c["lr"]: held_out(row)
-        for row in rows
-        for c in [row.config]
-        if (c["loss"], c["epochs"], c["seed"], c["setting"], c.get("head", "linear")) == wanted
-    }
+    wanted = (loss, SEARCH_EPOCHS, SEARCH_SEED, options.setting, options.head)
+    names = ("loss", "epochs", "seed", "setting", "head")
+    tried = [({"head": "linear"} | row.config, row) for row in rows]
+    return {c["lr"]: held_out(row) for c, row in tried if tuple(map(c.get, names)) == wanted}
 
 
 def wanted(options: Options, rows: Sequence[Row] = ()) -> list[Run]:
-    """Search, then the main length with all losses seed by seed, then the other lengths, ε, batches and checks."""
+    """Search, then the main length with all losses seed by seed, then the other lengths, ε and batches."""
     o, found, runs = options, {}, []
     for loss in o.losses:
         rate, todo = climb(searched(rows, loss, o), o.rates, LADDER)
-        runs += [run_of(o, loss, o.search_epochs, lr, SEARCH_SEED) for lr in todo]
+        runs += [run_of(o, loss, SEARCH_EPOCHS, lr, SEARCH_SEED) for lr in todo]
         if rate is not None:
             found[loss] = rate
     for epochs, seeds in ((o.epochs, o.seeds), *((n, o.other_seeds) for n in o.other_epochs)):
         runs += [run_of(o, loss, epochs, rate, seed) for seed in range(seeds) for loss, rate in found.items()]
     for seed in range(o.other_seeds):
-        main, short = ({loss: run_of(o, loss, n, found[loss], seed) for loss in SOFT if loss in found}
-                       for n in (o.epochs, o.search_epochs))  # fmt: skip
-        runs += [replace(run, smoothing=ε) for run in main.values() if run.loss in (CE, OURS) for ε in o.smoothings]
-        runs += [replace(run, batch=batch) for run in short.values() for batch in o.batches]
-    longest = max([o.epochs, *o.other_epochs])
-    for seed in range(o.check_seeds):
-        for loss, rate in found.items():
-            near = LADDER[max(LADDER.index(rate) - 1, 0) :][:3]
-            runs += [run_of(o, loss, longest, lr, seed) for lr in near]
+        main, short = ([run_of(o, loss, n, found[loss], seed) for loss in SOFT if loss in found]
+                       for n in (o.epochs, SEARCH_EPOCHS))  # fmt: skip
+        runs += [replace(run, smoothing=ε) for run in main if run.loss in (CE, OURS) for ε in o.smoothings]
+        runs += [replace(run, batch=batch) for run in short for batch in o.batches]
     return runs
 
 
@@ -252,14 +247,12 @@ def build_model(run: Run, classes: int) -> Model:
     if run.setting == "fine-tuned":
         return efficientnet(run.head, classes)
     network = small_resnet(classes)
-    matrices, vectors = ([p for p in network.parameters() if (p.dim() > 1) == wide] for wide in (True, False))
-    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
 
     def view(images: Tensor, generator: torch.Generator | None) -> Tensor:
         seen = standardise(images)
         return seen if generator is None else crop_and_flip(seen, generator)
 
-    return Model(network, groups, view)
+    return Model(network, decay_groups(network.parameters(), WEIGHT_DECAY), view)
 
 
 def efficientnet(head: str, classes: int, size: int = 64) -> Model:
@@ -275,8 +268,8 @@ def efficientnet(head: str, classes: int, size: int = 64) -> Model:
 
     model = ImageModel("tf_efficientnet_lite0", "packaged", drop_path=0.1)
     network = build_network(model, Head(head, hidden=512), classes, size).to(memory_format=torch.channels_last)
-    groups = param_groups_layer_decay(network.backbone, weight_decay=0.05, layer_decay=0.85)
-    groups.append({"params": list(network.head.parameters()), "weight_decay": 0.05})
+    groups = param_groups_layer_decay(network.backbone, weight_decay=WEIGHT_DECAY, layer_decay=0.85)
+    groups.append({"params": list(network.head.parameters()), "weight_decay": WEIGHT_DECAY})
     seen = Seen(size, 1.0, [127 / 255] * 3, [128 / 255] * 3)  # as its ImageNet weights were trained
     plain, random_view = seen.transform(), training_transform(seen, "rand-m9-mstd0.5-inc1", 0.5, 0.25)
 
@@ -373,13 +366,10 @@ def evaluate(network: nn.Module, view: View, setting: str, held: Part) -> tuple[
     test = read(setting, "test")
     logits = logits_of(network, view, test.images)
     temperature = calibration.fit_temperature(logits_of(network, view, held.images), held.labels)
-    top5 = (logits.topk(5).indices == test.labels[:, None]).any(1).float().mean().item()
-    scores = {**fit(logits, test.labels), "top5": top5, "temperature": temperature}
-    scores["nll_scaled"] = F.cross_entropy(logits / temperature, test.labels).item()
-    for name, scale in (("ece", 1.0), ("ece_scaled", temperature)):
-        probs = (logits / scale).softmax(1)
-        scores[name] = calibration.expected_calibration_error(probs, test.labels).item()
-    return scores, logits.argmax(1) == test.labels
+    plain, scaled = (scores(logits / scale, test.labels) for scale in (1.0, temperature))
+    found = {name: plain[name] for name in ("top1", "top5", "nll", "ece")} | {"temperature": temperature}
+    found |= {f"{name}_scaled": scaled[name] for name in ("nll", "ece")}
+    return found, logits.argmax(1) == test.labels
 
 
 # --------------------------------------------------------------------------------------------------------- numbers
@@ -387,8 +377,6 @@ def evaluate(network: nn.Module, view: View, setting: str, held: Part) -> tuple[
 DIFFERENCES = ((OURS, CE), (OURS, "nll"), (OURS, "info-nce"), (OURS, DRAWN), (CE, "nll"), (EXPECTED, CE),
                (EXPECTED, OURS))  # fmt: skip
 SCALED_ECE = percent("ece_scaled")
-Varied = dict[str, dict[float, list[Row]]]
-"""Rows by loss and value of an option."""
 
 
 def held_out(row: Row) -> float:
@@ -401,9 +389,18 @@ def shared(*groups: Sequence[Row]) -> set[int]:
     return set.intersection(*({row.config["seed"] for row in rows} for rows in groups)) if groups else set()
 
 
-def gap_of(ours: Sequence[Row], theirs: Sequence[Row], value: Value = TOP1) -> Estimate | None:
-    """Paired by seed; None without a common one."""
-    return difference(ours, theirs, value) if shared(ours, theirs) else None
+@dataclass(frozen=True)
+class Lead:
+    """A comparison: which loss is ahead of which, after how many epochs, in what score.
+
+    ``changed`` replaces the usual smoothing or batch.
+    """
+
+    ours: str
+    theirs: str
+    epochs: int = 60
+    value: Value = TOP1
+    changed: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -427,58 +424,40 @@ class Trainings:
     @cached_property
     def rates(self) -> dict[str, float]:
         """The searched rate of each loss; without a search that of most runs."""
-        found = {}
-        for loss in LOSSES:
+        used = {loss: Counter(r.config["lr"] for r in self.rows if r.config["loss"] == loss) for loss in LOSSES}
+        found = {loss: rates.most_common(1)[0][0] for loss, rates in used.items() if rates}
+        for loss in {row.config["loss"] for row in self.search}:
             tried = [row for row in self.search if row.config["loss"] == loss]
-            if tried:
-                found[loss] = max(tried, key=held_out).config["lr"]
-            elif used := Counter(row.config["lr"] for row in self.rows if row.config["loss"] == loss):
-                found[loss] = used.most_common(1)[0][0]
+            found[loss] = max(tried, key=held_out).config["lr"]
         return found
 
     def usual(self, loss: str) -> Run:
         c = self.rows[0].config
         return run_of(Options(c["setting"], c.get("head", "linear")), loss, 0, self.rates.get(loss, 0.0), 0)
 
-    def like(self, loss: str, epochs: int, **changed: float) -> list[Row]:
-        """The rows of one loss and length; ``changed`` replaces the usual smoothing, batch or rate."""
+    def at(self, loss: str, epochs: int, **changed: float) -> list[Row]:
+        """The rows of one loss and length, without the search; ``changed`` replaces the usual smoothing or batch."""
         usual = self.usual(loss)
         wanted = {name: getattr(usual, name) for name in ("loss", "lr", "smoothing", "batch")}
         wanted |= {"epochs": epochs} | changed
-        return [row for row in self.rows if wanted.items() <= row.config.items()]
+        return [row for row in self.rows if wanted.items() <= row.config.items() and row.config["seed"] != SEARCH_SEED]
 
-    def at(self, loss: str, epochs: int, **changed: float) -> list[Row]:
-        """The same without those of the search."""
-        return [row for row in self.like(loss, epochs, **changed) if row.config["seed"] != SEARCH_SEED]
+    def of(self, q: Lead) -> tuple[list[Row], list[Row]]:
+        """The rows of both losses of a comparison."""
+        return self.at(q.ours, q.epochs, **q.changed), self.at(q.theirs, q.epochs, **q.changed)
 
-    def gap(self, ours: str, theirs: str, epochs: int) -> Estimate | None:
-        """Top-1 of one loss minus that of another."""
-        return gap_of(self.at(ours, epochs), self.at(theirs, epochs))
-
-    def varied(self, name: str) -> tuple[int, Varied]:
-        """The runs for another ``smoothing`` or ``batch``: their length, and the rows at the seeds that all have."""
+    def varied(self, name: str) -> tuple[int, dict[str, dict[float, list[Row]]]]:
+        """The runs for another ``smoothing`` or ``batch``: their length, and rows by loss and value at common seeds."""
         usual = getattr(self.usual(OURS), name)
         others = [row for row in self.rows if row.config["loss"] in SOFT and row.config[name] != usual]
         epochs = max((row.config["epochs"] for row in others), default=0)
         values = sorted({row.config[name] for row in others} | {usual})
-        found: Varied = {}
-        for loss in SOFT:
-            of_loss = {value: of for value in values if (of := self.at(loss, epochs, **{name: value}))}
-            if len(of_loss) > 1:
-                found[loss] = of_loss
+        found = {loss: {v: of for v in values if (of := self.at(loss, epochs, **{name: v}))} for loss in SOFT}
+        found = {loss: by_value for loss, by_value in found.items() if len(by_value) > 1}
         seeds = shared(*(of for by_value in found.values() for of in by_value.values()))
         for by_value in found.values():
             by_value |= {value: [row for row in of if row.config["seed"] in seeds] for value, of in by_value.items()}
         return epochs, found if seeds else {}
-
-    def checked(self) -> tuple[int, Varied]:
-        """The longest length, and its rows by rate for every loss that was tried at several rates there too."""
-        epochs, found = max(row.config["epochs"] for row in self.rows), {}
-        for loss in self.rates:
-            own = self.like(loss, epochs)
-            found[loss] = {rate: of for rate in LADDER if shared(own, of := self.like(loss, epochs, lr=rate))}
-        is_search = not self.search or epochs == self.search[0].config["epochs"]
-        return epochs, {loss: of for loss, of in found.items() if len(of) > 1 and not is_search}
 
 
 def by_setting(rows: Sequence[Row]) -> list[Trainings]:
@@ -489,12 +468,27 @@ def by_setting(rows: Sequence[Row]) -> list[Trainings]:
     return [Trainings(name, of) for name, of in found.items()]
 
 
+# ---------------------------------------------------------------------------------------------------------- tables
+
+Column = tuple[Callable[[str], Sequence[Row]], Value, int]
+"""Rows of a loss, a score of theirs, and its digits."""
+SYMBOLS = {"smoothing": "ε", "batch": "batch"}
+
+
 def cell(rows: Sequence[Row], value: Value, digits: int = 1) -> str:
     return mean(rows, value).spread(digits) if rows else "–"
 
 
-def signed(gap: Estimate | None) -> str:
-    return gap.signed() if gap else "–"
+def gap(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
+    """A difference of top-1, paired by seed."""
+    return difference(ours, theirs, TOP1).signed() if shared(ours, theirs) else "–"
+
+
+def by_loss(name: str, title: str, columns: Mapping[str, Column]) -> Table:
+    """A row per loss that has any of the columns."""
+    cells = {loss: [cell(rows(loss), *how) for rows, *how in columns.values()] for loss in LOSSES}
+    body = [[LOOKS[loss].name, *of] for loss, of in cells.items() if any(one != "–" for one in of)]
+    return Table(name, ["loss", *columns], body, title=title)
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -502,36 +496,20 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def tables_of(found: Trainings) -> list[Table]:
-    name, lengths = found.name, found.lengths
-    losses = [loss for loss in LOSSES if any(found.at(loss, n) for n in lengths)]
-    top1 = [[LOOKS[loss].name, *(cell(found.at(loss, n), TOP1, 2) for n in lengths)] for loss in losses]
-    seeds = ["seeds", *(str(max(len(found.at(loss, n)) for loss in LOSSES)) for n in lengths)]
+    name, header = found.name, [f"{n} epochs" for n in found.lengths]
+    lengths = {f"{n} epochs": (partial(found.at, epochs=n), TOP1, 2) for n in found.lengths}
+    top1 = by_loss(f"{name}-top1", "Test top-1 (%) by length of training", lengths)
+    counts = [str(max(len(found.at(loss, n)) for loss in LOSSES)) for n in found.lengths]
     gaps = [
-        [f"{LOOKS[ours].name} − {LOOKS[theirs].name}", *(signed(found.gap(ours, theirs, n)) for n in lengths)]
-        for ours, theirs in DIFFERENCES
-        if any(found.gap(ours, theirs, n) for n in lengths)
+        [f"{LOOKS[a].name} − {LOOKS[b].name}", *(gap(*found.of(Lead(a, b, n))) for n in found.lengths)]
+        for a, b in DIFFERENCES
     ]
-    header = [f"{n} epochs" for n in lengths]
+    gaps = [row for row in gaps if any(one != "–" for one in row[1:])]
     made = [
-        Table(f"{name}-top1", ["loss", *header], [*top1, seeds], title="Test top-1 (%) by length of training"),
+        replace(top1, rows=[*top1.rows, ["seeds", *counts]]),
         Table(f"{name}-differences", ["difference", *header], gaps, title="Differences of top-1 (points), paired"),
-        *(details(found, n) for n in lengths),
-        *(effect(found, option, symbol) for option, symbol in SYMBOLS.items() if found.varied(option)[1]),
     ]
-    searched: Varied = {}
-    for row in found.search:
-        searched.setdefault(row.config["loss"], {}).setdefault(row.config["lr"], []).append(row)
-    if searched:
-        made.append(rate_table(f"{name}-rates", searched, "The search: held-out top-1 (%) by base rate, one seed"))
-    epochs, checked = found.checked()
-    if checked:
-        made.append(rate_table(f"{name}-rates-longest", checked, f"{epochs} epochs: held-out top-1 (%) by base rate"))
-    return made
-
-
-def details(found: Trainings, epochs: int) -> Table:
-    """One length: the last epoch beside the chosen one, calibration, and the fit of the training images."""
-    columns: dict[str, tuple[Value, int]] = {
+    scores: dict[str, tuple[Value, int]] = {
         "top-1 (%)": (TOP1, 2),
         "last epoch": (percent("top1", "last"), 2),
         "top-5 (%)": (percent("top5"), 1),
@@ -540,15 +518,20 @@ def details(found: Trainings, epochs: int) -> Table:
         "NLL, scaled": (nats("nll_scaled"), 3),
         "training top-1": (percent("top1", "train"), 1),
     }
-    body = [
-        [LOOKS[loss].name, *(cell(of, *how) for how in columns.values())]
-        for loss in LOSSES
-        if (of := found.at(loss, epochs))
-    ]
-    return Table(f"{found.name}-{epochs}", ["loss", *columns], body, title=f"{epochs} epochs")
+    for n in found.lengths:
+        rows = partial(found.at, epochs=n)
+        made.append(by_loss(f"{name}-{n}", f"{n} epochs", {title: (rows, *how) for title, how in scores.items()}))
+    made += [effect(found, option, symbol) for option, symbol in SYMBOLS.items() if found.varied(option)[1]]
+    if found.search:
+        title = "The search: held-out top-1 (%) by base rate, one seed"
+        rates = sorted({row.config["lr"] for row in found.search})
+        columns = {f"{rate:g}": (partial(searched_at, found, rate), held_out, 1) for rate in rates}
+        made.append(by_loss(f"{name}-rates", title, columns))
+    return made
 
 
-SYMBOLS = {"smoothing": "ε", "batch": "batch"}
+def searched_at(found: Trainings, rate: float, loss: str) -> list[Row]:
+    return [row for row in found.search if (row.config["loss"], row.config["lr"]) == (loss, rate)]
 
 
 def effect(found: Trainings, name: str, symbol: str) -> Table:
@@ -558,8 +541,8 @@ def effect(found: Trainings, name: str, symbol: str) -> Table:
     body = []
     for loss, by_value in varied.items():
         for value, of in by_value.items():
-            change = signed(gap_of(of, by_value.get(usual, []))) if value != usual else ""
-            lead = signed(gap_of(of, varied.get(CE, {}).get(value, []))) if loss != CE else ""
+            change = gap(of, by_value.get(usual, [])) if value != usual else ""
+            lead = gap(of, varied.get(CE, {}).get(value, [])) if loss != CE else ""
             scores = cell(of, ECE), cell(of, SCALED_ECE), str(len(of))
             body.append([LOOKS[loss].name, f"{value:g}", cell(of, TOP1, 2), change, lead, *scores])
     header = ["loss", symbol, "top-1 (%)", f"minus {symbol} {usual:g}", "minus soft target cross-entropy", "ECE (%)"]
@@ -567,39 +550,19 @@ def effect(found: Trainings, name: str, symbol: str) -> Table:
     return Table(f"{found.name}-{name}", [*header, "ECE, scaled", "seeds"], body, title=title)
 
 
-def rate_table(name: str, tried: Varied, title: str) -> Table:
-    rates = sorted({rate for by_rate in tried.values() for rate in by_rate})
-    body = [
-        [LOOKS[loss].name, *(cell(tried[loss].get(rate, []), held_out) for rate in rates)]
-        for loss in LOSSES
-        if loss in tried
-    ]
-    return Table(name, ["loss", *(f"{rate:g}" for rate in rates)], body, title=title)
+# -------------------------------------------------------------------------------------------------------- findings
 
-
-# ---------------------------------------------------------------------------------------------------------- claims
-
-
-@dataclass(frozen=True)
-class Lead(Gap):
-    """A difference of two losses, in top-1 after 60 epochs unless said otherwise."""
-
-    epochs: int = 60
-    value: Value = TOP1
-    changed: dict[str, float] = field(default_factory=dict)
-
-
-COMPARED = {
-    "regime-soft-ce": Lead(OURS, CE, ON_PAR),
-    "regime-nll": Lead(OURS, "nll", {"above": 0}),
-    "regime-soft-distribution": Lead(OURS, DRAWN, {"above": 0}),
-    "regime-calibration": Lead(OURS, CE, {"below": 0}, value=ECE),
-    "regime-expected": Lead(EXPECTED, OURS, {"above": 0, "new": True}),
-    "regime-short-nll": Lead(OURS, "nll", {"below": 0, "new": True}, epochs=8),
-    "regime-longest-soft-ce": Lead(OURS, CE, ON_PAR, epochs=120),
-    "regime-longest-nll": Lead(OURS, "nll", {"above": 0}, epochs=120),
-    "regime-small-batch": Lead(OURS, CE, {"below": 0}, epochs=30, changed={"batch": 8}),
-    "regime-small-batch-expected": Lead(EXPECTED, CE, {**ON_PAR, "new": True}, epochs=30, changed={"batch": 8}),
+COMPARED: dict[str, tuple[Lead, dict[str, Any]]] = {
+    "regime-soft-ce": (Lead(OURS, CE), ON_PAR),
+    "regime-nll": (Lead(OURS, "nll"), {"above": 0}),
+    "regime-soft-distribution": (Lead(OURS, DRAWN), {"above": 0}),
+    "regime-calibration": (Lead(OURS, CE, value=ECE), {"below": 0}),
+    "regime-expected": (Lead(EXPECTED, OURS), {"above": 0, "new": True}),
+    "regime-short-nll": (Lead(OURS, "nll", epochs=8), {"below": 0, "new": True}),
+    "regime-longest-soft-ce": (Lead(OURS, CE, epochs=120), ON_PAR),
+    "regime-longest-nll": (Lead(OURS, "nll", epochs=120), {"above": 0}),
+    "regime-small-batch": (Lead(OURS, CE, epochs=30, changed={"batch": 8}), {"below": 0}),
+    "regime-small-batch-expected": (Lead(EXPECTED, CE, epochs=30, changed={"batch": 8}), ON_PAR | {"new": True}),
 }
 
 
@@ -609,9 +572,9 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     if not rows:
         return {}
     (found,) = by_setting(rows)
-    answers = {key: compared(found, lead) for key, lead in COMPARED.items()}
+    answers = {key: compared(found, *how) for key, how in COMPARED.items()}
     answers |= {"regime-overfits": overfits(found), "regime-length": lengthened(found),
-                "regime-smoothing": steadied(found), "regime-rates": rechecked(found)}  # fmt: skip
+                "regime-smoothing": steadied(found)}  # fmt: skip
     return {key: answer for key, answer in answers.items() if answer}
 
 
@@ -621,17 +584,17 @@ def where(found: Trainings, epochs: Any, count: int, batch: float = 256) -> str:
     return f"CIFAR-100, 5,000 images, {epochs} epochs, batch {batch:g}, {rates}{count} seed{'s' * (count > 1)}"
 
 
-def compared(found: Trainings, q: Lead) -> Finding | None:
-    ours, theirs = (found.at(loss, q.epochs, **q.changed) for loss in (q.ours, q.theirs))
-    gap = gap_of(ours, theirs, q.value)
-    if gap is None:
+def compared(found: Trainings, q: Lead, bounds: dict[str, Any]) -> Finding | None:
+    ours, theirs = found.of(q)
+    if not shared(ours, theirs):
         return None
+    gap = difference(ours, theirs, q.value)
     text = f"{'ECE ' if q.value is ECE else ''}{gap.signed()} points"
     other = for_other_samples(ours, theirs) if q.value is TOP1 and gap.count > 1 else None
     if other is not None:
         text += f", for other test images too [{other.low:+.2f}, {other.high:+.2f}]".replace("-", "−")
-    text += needed(gap, **{name: bound for name, bound in q.bounds.items() if name != "new"})
-    return Finding(text, where(found, q.epochs, gap.count, **q.changed), verdict(gap, **q.bounds))
+    text += needed(gap, **{name: bound for name, bound in bounds.items() if name != "new"})
+    return Finding(text, where(found, q.epochs, gap.count, **q.changed), verdict(gap, **bounds))
 
 
 def overfits(found: Trainings) -> Finding | None:
@@ -651,8 +614,7 @@ def lengthened(found: Trainings) -> Finding | None:
     groups = [found.at(loss, epochs) for epochs in (last, 8) for loss in (OURS, "nll")]
     if last == 8 or not shared(*groups):
         return None
-    a, b, c, d = (by_seed(rows, TOP1) for rows in groups)
-    gain = estimate([a[seed] - b[seed] - c[seed] + d[seed] for seed in sorted(shared(*groups))])
+    gain = difference_of_differences(*groups, TOP1)
     return decided(gain, on=where(found, f"8 and {last}", gain.count), above=0, new=True)
 
 
@@ -666,22 +628,6 @@ def steadied(found: Trainings) -> Finding | None:
     text = f"standard deviation over ε larger by {steadier.signed()} points{needed(steadier, above=0)}"
     on = f"{where(found, epochs, steadier.count)}, ε {', '.join(f'{value:g}' for value in varied[CE])}"
     return Finding(text, on, verdict(steadier, above=0))
-
-
-def rechecked(found: Trainings) -> Finding | None:
-    """Held-out top-1 at the searched rate minus that at other rates, in the longest training."""
-    epochs, checked = found.checked()
-    gaps = {
-        f"{LOOKS[loss].name} from rate {rate:g}": difference(by_rate[found.rates[loss]], of, held_out)
-        for loss, by_rate in checked.items()
-        for rate, of in by_rate.items()
-        if rate != found.rates[loss]
-    }
-    if not gaps:
-        return None
-    text = ", ".join(f"{name} {gap.signed()}" for name, gap in gaps.items())
-    on = where(found, epochs, min(gap.count for gap in gaps.values()))
-    return Finding(f"{text} points", on, verdict(*gaps.values(), above=-MARGIN, new=True))
 
 
 # --------------------------------------------------------------------------------------------------------- figures
@@ -705,7 +651,7 @@ def draw_lengths(found: Trainings, axes: Any) -> None:
     """Scores of finished trainings by their length."""
     for ax, (name, value) in zip(axes, PANELS.items(), strict=True):
         for loss in LOSSES:
-            if of := {n: mean(found.at(loss, n), value) for n in found.lengths if found.at(loss, n)}:
+            if of := {n: mean(rows, value) for n in found.lengths if (rows := found.at(loss, n))}:
                 curve(ax, of, loss=loss)
         label(ax, "epochs", name, log="x")
         ax.set_xticks(found.lengths, [str(n) for n in found.lengths])

@@ -11,7 +11,7 @@ jsonargparse reads the values. Ranges are those of the declarations; `check` app
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -22,16 +22,17 @@ Value = TypeVar("Value")
 LIMITS = {"least": (ge, "at least"), "above": (gt, "more than"), "most": (le, "at most"), "below": (lt, "less than")}
 
 
-def option(default: Value, help: str, *, fewest: int = 0, **limits: float) -> Value:
+def option(default: Value, help: str, *, fewest: int = 0, of: Collection[Any] = (), **limits: float) -> Value:
     """A dataclass field with its default and one line of help.
 
     Args:
         default: an immutable value.
         help: shown by ``--help``.
         fewest: number of values that a tuple needs at least.
+        of: the values that it, or each value of a tuple, can have; empty: any.
         limits: ``least``, ``above``, ``most`` or ``below``, of the number or of each number of a tuple.
     """
-    return dataclasses.field(default=default, metadata={"help": help, "limits": limits, "fewest": fewest})
+    return dataclasses.field(default=default, metadata={"help": help, "limits": limits, "fewest": fewest, "of": of})
 
 
 def later(default: Value, help: str, **limits: float) -> Value:
@@ -55,11 +56,14 @@ def dotted(options: Any) -> dict[str, Any]:
 
 
 def check(options: Any) -> None:
-    """Raises a ValueError that names the first field outside its declared range."""
+    """Raises a ValueError that names the first field outside its declared range or values."""
     for name, field, value in leaves(options):
         values = value if isinstance(value, tuple | list) else (value,)
         if len(values) < field.metadata.get("fewest", 0):
             raise ValueError(f"{name}: got {len(values)} values, need at least {field.metadata['fewest']}")
+        allowed = field.metadata.get("of")
+        if allowed and (strange := [one for one in values if one not in allowed]):
+            raise ValueError(f"{name}: got {strange[0]!r}, need one of {', '.join(map(str, allowed))}")
         for key, limit in field.metadata.get("limits", {}).items():
             holds, words = LIMITS[key]
             for number in values:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from experiments import recommendation
 from experiments.harness import Row
+from experiments.harness.options import check
 from experiments.harness.rows import run_id
 from experiments.recommendation import catalogue, data, sequences
 
@@ -172,7 +173,7 @@ def row(run, ndcg):
     return Row(run_id("recommendation", 1, config), config, result | {"test" if run.final else "held_out": scores})
 
 
-def test_a_loss_is_tuned_in_two_searches_then_run_for_all_seeds():
+def test_a_loss_is_tuned_in_two_searches_then_run_for_its_seeds():
     options = recommendation.Options(baskets=())
     first = recommendation.wanted(options)
     assert {(run.loss, run.lr, run.temperature) for run in first} == {
@@ -184,7 +185,12 @@ def test_a_loss_is_tuned_in_two_searches_then_run_for_all_seeds():
     rows += [row(run, 0.2) for run in second]
     final = recommendation.wanted(options, rows)
     assert all(run.final and (run.lr, run.temperature) == (0.3, 0.1) for run in final)
-    assert [run.seed for run in final] == [seed for seed in range(3) for _ in catalogue.LOSSES]
+    compared = {loss for gap in recommendation.COMPARED.values() for loss in (gap.ours, gap.theirs)}
+    assert compared == set(catalogue.LOSSES) - set(recommendation.ONCE)
+    assert [run.loss for run in final if run.seed == 0] == list(catalogue.LOSSES)
+    for seed in (1, 2):
+        assert {run.loss for run in final if run.seed == seed} == compared
+    assert len(final) == len(catalogue.LOSSES) + 2 * len(compared)
 
 
 def test_findings_tables_and_figure():
@@ -208,6 +214,6 @@ def test_options_and_the_data_folder_are_checked(monkeypatch):
     with pytest.raises(ValueError, match="SOFTNCE_DATA"):
         data.folder()
     with pytest.raises(ValueError, match="rates"):
-        recommendation.Options(rates=(0.5,))
+        check(recommendation.Options(rates=(0.5,)))
     with pytest.raises(ValueError, match="baskets: got 'books'"):
-        recommendation.Options(baskets=("books",))
+        check(recommendation.Options(baskets=("books",)))
