@@ -8,6 +8,7 @@ import torch
 from experiments import nodes
 from experiments.data.targets import Targets
 from experiments.harness import Row
+from experiments.harness.options import check
 from experiments.losses import STUDIED, Loss, build_loss
 from experiments.nodes import CORRECTED, DRAWN, Options, Run, findings, gap, runs, tissue
 from softnce import SoftTargets
@@ -65,7 +66,7 @@ def test_a_missing_graph_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     with pytest.raises(ValueError, match=r"SOFTNCE_DATA: no folder .*Cora.*ind\.cora"):
         nodes.prepare(runs(Options(graphs=("cora",))))
     with pytest.raises(ValueError, match="graphs: got 'pubmed'"):
-        Options(graphs=("pubmed",))
+        check(Options(graphs=("pubmed",)))
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from experiments import regime
 from experiments.harness import Row, climb
 from experiments.harness.options import check
 from experiments.harness.rows import run_id
+from experiments.regime import training
 
 OPTIONS = regime.Options()
 
@@ -59,13 +60,13 @@ def test_labels_losses_get_neither_smoothing_nor_mixing():
         hard = loss in ("nll", "info-nce")
         assert (run.smoothing, run.mixup, run.cutmix) == ((0, 0, 0) if hard else (0.1, 0.8, 1.0))
         images, labels = torch.randn(6, 3, 32, 32), torch.arange(6)
-        mixed, targets = regime.mix(images, labels, 10, run, torch.Generator().manual_seed(1))
+        mixed, targets = training.mix(images, labels, 10, run, torch.Generator().manual_seed(1))
         assert (targets is labels and mixed is images) == hard
 
 
 def test_training_images_of_seeds_are_disjoint_and_balanced():
     labels = torch.arange(600) % 10
-    parts = [regime.split(labels, seed, 100) for seed in range(5)]
+    parts = [training.split(labels, seed, 100) for seed in range(5)]
     for kept, held in parts:
         assert labels[kept].bincount().tolist() == labels[held].bincount().tolist() == [10] * 10
         assert torch.equal(held, parts[0][1])
@@ -75,7 +76,7 @@ def test_training_images_of_seeds_are_disjoint_and_balanced():
 
 def test_a_crop_shows_a_part_of_the_image_mirrored_half_of_the_time():
     ramp = torch.arange(32.0).expand(400, 3, 32, 32).contiguous()
-    views = regime.crop_and_flip(ramp, torch.Generator().manual_seed(0))
+    views = training.crop_and_flip(ramp, torch.Generator().manual_seed(0))
     assert views.shape == ramp.shape
     assert views.min() >= 0
     assert views.max() <= 31
@@ -86,12 +87,12 @@ def test_a_crop_shows_a_part_of_the_image_mirrored_half_of_the_time():
     shown = (views[:, 0, 16].amax(1) - views[:, 0, 16].amin(1)) / 31  # the share of the width
     assert shown.min() > 0.2
     assert shown.max() <= 1
-    torch.testing.assert_close(regime.crop_and_flip(ramp, torch.Generator(), smallest=1.0)[:, 0, :, 5].std(1).max(),
+    torch.testing.assert_close(training.crop_and_flip(ramp, torch.Generator(), smallest=1.0)[:, 0, :, 5].std(1).max(),
                                torch.tensor(0.0), atol=1e-4, rtol=0)  # fmt: skip
 
 
 def test_the_rate_rises_then_falls_to_almost_nothing():
-    rates = [regime.learning_rate(step, 100, 10, 0.01) for step in range(100)]
+    rates = [training.learning_rate(step, 100, 10, 0.01) for step in range(100)]
     assert rates[0] == pytest.approx(0.001)
     assert rates[9] == pytest.approx(0.01) == max(rates)
     assert all(a > b for a, b in itertools.pairwise(rates[10:]))
@@ -103,7 +104,7 @@ def test_the_network_is_the_small_resnet_of_timm():
 
     import timm  # isort: skip
 
-    theirs, ours = timm.create_model("test_resnet", num_classes=100), regime.small_resnet(100)
+    theirs, ours = timm.create_model("test_resnet", num_classes=100), training.small_resnet(100)
     ours.load_state_dict(dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True)))
     images = torch.randn(3, 3, 32, 32)
     torch.testing.assert_close(ours.eval()(images), theirs.eval()(images))
@@ -112,7 +113,7 @@ def test_the_network_is_the_small_resnet_of_timm():
 @pytest.mark.parametrize("loss", ["soft-dist-info-nce", "nll"])
 def test_a_run_repeats_exactly_and_learns(loss):
     run = replace(regime.run_of(regime.Options("generated"), loss, 2, 0.01, 0), images=200)
-    result, again = regime.perform(run), regime.perform(run)
+    result, again = training.perform(run), training.perform(run)
     assert {**result, "cpu_seconds": 0} == {**again, "cpu_seconds": 0}
     assert [point["epoch"] for point in result["course"]] == [1, 2]
     bits = np.unpackbits(np.frombuffer(base64.b64decode(result["right"]), np.uint8))
@@ -133,7 +134,7 @@ def test_settings_have_tables_of_their_own():
 def test_the_fine_tuned_network_sees_larger_images_and_learns_its_lower_layers_slowly():
     run = regime.run_of(regime.Options("fine-tuned", head="mlp"), "nll", 8, 0.001, 0)
     assert (run.images, run.batch) == (3_000, 256)
-    network, groups, view = regime.build_model(run, 7)
+    network, groups, view = training.build_model(run, 7)
     images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
     seen = view(images, None)
     assert seen.shape == (2, 3, 64, 64)
@@ -156,11 +157,11 @@ def test_overfitting_is_read_from_the_longest_training(end, verdict):
 def test_what_is_missing_is_named(monkeypatch, tmp_path):
     monkeypatch.delenv("SOFTNCE_DATA", raising=False)
     with pytest.raises(ValueError, match="SOFTNCE_DATA"):
-        regime.read("scratch", "train")
+        training.read("scratch", "train")
     monkeypatch.setenv("SOFTNCE_DATA", str(tmp_path))
     (tmp_path / "cifar100").mkdir()
     with pytest.raises(ValueError, match=r"train\.npz is missing"):
-        regime.read("scratch", "train")
+        training.read("scratch", "train")
     with pytest.raises(ValueError, match="rates"):
         check(regime.Options(rates=(0.5,)))
 
