@@ -196,7 +196,7 @@ PAPERS: dict[str, dict[str, tuple[float, ...]]] = {
               DRAWN: (96.40, 95.06, 98.78), OURS: (96.43, 94.91, 98.51)},
 }  # fmt: skip
 """Tables 1 and 2 of the paper: ImageNet, Tiny ImageNet and CIFAR-100, ViT-B/16, 100 epochs."""
-COMPARED = {
+GAPS = {
     "fine-tuning-soft-ce": Gap(OURS, CE, ON_PAR),
     "fine-tuning-nll": Gap(OURS, "nll", {"above": 0}),
     "fine-tuning-soft-distribution": Gap(OURS, DRAWN, {"above": 0}),
@@ -238,7 +238,7 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = [part for part in parts(rows) if part.recipe != "requests"]
     answers: dict[str, list[Finding]] = defaultdict(list)
     for part in found:
-        for key, q in COMPARED.items():
+        for key, q in GAPS.items():
             if gap := part.gap(q.ours, q.theirs, ECE if key == "fine-tuning-calibration" else TOP1):
                 answers[key].append(decided(gap, on=f"{part.data}, {gap.count} seeds", unit="", **q.bounds))
         if gain := head_gain(part, found):
