@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import on_ranks
 
 from softnce.calibration import (
     CalibrationMeter,
@@ -142,14 +141,6 @@ def test_a_calibrated_forecaster_has_no_error_with_soft_targets():
     assert brier_score(probs, probs) < brier_score((probs + 0.2) / 2, probs)
 
 
-def test_soft_targets_and_dense_rows_are_one_thing():
-    logits, labels = problem(25, 4, False, 3)
-    soft = SoftTargets.from_labels(labels, 4, smoothing=0.2)
-    for metric in (expected_calibration_error, brier_score):
-        values = [metric(logits.softmax(1), targets).item() for targets in (soft, soft.dense().double())]
-        assert values[0] == pytest.approx(values[1], abs=1e-7)
-
-
 @pytest.mark.parametrize("soft", [False, True])
 def test_meter_agrees_with_the_functions_over_uneven_batches(soft):
     logits, targets = problem(101, 5, soft, 4)
@@ -200,36 +191,14 @@ def test_fit_temperature_is_the_minimum_of_the_likelihood():
         assert negative_log_likelihood(logits / (best * factor), labels) > lowest
 
 
-def test_fit_temperature_stops_at_its_limits():
+@pytest.mark.parametrize("logits", [torch.zeros(5, 3), torch.arange(5.0)[:, None].expand(5, 3), torch.zeros(5, 1)])
+def test_fit_temperature_stops_at_its_limits_and_changes_nothing_where_every_temperature_is_equally_good(logits):
     separable = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     assert [fit_temperature(separable, torch.tensor(labels)) for labels in ([0, 1], [1, 0])] == [1e-3, 1e3]
-
-
-@pytest.mark.parametrize("logits", [torch.zeros(5, 3), torch.arange(5.0)[:, None].expand(5, 3), torch.zeros(5, 1)])
-def test_fit_temperature_changes_nothing_where_every_temperature_is_equally_good(logits):
     labels = torch.arange(5) % logits.shape[1]
     assert fit_temperature(logits, labels) == 1
     assert fit_temperature(logits, labels, limits=(2.0, 3.0)) == 2
     assert fit_temperature(logits, labels, limits=(0.2, 0.3)) == 0.3
-
-
-@pytest.mark.slow
-def test_meter_gathers_over_processes():
-    on_ranks(_gathering_rank, 2, *problem(10, 3, False, 7))
-
-
-def _gathering_rank(rank, logits, targets):
-    torch.distributed.init_process_group("gloo")
-    whole, part, empty = CalibrationMeter(), CalibrationMeter(), CalibrationMeter()
-    whole.update(logits, targets)
-    rows = slice(0, 7) if rank == 0 else slice(7, 10)
-    part.update(logits[rows], targets[rows])
-    if rank == 0:
-        empty.update(logits, targets)
-    for meter in (part, empty):
-        meter.gather()
-        assert meter.compute() == pytest.approx(whole.compute(), abs=1e-6)
-    torch.distributed.destroy_process_group()
 
 
 P, Y = torch.tensor([[0.7, 0.2, 0.1], [0.3, 0.4, 0.3], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]]), torch.tensor([0, 1, 2, 0])
@@ -293,9 +262,11 @@ def test_pixels_are_samples_and_ignored_ones_are_left_out():
     )
 
 
-def test_arrays_and_lists_are_read():
+def test_arrays_lists_and_soft_targets_are_read():
     logits, labels = problem(20, 4, False, 1)
-    probs = logits.softmax(1)
+    probs, soft = logits.softmax(1), SoftTargets.from_labels(labels, 4, smoothing=0.2)
+    for metric in (expected_calibration_error, brier_score):
+        assert metric(probs, soft).item() == pytest.approx(metric(probs, soft.dense().double()).item(), abs=1e-7)
     assert expected_calibration_error(probs.numpy(), labels.numpy()) == expected_calibration_error(probs, labels)
     of_lists = brier_score(probs.tolist(), labels.tolist())
     assert of_lists.item() == pytest.approx(brier_score(probs, labels).item(), abs=1e-6)

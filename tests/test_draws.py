@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from batches import make_targets
+from batches import make_targets, seeded
 from reference import contrast as slow_contrast
 from torch import Tensor
 
@@ -39,10 +39,6 @@ DRAWS = {
     "CC, κ = 7.5": draws.ContinuousCategorical(7.5),
 }
 NOISY = {name: draw for name, draw in DRAWS.items() if name != "label"}
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def drawn(draw: draws.Draw, targets: SoftTargets, eta: Tensor | None = NOISE) -> tuple[SoftTargets, SoftTargets]:

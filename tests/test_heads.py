@@ -236,24 +236,29 @@ def test_the_best_classes_without_those_seen() -> None:
     assert torch.equal(head.topk(z, 2, exclude=torch.full((6, 3), -1))[1], head.topk(z, 2)[1])
 
 
+BATCH = softnce.BatchCandidates()
+
+
 @pytest.mark.parametrize(
-    "criterion",
+    "make",
     [
-        softnce.ExpectedInfoNCE("uniform"),
-        softnce.ExpectedInfoNCE("uniform", candidates=softnce.BatchCandidates() + softnce.NoiseCandidates(64)),
-        softnce.SoftTargetInfoNCE("uniform", candidates=softnce.BatchCandidates() + softnce.SampledCandidates(64)),
+        lambda k: softnce.ExpectedInfoNCE("uniform"),
+        lambda k: softnce.ExpectedInfoNCE("uniform", candidates=BATCH + softnce.NoiseCandidates(64)),
+        lambda k: softnce.ExpectedInfoNCE("running", candidates=BATCH + softnce.NoiseCandidates(64)),
+        lambda k: softnce.ExpectedInfoNCE(softnce.noise.uniform(k), candidates=BATCH + softnce.NoiseCandidates(64)),
+        lambda k: softnce.SoftTargetInfoNCE("uniform", candidates=BATCH + softnce.SampledCandidates(64)),
     ],
-    ids=["the batch", "noise", "sampled"],
+    ids=["the batch", "noise", "noise, estimated", "noise, given", "sampled"],
 )
-def test_the_memory_of_a_step_does_not_depend_on_the_number_of_classes(criterion: nn.Module) -> None:
+def test_the_memory_of_a_step_does_not_depend_on_the_number_of_classes(make: Callable[[int], nn.Module]) -> None:
     found = []
     for num_classes in (10_000, 1_000_000):
-        head = heads.LabelEmbeddingHead(16, num_classes)
+        head, criterion = heads.LabelEmbeddingHead(16, num_classes), make(num_classes)
         optimiser = RowAdagrad(head.parameters(), lr=1.0)
         hard = softnce.SoftTargets.from_labels(torch.arange(128), num_classes)
         targets, z = hard.mix(hard.flip(0), 0.7), torch.randn(128, 16, requires_grad=True)
 
-        def step(head=head, optimiser=optimiser, targets=targets, z=z) -> None:
+        def step(head=head, optimiser=optimiser, targets=targets, z=z, criterion=criterion) -> None:
             optimiser.zero_grad()
             head.loss(z, targets, criterion).backward()
             optimiser.step()

@@ -191,6 +191,21 @@ def test_comparisons_with_all_classes_leave_batch_smoothing_and_noise_out() -> N
     torch.testing.assert_close(loss.probabilities(LOGITS), (LOGITS / 0.5).softmax(1), **EXACT)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not SoftDistributionInfoNCE])
+def test_many_upstream_gradients_at_once(kind: type[nn.Module], reduction: str) -> None:
+    logits, loss = LOGITS.clone().requires_grad_(), kind(reduction=reduction).eval()
+    value = loss(logits, LABELS)
+    upstream = torch.randn(3, *value.shape, dtype=torch.float64)
+    (together,) = torch.autograd.grad(value, logits, upstream, is_grads_batched=True)
+    for found, one in zip(together, upstream, strict=True):
+        torch.testing.assert_close(found, torch.autograd.grad(loss(logits, LABELS), logits, one)[0])
+    features = torch.randn(N, 3, requires_grad=True)
+    value = NLL().linear(features, torch.randn(K, 3), LABELS)
+    with pytest.raises(RuntimeError, match="is_grads_batched needs the logits form"):
+        torch.autograd.grad(value, features, torch.ones(2), is_grads_batched=True)
+
+
 def test_targets_carry_no_gradient_on_any_path() -> None:
     for candidates in (None, ClassCandidates(), SampledCandidates(4)):
         source = torch.randn(N, K, requires_grad=True)

@@ -1,7 +1,6 @@
 """The package as it is built, installed and read: its requirements, its wheel, its size and its shape."""
 
 import ast
-import inspect
 import os
 import re
 import subprocess
@@ -190,14 +189,6 @@ def test_a_label_crosses_few_files() -> None:
 def section(title: str) -> str:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     return text.partition(f"## {title}")[2].partition("\n## ")[0]
-
-
-@pytest.mark.parametrize("name", softnce.__all__)
-def test_every_public_name_has_a_docstring(name: str) -> None:
-    value = getattr(softnce, name)
-    assert value.__doc__
-    if inspect.ismodule(value):
-        assert all(getattr(value, found).__doc__ for found in getattr(value, "__all__", ()))
 
 
 @pytest.fixture(scope="module")

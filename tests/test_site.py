@@ -57,18 +57,6 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-def test_a_dead_link_fails_the_command_of_make_docs(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocs", reason="the site needs the extra docs")
-    command = re.search(r"\$\(BIN\)/mkdocs (build .*) --site-dir", (ROOT / "Makefile").read_text())[1].split()
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "mkdocs.yml").write_text("site_name: two pages\n")
-    for link, code in (("other.md", 0), ("missing.md", 1)):
-        (tmp_path / "docs" / "index.md").write_text(f"[link]({link})\n")
-        (tmp_path / "docs" / "other.md").write_text("# Other\n")
-        done = subprocess.run([sys.executable, "-m", "mkdocs", *command], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == code, done.stderr
-
-
 @pytest.mark.slow
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     for page in site.rglob("*.html"):  # also links that Markdown does not check

@@ -10,8 +10,6 @@ import math
 import pytest
 import scipy.stats
 import torch
-import torch.distributed as dist
-from ranks import on_ranks
 
 from softnce.theory import information as info
 
@@ -206,26 +204,6 @@ def test_the_meter_is_the_mean_of_everything_it_saw():
     meter.update(torch.tensor(2.0, requires_grad=True))
     assert meter.compute()["information"] == 2.0
     assert math.isnan(meter.compute()["standard_error"])
-
-
-def _gather_on_rank(rank, batches, expected):
-    dist.init_process_group("gloo")
-    meter = info.InformationMeter()
-    for batch in batches[rank]:
-        meter.update(batch)
-    meter.gather()
-    assert meter.compute() == pytest.approx(expected, rel=1e-12)
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_the_meter_gathers_over_processes():
-    generator = torch.Generator().manual_seed(0)
-    batches = [[torch.randn(4, generator=generator), torch.randn(9, generator=generator)], []]
-    whole = info.InformationMeter()
-    for batch in batches[0]:
-        whole.update(batch)
-    on_ranks(_gather_on_rank, 2, batches, whole.compute())
 
 
 FLAT, FOUR, LABEL = torch.ones(2, 2) / 4, torch.zeros(2, 4), torch.tensor([0, 4])
