@@ -177,7 +177,7 @@ static int64_t take(Job *job)
 
 static void work(Job *job)
 {
-    char *memory = malloc(job->scratch + 64);
+    char *memory = calloc(1, job->scratch + 64);
     if (!memory) {
         fail(job, NO_MEMORY, 0);
         return;
@@ -423,7 +423,8 @@ EXPORT int64_t softnce_rows(const void *packed)
     if (is_tiled ? prepare_candidates(&job, &call) : prepare_counts(&job, &call)) {
         expect_large(&call);
         double cost = (double)call.n * (double)(is_tiled ? 2 * job.m + call.k : call.k);
-        job.scratch = is_tiled ? size * LANES * (size_t)(2 * job.columns) + (size_t)job.m : size * width * 4;
+        job.scratch = is_tiled ? size * LANES * (size_t)(2 * job.columns) + (size_t)job.m
+                               : (4 * size + sizeof(double)) * width;
         job.chunk = is_tiled ? LANES : 1 + (1 << 14) / call.k;
         run(&job, cost < 1e5 ? 1 : call.threads);
         if (!job.error && call.total) {

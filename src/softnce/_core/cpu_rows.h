@@ -102,8 +102,8 @@ INLINE void NAME(fill)(const Rows *rows, int64_t i, int64_t k, REAL *a)
     for (int64_t j = 0; rows->index && j < rows->s; j++) a[rows->index[i * rows->s + j]] += NAME(pair)(rows, i, j);
 }
 
-/* The counts of row i that differ from those of all rows; `undo` puts these back. */
-INLINE void NAME(change_counts)(const Job *job, int64_t i, const REAL *a, REAL *c, int undo)
+/* The counts of row i that differ from those of all rows; `undo` puts these back. `sums` (K,) is 0 before and after. */
+INLINE void NAME(change_counts)(const Job *job, int64_t i, const REAL *a, REAL *c, double *sums, int undo)
 {
     const Call *call = job->call;
     int drops = call->flags & DROPS_OWN, adds = call->flags & ADDS_OWN, takes = !drops && call->flags & HAS_OWN;
@@ -131,21 +131,20 @@ INLINE void NAME(change_counts)(const Job *job, int64_t i, const REAL *a, REAL *
                     c[j] = (REAL)(left > ROUNDING * fabs(n[j]) ? left : 0);
                 }
         }
-        for (int64_t j = 0; own->index && j < own->s && !(whole && (undo || drops)); j++) {
-            int64_t class = own->index[i * own->s + j];
-            double all = 0, left;
-            for (int64_t l = 0; l < own->s; l++) { /* a class named twice has both weights */
-                REAL w = NAME(pair)(own, i, l);
-                double exact = own->weight || own->masses ? w : 1 - own->mass;
-                if (own->index[i * own->s + l] == class) all += exact;
-            }
-            double base = n[class];
+        const int64_t *index = own->index + i * own->s;
+        int64_t pairs = own->index && !(whole && (undo || drops)) ? own->s : 0;
+        for (int64_t j = 0; j < pairs && !undo; j++) /* a class named twice has both weights */
+            sums[index[j]] += own->weight || own->masses ? (double)NAME(pair)(own, i, j) : 1 - own->mass;
+        for (int64_t j = 0; j < pairs; j++) {
+            int64_t class = index[j];
+            double all = sums[class], base = n[class], left;
             if (whole) base += (adds ? 1 : -1) * (double)NAME(mass)(own, i)
                 * (own->dist ? ((const REAL *)own->dist)[class] : 1.0 / (double)k);
             left = drops ? (all > 0 ? 0 : base) : base + (adds ? all : -all);
             left = undo ? n[class] : left;
             c[class] = left > ROUNDING * fabs(n[class]) ? (REAL)left : 0;
         }
+        for (int64_t j = 0; j < pairs; j++) sums[index[j]] = 0;
     }
     for (int64_t j = 0; j < call->e; j++) {
         int64_t class = call->exclude[i * call->e + j];
@@ -161,8 +160,9 @@ INLINE void NAME(temperature)(const Call *call, int64_t i, const REAL *x, const 
     ((REAL *)call->of_temperature)[i] = -(REAL)call->scale * total;
 }
 
-/* One row of `counted` or `expected`; s, c, u, a are scratch, c its counts. */
-INLINE void NAME(row)(Job *job, int64_t i, REAL *restrict s, REAL *restrict c, REAL *restrict u, REAL *restrict a)
+/* One row of `counted` or `expected`; s, c, u, a and sums are scratch, c its counts. */
+INLINE void NAME(row)(
+    Job *job, int64_t i, REAL *restrict s, REAL *restrict c, REAL *restrict u, REAL *restrict a, double *sums)
 {
     const Call *call = job->call;
     const Rows *t = &call->target;
@@ -173,7 +173,7 @@ INLINE void NAME(row)(Job *job, int64_t i, REAL *restrict s, REAL *restrict c, R
     REAL scale = (REAL)call->scale, rw = call->row_weight ? ((const REAL *)call->row_weight)[i] : 1;
     REAL f = (REAL)(rw * call->factor * call->scale), top = -LARGEST, sum = 0, loss = 0, pulled = 0, mass = 0;
     if (full) NAME(fill)(t, i, k, a);
-    NAME(change_counts)(job, i, a, c, 0);
+    NAME(change_counts)(job, i, a, c, sums, 0);
     if (noise)
         for (int64_t j = 0; j < k; j++) s[j] = NAME(at_least)(x[j], LOWEST) * scale - noise[j];
     else
@@ -275,6 +275,7 @@ static TARGET void NAME(rows)(Job *job, char *scratch, int64_t start, int64_t st
     const Call *call = job->call;
     int64_t k = call->k, padded = (k + LANES - 1) / LANES * LANES;
     REAL *s = (REAL *)scratch, *c = s + padded, *u = c + padded, *a = u + padded;
+    double *sums = (double *)(a + padded);
     for (int64_t j = 0; j < k; j++) c[j] = job->counts[j] > 0 ? (REAL)job->counts[j] : 0;
     for (int64_t j = k; j < padded; j++) s[j] = c[j] = a[j] = 0;
     for (int64_t i = start; i < stop; i++) {
@@ -288,8 +289,8 @@ static TARGET void NAME(rows)(Job *job, char *scratch, int64_t start, int64_t st
             return;
         }
         for (int64_t j = k; j < padded; j++) s[j] = a[j] = 0;
-        NAME(row)(job, i, s, c, u, a);
-        NAME(change_counts)(job, i, a, c, 1);
+        NAME(row)(job, i, s, c, u, a, sums);
+        NAME(change_counts)(job, i, a, c, sums, 1);
     }
 }
 
