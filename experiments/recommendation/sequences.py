@@ -23,6 +23,7 @@ FULL = ("softmax", "softmax-several")  # score all items
 LOSSES = (*FULL, "sampled-softmax", "info-nce", "info-nce-user-out", "expected-several", "gbce", "bce")
 LENGTH, SEVERAL = 50, 3  # items read; next items of a soft target, with weights 4, 2 and 1
 CERTAINTY = 0.75  # t of gBCE
+EVERY = 2  # epochs between validations
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,8 @@ def train(run: Run) -> dict[str, Any]:
         used += time.process_time() - start
         if not math.isfinite(value.item()):
             raise Diverged(f"the loss is {value.item()} in epoch {epoch}")
+        if epoch % EVERY and epoch != run.epochs:
+            continue
         point = {"epoch": epoch, "cpu_seconds": round(used, 1), **scores(network, whole, newest, 1)}
         if point["ndcg"] > max((p["ndcg"] for p in course), default=-1.0):
             weights = {name: value.clone() for name, value in network.state_dict().items()}
