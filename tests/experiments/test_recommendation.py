@@ -185,8 +185,9 @@ def test_a_loss_is_tuned_in_two_searches_then_run_for_its_seeds():
     rows += [row(run, 0.2) for run in second]
     final = recommendation.wanted(options, rows)
     assert all(run.final and (run.lr, run.temperature) == (0.3, 0.1) for run in final)
-    compared = {loss for gap in recommendation.COMPARED.values() for loss in (gap.ours, gap.theirs)}
+    compared = {"soft-ce", *recommendation.PARTIAL}
     assert compared == set(catalogue.LOSSES) - set(recommendation.ONCE)
+    assert {loss for gap in recommendation.COMPARED.values() for loss in (gap.ours, gap.theirs)} <= compared
     assert [run.loss for run in final if run.seed == 0] == list(catalogue.LOSSES)
     for seed in (1, 2):
         assert {run.loss for run in final if run.seed == seed} == compared
@@ -196,17 +197,37 @@ def test_a_loss_is_tuned_in_two_searches_then_run_for_its_seeds():
 def test_findings_tables_and_figure():
     o = recommendation.Options()
     at = {"expected-own-out": 0.12, "soft-ce": 0.121, "info-nce": 0.13}
-    rows = []
+    rows = [row(recommendation.catalogue_run(o, loss, 0.3, 0.1, 8, False), at[loss]) for loss in at]
     for loss, seed in itertools.product(at, range(3)):
         ndcg = at[loss] + 0.0001 * seed * (1 + (loss == "soft-ce"))
         rows.append(row(recommendation.catalogue_run(o, loss, 0.3, 0.1, seed, True), ndcg))
     found = recommendation.findings(rows)
     assert found["recommendation-exact"].verdict == "beyond"
+    assert "InfoNCE, one answer" in found["recommendation-exact"].on
     assert found["recommendation-sets"].verdict == "not reproduced"
     assert "recommendation-own" not in found
-    (shown,) = recommendation.tables(rows)
+    shown, searched = recommendation.tables(rows)
     assert [cells[0] for cells in shown.rows] == [name for loss, name in recommendation.NAMES.items() if loss in at]
+    assert [cells[-2:] for cells in searched.rows] == [["1", "121.0"], ["1", "120.0"], ["1", "130.0"]]
     assert len(recommendation.figures(rows)) == 1
+
+
+def test_the_best_loss_of_a_part_of_the_items_is_compared_with_full_cross_entropy_on_baskets():
+    o = recommendation.Options(baskets=("beauty",))
+    at = {"softmax": 0.040, "info-nce": 0.036, "info-nce-user-out": 0.041}
+    made = [(loss, seed, final) for loss in at for seed, final in [(8, False), (0, True), (1, True), (2, True)]]
+    rows = [row(recommendation.basket_run(o, "beauty", loss, 0.001, 0.2, seed, final), at[loss] + 1e-5 * seed)
+            for loss, seed, final in made]  # fmt: skip
+    found = recommendation.findings(rows)["recommendation-baskets"]
+    assert (found.verdict, found.ours) == ("beyond", "+2.5 [+2.5, +2.5] % of nDCG@10")
+
+
+def test_the_time_to_a_quality_is_interpolated():
+    course = [{"cpu_seconds": 10.0, "ndcg": 0.1}, {"cpu_seconds": 20.0, "ndcg": 0.2}]
+    rows = [Row("", {}, {"course": course}), Row("", {}, {"course": course[:1]})]
+    assert recommendation.reached(rows[:1], 0.15) == pytest.approx(15)
+    assert recommendation.reached(rows[:1], 0.05) == pytest.approx(5)
+    assert recommendation.reached(rows, 0.15) is None
 
 
 def test_options_and_the_data_folder_are_checked(monkeypatch):
