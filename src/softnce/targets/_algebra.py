@@ -21,7 +21,7 @@ from softnce._checks import (
     values_are_readable,
 )
 from softnce._precision import at_least_float32, exact_dtype
-from softnce.targets._sampling import drawn_by, sample_labels
+from softnce.targets._sampling import class_edges, draw_by_edges, draw_uniform
 
 if TYPE_CHECKING:
     from softnce.targets.soft_targets import SoftTargets
@@ -39,14 +39,12 @@ def smooth(self: SoftTargets, smoothing: float, smoothing_dist: Any = None) -> S
         return self
     self.check_no_rest("smooth")
     weight = None if self.weight is None else _fine(self.weight) * (1 - smoothing)
-    mass = smoothing + (1 - smoothing) * self.smoothing if self.has_background else smoothing
-    dist: Any
+    mass, dist = smoothing + (1 - smoothing) * self.smoothing, added
     if isinstance(mass, Tensor):
-        dist = common_dist([(self.smoothing, self.smoothing_dist), (smoothing, added)], self.num_classes)
-    elif not self.has_background or same_dist(self.smoothing_dist, added, self.num_classes, unread=False):
-        dist = added
-    else:  # one mass for all rows: two backgrounds make one
-        before, after = (1 / self.num_classes if d is None else d for d in (self.smoothing_dist, added))
+        dist = common_dist([self.smoothing_dist, added], self.num_classes)
+    elif self.has_background and not same_dist(self.smoothing_dist, added, self.num_classes, unread=False):
+        # one mass for all rows: two backgrounds make one
+        before, after = (torch.tensor(1 / self.num_classes) if d is None else d for d in (self.smoothing_dist, added))
         dist = (smoothing * after + (mass - smoothing) * before) / mass
     return type(self)(self.num_classes, self.index, weight, mass, dist, self.mask, nominal_dtype=self.dtype)
 
@@ -67,7 +65,7 @@ def mix(self: SoftTargets, other: SoftTargets, lam: float | Any) -> SoftTargets:
         if lam.is_floating_point():
             born, dtype = at_least_float32(lam.dtype), torch.promote_types(dtype, lam.dtype)
     column = lam[:, None] if isinstance(lam, Tensor) and lam.dim() else lam
-    dist = common_dist([(t.smoothing, t.smoothing_dist) for t in (self, other)], self.num_classes)
+    dist = common_dist([t.smoothing_dist for t in (self, other) if t.has_background], self.num_classes)
     mass = self.smoothing
     if isinstance(mass, Tensor) or isinstance(other.smoothing, Tensor) or mass != other.smoothing:
         mass = lam * mass + (1 - lam) * other.smoothing
@@ -106,29 +104,25 @@ def cat(cls: type[SoftTargets], parts: Sequence[SoftTargets]) -> SoftTargets:
         return first
     if any(part.num_classes != first.num_classes for part in parts):
         raise ValueError(f"parts must have the same classes, got {sorted({part.num_classes for part in parts})}")
-    exact, mass, dist = exact_dtype(first.device), first.smoothing, first.smoothing_dist
-    if not all(part.smoothing is mass and part.smoothing_dist is dist for part in parts):
-        dist = common_dist([(part.smoothing, part.smoothing_dist) for part in parts], first.num_classes)
+    exact, mass, index, weight, rest, mask = exact_dtype(first.device), first.smoothing, None, None, None, None
+    dist = common_dist([part.smoothing_dist for part in parts if part.has_background], first.num_classes)
     if any(isinstance(part.smoothing, Tensor) or part.smoothing != mass for part in parts):
         mass = torch.cat([p.background_mass(None if isinstance(p.smoothing, Tensor) else exact) for p in parts])
-    rest = mask = weight = None
     if any(part.rest is not None for part in parts):
         rest = torch.cat([p.pair_weight().new_zeros(len(p)) if p.rest is None else p.rest for p in parts])
     if any(part.mask is not None for part in parts):
         mask = torch.cat([_kept(part) for part in parts])
     dtype = reduce(torch.promote_types, {part.dtype for part in parts})
     if any(part.index is None for part in parts):
-        index = None
-        implied = [exact if part.has_background else dtype for part in parts]  # 1 − ε is not rounded, 1 needs not be
-        weight = torch.cat(
-            [part.foreground(each if part.weight is None else None) for part, each in zip(parts, implied, strict=True)]
-        )
+        # an implied weight 1 − ε is not rounded; 1 needs not be
+        dtypes = [None if p.weight is not None else exact if p.has_background else dtype for p in parts]
+        weight = torch.cat([part.foreground(each) for part, each in zip(parts, dtypes, strict=True)])
     else:
         width = max(part.classes.shape[1] for part in parts)
         index = torch.cat([_filled(part.classes, width) for part in parts])
         if any(part.weight is not None for part in parts):
             weights = [part.pair_weight(exact) if part.weight is None else part.weight for part in parts]
-            weight = torch.cat([w if w.shape[1] == width else pad(w, (0, width - w.shape[1])) for w in weights])
+            weight = torch.cat([pad(w, (0, width - w.shape[1])) for w in weights])
     return cls(first.num_classes, index, weight, mass, dist, mask, rest, dtype)
 
 
@@ -168,9 +162,8 @@ def same_dist(a: Tensor | None, b: Tensor | None, num_classes: int, unread: bool
     return torch.equal(*given) if len(given) == 2 else bool((given[0] == 1 / num_classes).all())
 
 
-def common_dist(parts: Sequence[tuple[float | Tensor, Tensor | None]], num_classes: int) -> Tensor | None:
-    """The one distribution that all parts, (ε, ξ), with a background spread it as."""
-    dists = [dist for mass, dist in parts if isinstance(mass, Tensor) or mass != 0]
+def common_dist(dists: list[Tensor | None], num_classes: int) -> Tensor | None:
+    """The one ξ that all of these are."""
     if not all(same_dist(dists[0], dist, num_classes, unread=True) for dist in dists[1:]):
         raise ValueError("backgrounds of different smoothing_dist: make them dense first: t.to_dense()")
     return dists[0] if dists else None
@@ -218,33 +211,32 @@ def vertex(self: SoftTargets, smoothing: float = 0.0, smoothing_dist: Tensor | N
     By value to within rounding, without waiting for an accelerator. O(N·S²) if the rows have this ξ, else O(N·K).
     """
     self.check_no_rest("vertex")
-    exact, index = exact_dtype(self.device), self.index
     stored = [self.dtype] if self.weight is None else [self.dtype, self.weight.dtype]
     slack = max(1e-5, *(2 * torch.finfo(dtype).eps for dtype in stored))  # more than 1e-5 in half precision
-    has_this_xi = same_dist(self.smoothing_dist, smoothing_dist, self.num_classes, unread=False)
-    is_near = not self.has_background or smoothing == 0 or has_this_xi
-    if index is not None and 2 * index.shape[1] < self.num_classes and is_near:
-        merged = (index[:, :, None] == index[:, None, :]) * self.pair_weight(exact)[:, None, :]
-        highest, place = merged.sum(2).max(1)
-        same_mass = (self.background_mass(exact) - smoothing).abs() <= slack
-        return index.gather(1, place[:, None])[:, 0], same_mass & (highest >= 1 - smoothing - slack)
-    xi = 1 / self.num_classes if smoothing_dist is None else smoothing_dist.to(exact)
-    rows = self.unmasked_dense(exact) - smoothing * xi
-    highest, label = rows.max(1)
-    return label, ((highest + smoothing - 1).abs() <= slack) & (rows.amin(1) >= -slack)
+    label = _likeliest(self, exact_dtype(self.device), smoothing, smoothing_dist)
+    vertices = type(self)(self.num_classes, label, None, smoothing, smoothing_dist, self.mask)
+    return label[:, 0], self.close(vertices, 0, slack)
 
 
 def argmax(self: SoftTargets, ignore_index: int = -100) -> Tensor:
     """The likeliest class of each row, (N,); ``ignore_index`` for rows that are ignored."""
     ignore_index = as_whole(ignore_index, "ignore_index", None)
-    if self.index is None:
-        best = self.unmasked_dense().argmax(1)
-    else:
-        named = self.index
-        if self.smoothing_dist is not None:  # the background's best class may be the best
-            named = torch.cat([named, self.smoothing_dist.argmax().expand(len(self), 1)], 1)
-        best = named.gather(1, self.at(named).argmax(1, keepdim=True))[:, 0]
+    best = _likeliest(self)[:, 0]
     return best if self.mask is None else torch.where(self.mask, best, ignore_index)
+
+
+def _likeliest(
+    self: SoftTargets, dtype: torch.dtype | None = None, smoothing: float = 0.0, xi: Tensor | None = None
+) -> Tensor:
+    """The class of each row, (N, 1), that is the most above ``smoothing``·ξ, of which a uniform one changes nothing."""
+    named = self.index
+    if named is not None and self.smoothing_dist is not None:  # the background's best class may be the best
+        named = torch.cat([named, self.smoothing_dist.argmax().expand(len(self), 1)], 1)
+    values = self.unmasked_dense(dtype) if named is None else self.at(named, dtype)
+    if xi is not None:
+        values = values - smoothing * (xi if named is None else xi[named])
+    best = values.argmax(1, keepdim=True)
+    return best if named is None else named.gather(1, best)
 
 
 def entropy(self: SoftTargets) -> Tensor:
@@ -259,34 +251,39 @@ def entropy(self: SoftTargets) -> Tensor:
         xi += self.background(values.dtype)
         alone = mass[:, None] * xi[self.index]  # the classes that are not named hold background alone
         total = torch.xlogy(alone, alone) - torch.xlogy(values, values)
-        same = self.index[:, :, None] == self.index[:, None, :]
-        total = (total * ~same.tril(-1).any(2)).sum(1)  # of pairs that name one class, the first counts
+        total = (total * names_first(self.index)).sum(1)
         total = total - torch.xlogy(mass, mass) - mass * torch.xlogy(xi, xi).sum()
     total = total.clamp(min=0).to(self.dtype)
     return total if self.mask is None else total.masked_fill(self.mask.logical_not(), torch.nan)
 
 
+def names_first(index: Tensor) -> Tensor:
+    """Of pairs (N, S) that name one class in a row, the first."""
+    return ~(index[:, :, None] == index[:, None, :]).tril(-1).any(2)
+
+
 def sample(self: SoftTargets, generator: torch.Generator | None = None) -> Tensor:
     """One label (N,) from each row. O(N·S), and O(N·log K) more for a background that is not uniform."""
+    return sample_labels(self, 1, generator)[:, 0]
+
+
+def sample_labels(self: SoftTargets, count: int, generator: torch.Generator | None = None) -> Tensor:
+    """``count`` labels from each row, (N, count)."""
     self.check_no_rest("sample")
     check_generator(generator)
-    weight, size = self.pair_weight(), len(self)
-    if self.index is None and not self.has_background:
-        return torch.multinomial(weight.clamp(min=0), 1, **drawn_by(generator))[:, 0]
-    # The pairs' weights come first on the unit interval; past them lies the background.
-    edges, pairs = weight.double().cumsum(1), weight.shape[1]
-    total = edges[:, -1:] + self.background_mass().double()[:, None]
-    u = torch.rand(size, 1, dtype=torch.float64, device=self.device, **drawn_by(generator)) * total
-    slot = (u >= edges).sum(1, keepdim=True)
-    if not self.has_background:  # u rounded up to the very end belongs to the last pair that has weight
-        last = torch.where(weight > 0, torch.arange(pairs, device=self.device), 0).amax(1, keepdim=True)
-        slot = torch.minimum(slot, last)
-    inside = slot.clamp(max=pairs - 1)
-    label = inside if self.index is None else self.index.gather(1, inside)
-    if self.has_background:
-        background = sample_labels(self.smoothing_dist, size, self.num_classes, self.device, generator)
-        label = torch.where(slot < pairs, label, background[:, None])
-    return label[:, 0]
+    weight, dist = self.pair_weight().clamp(min=0), self.smoothing_dist
+    last = weight.shape[1]
+    if self.has_background:  # one more pair, of a class yet to be drawn
+        weight = torch.cat([weight, self.background_mass(weight.dtype)[:, None]], 1)
+    slot = draw_by_edges(class_edges(weight), count, generator)
+    labels = slot if self.index is None else self.index.gather(1, slot.clamp(max=last - 1))
+    if not self.has_background:
+        return labels
+    if dist is None:
+        background = draw_uniform(self.num_classes, slot.shape, self.device, generator)
+    else:
+        background = draw_by_edges(class_edges(dist), slot.numel(), generator).view_as(slot)
+    return torch.where(slot < last, labels, background)
 
 
 # -------------------------------------------------------------------------------------------------------- equality
@@ -295,15 +292,14 @@ def sample(self: SoftTargets, generator: torch.Generator | None = None) -> Tenso
 def close(self: SoftTargets, other: SoftTargets, rtol: float, atol: float) -> Tensor:
     """Which rows agree, (N,). O(N·S²) where the backgrounds allow it, else O(N·K)."""
     _check_alike(self, other, "other", lambda t: f"shape {tuple(t.shape)} on {t.device}")
-    dtype, named = torch.promote_types(self.dtype, other.dtype), None
-    uniform = self.smoothing_dist is None and other.smoothing_dist is None
+    dtype, uniform = torch.promote_types(self.dtype, other.dtype), self.smoothing_dist is None is other.smoothing_dist
+    named, has_rest = None, self.rest is not None or other.rest is not None
     if self.index is not None and other.index is not None and (uniform or self.shares_background(other)):
         named = torch.cat([self.index, other.index], 1)
-    has_rest = self.rest is not None or other.rest is not None
-    if named is None or (named.shape[1] >= self.num_classes and not has_rest):
-        mine, its = (t.unmasked_dense(dtype) for t in (self, other))
-    else:
+    if named is not None and (named.shape[1] < self.num_classes or has_rest):  # else no class may be left unnamed
         mine, its = (_signature(t, named, dtype) for t in (self, other))
+    else:
+        mine, its = (t.unmasked_dense(dtype) for t in (self, other))
     agree = ((mine - its).abs() <= atol + rtol * its.abs()).all(1)
     if self.mask is None and other.mask is None:
         return agree
@@ -349,8 +345,7 @@ def compact(self: SoftTargets, *others: SoftTargets) -> tuple[Tensor, *tuple[Sof
 
 def _occurring(self: SoftTargets) -> Tensor:
     """Classes of the rows that count, with weight, repeated as they come."""
-    occurs = self.pair_weight() != 0
-    occurs = occurs if self.mask is None else occurs & self.mask[:, None]
+    occurs = self.counted(self.pair_weight()) != 0
     return occurs.any(0).nonzero()[:, 0] if self.index is None else self.index[occurs]
 
 

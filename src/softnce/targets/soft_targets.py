@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -116,7 +115,7 @@ class SoftTargets:
         return self.close(other, 0.0, 0.0) if isinstance(other, SoftTargets) else NotImplemented
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return ~self.close(other, 0.0, 0.0) if isinstance(other, SoftTargets) else NotImplemented
+        return ~(self == other) if isinstance(other, SoftTargets) else NotImplemented
 
     __hash__ = object.__hash__  # as tensors have it
 
@@ -204,11 +203,7 @@ class SoftTargets:
         """The weights (N, S), also if labels imply them; in ``dtype`` if given."""
         if self.weight is not None:
             return self.weight if dtype is None else self.weight.to(dtype)
-        if isinstance(self.smoothing, Tensor):
-            return (1 - self.smoothing.to(dtype or self.smoothing.dtype))[:, None]
-        return torch.full(
-            (len(self), 1), 1 - self.smoothing, dtype=dtype or torch.get_default_dtype(), device=self.device
-        )
+        return 1 - self.background_mass(dtype)[:, None]
 
     def background_mass(self, dtype: torch.dtype | None = None) -> Tensor:
         """ε of every row, (N,)."""
@@ -229,9 +224,12 @@ class SoftTargets:
     def shares_background(self, other: SoftTargets) -> bool:
         """Whether every row of both has one and the same background, so that it cancels between their scores."""
         mine, its = self.smoothing, other.smoothing
-        if isinstance(mine, Tensor) or isinstance(its, Tensor) or mine != its:
-            return False
-        return mine == 0 or self.shares_dist(other)
+        is_one = not isinstance(mine, Tensor) and not isinstance(its, Tensor) and mine == its
+        return is_one and (mine == 0 or self.shares_dist(other))
+
+    def counted(self, values: Tensor) -> Tensor:
+        """Numbers of the rows, (N,) or (N, S), with 0 for rows that are ignored."""
+        return values if self.mask is None else values * (self.mask if values.dim() == 1 else self.mask[:, None])
 
     def foreground(self, dtype: torch.dtype | None = None) -> Tensor:
         """The pairs as dense rows (N, K), without the background."""
@@ -267,21 +265,19 @@ class SoftTargets:
     def class_mass(self, dtype: torch.dtype | None = None) -> Tensor:
         """The sum of all rows that count, (K,), added up in float64; in ``dtype`` if given. O(N·S + K)."""
         self.check_no_rest("class_mass")
-        exact, index, weight, mask = exact_dtype(self.device), self.index, self.weight, self.mask
-        if not self.has_background and self.device.type == "cpu" and values_are_readable(index, weight):
-            if weight is None and mask is None:
-                return torch.bincount(self.labels, minlength=self.num_classes).to(dtype or exact)
-            if index is None and weight is not None and not weight.requires_grad:
-                return cpu.class_mass(weight, mask).to(dtype or exact)
-        weight = self.pair_weight(None if index is None else exact)
-        weight = weight if mask is None else weight * mask[:, None]
-        if index is None:
-            total = weight.sum(0, dtype=exact)
+        exact, index, weight = exact_dtype(self.device), self.index, self.weight
+        is_plain = not self.has_background and self.device.type == "cpu" and values_are_readable(index, weight)
+        if is_plain and weight is None and self.mask is None:
+            total = torch.bincount(self.labels, minlength=self.num_classes)
+        elif is_plain and index is None and weight is not None and not weight.requires_grad:
+            total = cpu.class_mass(weight, self.mask)
+        elif index is None:
+            total = self.counted(self.pair_weight()).sum(0, dtype=exact)
         else:
-            total = weight.new_zeros(self.num_classes).index_add(0, index.flatten(), weight.flatten())
+            mass = self.counted(self.pair_weight(exact)).flatten()
+            total = mass.new_zeros(self.num_classes).index_add(0, index.flatten(), mass)
         if self.has_background:
-            spread = self.background_mass(exact)
-            total = total + (spread if mask is None else spread * mask).sum() * self.background(exact)
+            total = total + self.counted(self.background_mass(exact)).sum() * self.background(exact)
         return total.to(dtype or exact)
 
     # -------------------------------------------------------------------------------------------------- rows
@@ -290,18 +286,16 @@ class SoftTargets:
         """The rows named by a number, a slice, integers (R,) or a mask (N,); a number gives SoftTargets of one row."""
         if isinstance(rows, tuple) and len(rows) == 2 and (rows[1] is Ellipsis or rows[1] == slice(None)):
             rows = rows[0]  # as code indexes arrays that may have further dimensions
-        if type(rows) is not bool and hasattr(rows, "__index__") and not getattr(rows, "ndim", 0):
-            row = operator.index(rows)
-            if not -len(self) <= row < len(self):
-                raise IndexError(f"rows must be in 0 … {len(self) - 1}, got {row}")
-            rows = slice(row, row + 1 or None)
-        elif not isinstance(rows, slice):
-            given, rows = rows, torch.zeros(0, 0) if isinstance(rows, tuple) else as_tensor(rows, "rows")
-            if rows.dim() != 1:
-                raise IndexError(f"rows must be integers (R,) or a mask ({len(self)},), got {given!r:.80}")
-            if rows.dtype == torch.uint8 or (len(rows) == 0 and not isinstance(given, Tensor)):
-                rows = rows.long()  # torch takes bytes for a mask, and an empty list has no dtype of its own
         try:
+            if type(rows) is not bool and hasattr(rows, "__index__") and not getattr(rows, "ndim", 0):
+                row = range(len(self))[rows]
+                rows = slice(row, row + 1)
+            elif not isinstance(rows, slice):
+                given, rows = rows, torch.zeros(0, 0) if isinstance(rows, tuple) else as_tensor(rows, "rows")
+                if rows.dim() != 1:
+                    raise IndexError(f"got {given!r:.80}")
+                if rows.dtype == torch.uint8 or (len(rows) == 0 and not isinstance(given, Tensor)):
+                    rows = rows.long()  # torch takes bytes for a mask, and an empty list has no dtype of its own
             return self._map(lambda x: x[rows])
         except IndexError as error:
             raise IndexError(f"rows must be in 0 … {len(self) - 1}, or a mask ({len(self)},): {error}") from None
@@ -327,10 +321,7 @@ class SoftTargets:
         if dtype is None and isinstance(device, (str, torch.device)) and torch.device(device).type == "mps":
             dtype = self.dtype  # which has no float64
 
-        def move(x: Tensor) -> Tensor:
-            return x.to(device, dtype if x.is_floating_point() else None, non_blocking=non_blocking)
-
-        moved = self._map(move, shared=True)
+        moved = self._map(lambda x: x.to(device, dtype if x.is_floating_point() else None, non_blocking), shared=True)
         moved.nominal_dtype = self.nominal_dtype if dtype is None else None
         return moved
 
