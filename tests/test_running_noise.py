@@ -49,13 +49,21 @@ def test_draws_follow_the_noise(kind: str) -> None:
     assert float(statistic) < 88  # the quantile 1 − 10⁻⁶ of 29 degrees of freedom is 87.8
 
 
+def test_a_given_noise_that_is_loaded_is_drawn_from() -> None:
+    """Cumulative sums of the η before must not survive it."""
+    eta, other = FixedNoise(torch.tensor([0.99, 0.01])), FixedNoise(torch.tensor([0.01, 0.99]))
+    eta.sample(1, seeded())
+    eta.load_state_dict(other.state_dict())
+    assert torch.equal(eta.sample(100, seeded()), other.sample(100, seeded()))
+
+
 def test_counts_do_not_saturate() -> None:
     """float32 stops counting at 2²⁴ rows of a class."""
     running = RunningNoise(2, prior=1e-6)
     running.add_counts(torch.tensor([2.0**24, 1.0], dtype=torch.float64))
     for _ in range(9):
         running.update(SoftTargets.from_labels(torch.tensor([0]), 2))
-    assert float(running.counts[0]) == 2**24 + 9
+    assert float(running.sums[0]) == 2**24 + 9
     logits = torch.zeros(2, 2, dtype=torch.float64)
     many = SoftTargets.from_labels(torch.tensor([0, 1]), 2)
     value = softnce.functional.expected_info_nce(logits, many, candidates=NoiseCandidates(2.0**25), negatives="mean")

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from softnce._checks import as_not_negative, as_share, as_whole, check_distribution
 from softnce._precision import KeepsPrecision
-from softnce.noise import Noise
-from softnce.targets._sampling import class_edges, invert_edges, sample_beta, sample_labels
+from softnce.noise import Noise, draw_labels
+from softnce.targets._sampling import class_edges, draw_by_edges, sample_beta
 from softnce.targets.soft_targets import SoftTargets
 
 Proposal = tuple[list[SoftTargets], Tensor | None]
@@ -133,11 +133,9 @@ class SampledCandidates(Candidates, KeepsPrecision):
         if self.edges is not None:
             if len(self.edges) != num_classes:
                 raise ValueError(f"marginal has {len(self.edges)} classes, but the targets have {num_classes}")
-            labels = invert_edges(self.edges, count, generator)
-        elif noise is not None:
-            labels = noise.sample(count, generator)
+            labels = draw_by_edges(self.edges, count, generator)
         else:
-            labels = sample_labels(None, count, num_classes, batch.device, generator)
+            labels = draw_labels(noise, count, batch, generator)
         weight = None
         if self.mix_alpha > 0:
             weight = sample_beta(self.mix_alpha, self.size, batch.device, generator) * (1 - self.smoothing)

@@ -23,9 +23,9 @@ from torch import Generator, Tensor
 
 from softnce import distributions
 from softnce._checks import as_positive, as_whole, check_generator, values_are_checked
-from softnce.noise import Noise
-from softnce.targets._sampling import sample_labels
-from softnce.targets.soft_targets import DENSE, SoftTargets
+from softnce.noise import Noise, draw_labels
+from softnce.targets._algebra import sample_labels
+from softnce.targets.soft_targets import SoftTargets
 
 
 class Draw:
@@ -71,28 +71,14 @@ class Averaged(Draw):
         self.scale = float(n)
 
     def alpha(self, targets: SoftTargets, generator: Generator | None = None) -> SoftTargets:
-        check_generator(generator)
-        shares = targets.pair_weight()
-        if targets.has_background:  # the background is one more pair, of a class yet to be drawn
-            shares = torch.cat([shares, targets.background_mass(shares.dtype)[:, None]], 1)
-        mean = distributions.AveragedCategorical(self.n, probs=shares, validate_args=False)
-        labels = slots = mean.sample_labels(generator=generator)
-        if targets.form != DENSE:
-            labels = targets.classes.gather(1, slots.clamp(max=targets.classes.shape[1] - 1))
-        if targets.has_background:
-            dist, count = targets.smoothing_dist, slots.numel()
-            background = sample_labels(dist, count, targets.num_classes, targets.device, generator).view_as(slots)
-            labels = torch.where(slots < shares.shape[1] - 1, labels, background)
-        return self._mean(labels, targets.num_classes, shares.dtype, targets.mask)
+        labels = sample_labels(targets, self.n, generator)
+        return self._mean(labels, targets.num_classes, targets.pair_weight().dtype, targets.mask)
 
     def candidates_from(
         self, noise: Noise | None, rows: int, like: SoftTargets, generator: Generator | None = None
     ) -> SoftTargets:
         size = self.candidates or rows
-        if noise is None:
-            labels = sample_labels(None, size * self.n, like.num_classes, like.device, generator)
-        else:
-            labels = noise.sample(size * self.n, generator)
+        labels = draw_labels(noise, size * self.n, like, generator)
         return self._mean(labels.view(size, self.n), like.num_classes, torch.float64)
 
     def _mean(self, labels: Tensor, num_classes: int, dtype: torch.dtype, mask: Tensor | None = None) -> SoftTargets:

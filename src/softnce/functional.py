@@ -200,13 +200,12 @@ def linear_nll(features: Tensor, table: Tensor, targets: Targets, **given: Unpac
 
 def soft_target(call: Call) -> Tensor:
     """−σ(α) + log Σ_{c ∈ C} exp σ(c), σ(c) = Σ_k c_k s_k: whole targets are scored."""
-    given, draw = call.options["candidates"], call.options["draw"]
-    if m := getattr(given, "noise_count", 0):
+    given, draw = call.given, call.options["draw"]
+    if m := noise_count(given):
         raise ValueError(
             "NoiseCandidates are candidates in expectation, which only ExpectedInfoNCE can count; for this loss draw "
             f"them: SampledCandidates({m:g})"
         )
-    call.draw()
     if isinstance(given, ClassCandidates) and given.smoothing == 0:
         call.gather_for_noise()
         return cross_entropy(call)
@@ -218,10 +217,9 @@ def soft_target(call: Call) -> Tensor:
         raise ValueError("exclude needs candidates that are labels, or ExpectedInfoNCE: soft targets are no classes")
     alpha, candidates = call.columns(call.targets, candidates, cancels=True)
     n = 1.0 if draw is None else draw.scale  # the likelihood ratio is exp(n·σ)
-    log_noise = power(call.log_noise(smoothed=draw is not None and place is not None), n)
     return call.evaluate(
         autograd.soft_target, alpha, {"own": None if place is None else place()}, candidates=candidates,
-        temperature=call.temperature / n, log_noise=log_noise, remove_hits=call.drops_hits,
+        temperature=call.temperature / n, log_noise=drawn_noise(call, place, n), remove_hits=call.drops_hits,
     )  # fmt: skip
 
 
@@ -234,23 +232,23 @@ def of_labels(call: Call, candidates: SoftTargets, place: Place | None) -> Tenso
     if kept != 1:
         alpha, negatives = (SoftTargets(t.num_classes, t.index, None, mask=t.mask) for t in (alpha, negatives))
     alpha, negatives, own = call.columns(alpha, negatives, call.own_labels(alpha, place))
-    log_noise = power(call.log_noise(smoothed=call.options["draw"] is not None and place is not None), kept)
     counts = negatives.class_mass(torch.float64)
-    call.counts = counts if negatives is call.batch else None  # which a running noise takes in
-    return by_class(call, alpha, counts, own, call.temperature / kept, log_noise)
+    call.counts = counts if negatives is call.batch else None
+    return by_class(call, alpha, counts, own, call.temperature / kept, drawn_noise(call, place, kept))
 
 
 def expected(call: Call) -> Tensor:
     """Σ_k α_k log(1 + R/e^{s_k}), R = Σ_k (n_k − own_k) e^{s_k}: every label a target could draw, weighed."""
-    form = call.options["negatives"] or ("mean" if isinstance(call.source, Logits) else "drawn")
+    is_mean = (call.options["negatives"] or ("mean" if isinstance(call.source, Logits) else "drawn")) == "mean"
     if call.options["drop_own_classes"]:
         check_zeros(call.targets)
-    negatives, own, mass = mean_negatives(call) if form == "mean" else drawn_negatives(call)
-    reason = "" if mass is None else "noise in expectation"
-    alpha, negatives, own = call.columns(call.targets, negatives, own, reason=reason)
-    counts: Any = 0 if mass is None else mass
-    counts = counts if negatives is None else negatives.class_mass(torch.float64) + counts
-    return by_class(call, alpha, counts, own, call.temperature, call.log_noise(smoothed=True))
+    negatives, own, m = mean_negatives(call) if is_mean else drawn_negatives(call)
+    alpha, negatives, own = call.columns(call.targets, negatives, own, reason="noise in expectation" if m else "")
+    log_noise = call.log_noise(smoothed=True)
+    counts: Any = call.counts if negatives is None else negatives.class_mass(torch.float64)
+    if m:  # draws from η, in expectation
+        counts = counts + (m / call.source.num_classes if log_noise is None else m * log_noise.double().exp())
+    return by_class(call, alpha, counts, own, call.temperature, log_noise)
 
 
 def by_class(
@@ -282,32 +280,43 @@ def cross_entropy(call: Call) -> Tensor:
     return call.evaluate(autograd.counted, alpha, {}, log_noise=log_noise, **given)
 
 
-def mean_negatives(call: Call) -> tuple[SoftTargets | None, SoftTargets | None, Tensor | None]:
-    """Candidates with all their classes, each row's own among them, and the mass of m draws from η, (K,)."""
-    given, classes = call.options["candidates"], call.source.num_classes
+def mean_negatives(call: Call) -> tuple[SoftTargets | None, SoftTargets | None, float]:
+    """Candidates with all their classes, each row's own among them, and m draws from η in expectation."""
+    given, classes = call.given, call.source.num_classes
     if given is None and isinstance(call.source, Logits):
         batch, exchange = call.batch, call.exchange  # ranks send their counts instead of targets
         call.counts = batch.class_mass(torch.float64) if exchange is None else exchange.class_counts(batch)
-        return None, call.targets, call.counts + call.noise_mass(classes)
-    m = classes if given is None else getattr(given, "noise_count", 0)
+        return None, call.targets, classes
     candidates, place = call.candidates()
-    return candidates, None if place is None else call.targets, call.noise_mass(m) if m else None
+    return candidates, None if place is None else call.targets, classes if given is None else noise_count(given)
 
 
-def drawn_negatives(call: Call) -> tuple[SoftTargets, SoftTargets | None, None]:
+def drawn_negatives(call: Call) -> tuple[SoftTargets, SoftTargets | None, float]:
     """One label drawn from each candidate, the one drawn from each row's own, and m labels drawn from η."""
-    given = call.options["candidates"]
     candidates, place = call.candidates()
     if call.options["batch"] is not None and call.generator is None and not candidates.is_hard:
         raise ValueError("negatives='drawn' with batch needs a generator, in the same state for every micro-batch")
     labels = candidates.labels if candidates.is_hard else candidates.sample(call.generator)
     drawn, own = SoftTargets(candidates.num_classes, labels[:, None], None, mask=candidates.mask), None
-    if place is not None:
-        own = call.targets if isinstance(given, ClassCandidates) else call.own_labels(drawn[place()], place)
-    if m := getattr(given, "noise_count", 0):
-        more = call.draw_noise(round(m))[:, None]
-        drawn = SoftTargets.cat([drawn, SoftTargets(drawn.num_classes, more, None)])
-    return drawn, own, None
+    if isinstance(call.given, ClassCandidates):
+        own = call.targets
+    elif place is not None:
+        is_known = candidates.is_hard and call.targets.is_hard
+        own = call.own_labels(call.targets if is_known else drawn[place()], place)
+    if m := round(noise_count(call.given)):
+        drawn = SoftTargets.cat([drawn, SoftTargets(drawn.num_classes, call.draw_noise(m)[:, None], None)])
+    return drawn, own, 0.0
+
+
+def drawn_noise(call: Call, place: Place | None, exponent: float | Tensor) -> Tensor | None:
+    """log η^exponent; η is smoothed as the targets are if labels are drawn from them."""
+    log_noise = call.log_noise(smoothed=call.options["draw"] is not None and place is not None)
+    return log_noise if log_noise is None or exponent == 1 else log_noise * exponent
+
+
+def noise_count(given: Any) -> float:
+    """How many further draws from η the option ``candidates`` asks for in expectation."""
+    return getattr(given, "noise_count", 0)
 
 
 def check_zeros(targets: SoftTargets) -> None:
@@ -318,18 +327,13 @@ def check_zeros(targets: SoftTargets) -> None:
     if full:
         raise ValueError(
             "drop_own_classes needs targets with zeros, got rows with weight on every class (a background or a dense "
-            "row): no negative would be left; use labels or pairs without label_smoothing"
+            "row): use labels or pairs without label_smoothing"
         )
 
 
 def as_table(features: Tensor, table: Tensor, given: dict[str, Any]) -> Table:
     """The scores of a table, whose options are taken out of ``given``."""
     return Table(features, table, **{name: given.pop(name) for name in DECLARED[options.OfTable] if name in given})
-
-
-def power(log_noise: Tensor | None, exponent: float | Tensor) -> Tensor | None:
-    """log η^exponent."""
-    return log_noise if log_noise is None or exponent == 1 else log_noise * exponent
 
 
 # ------------------------------------------------------------------------------------------------- predictions

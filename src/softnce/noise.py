@@ -5,7 +5,6 @@ logarithm at some classes, and labels drawn from it, at a cost that does not dep
 """
 
 import math
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,17 +13,19 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from softnce._checks import (
-    as_number,
+    as_not_negative,
     as_positive,
     as_tensor,
     as_whole,
     check_distribution,
+    check_floating,
+    check_weights,
     values_are_checked,
     values_are_readable,
 )
 from softnce._precision import KeepsPrecision, at_least_float32
-from softnce.targets._sampling import class_edges, drawn_by, invert_edges
-from softnce.targets.soft_targets import SoftTargets, as_soft_targets
+from softnce.targets._sampling import class_edges, draw_by_edges, draw_uniform, drawn_by
+from softnce.targets.soft_targets import SoftTargets
 
 
 def uniform(num_classes: int) -> Tensor:
@@ -40,25 +41,18 @@ def from_counts(counts: Tensor, floor: float | None = None, exponent: float = 1.
     least that many counts (1 is a common choice). ``exponent`` flattens the counts: η ∝ counts^exponent, with 0.75 as
     in word2vec and 0 for uniform. With an exponent other than 1, scores learn log p(k|x)/η_k for that η.
     """
-    counts = as_tensor(counts, "counts")
-    if counts.dim() != 1 or len(counts) == 0 or counts.dtype == torch.bool or counts.is_complex():
-        raise ValueError(f"counts must be numbers of shape (K,), got {counts.dtype} of shape {tuple(counts.shape)}")
-    counts = counts.double()
-    if not bool((counts.isfinite() & (counts >= 0)).all()):
-        raise ValueError("counts must be finite and not negative")
+    counts = as_tensor(counts, "counts").double()
+    check_floating(counts, "counts", "(K,)")
+    check_weights(counts, "counts")
     if floor is not None:
         counts = counts.clamp(min=as_positive(floor, "floor"))
-    exponent = as_number(exponent, "exponent", "a number of at least 0")
-    if not 0 <= exponent < torch.inf:
-        raise ValueError(f"exponent must be finite and at least 0, got {exponent}")
     empty = (counts == 0).nonzero()[:, 0].tolist()
     if empty:
-        named = ", ".join(map(str, empty[:5])) + (", …" if len(empty) > 5 else "")
         raise ValueError(
-            f"counts: {len(empty)} of {len(counts)} classes have no count ({named}), so −log η is infinite; "
-            "pass floor=1 to give every class at least one count"
+            f"counts: {len(empty)} of {len(counts)} classes have no count ({str(empty[:5])[1:-1]}), so −log η is "
+            "infinite; pass floor=1 to give every class at least one count"
         )
-    powers = counts if exponent == 1 else counts**exponent
+    powers = counts ** as_not_negative(exponent, "exponent")
     return (powers / powers.sum()).to(torch.get_default_dtype())
 
 
@@ -66,29 +60,6 @@ def from_labels(labels: Tensor, num_classes: int, floor: float | None = None, ig
     """η from the training labels, of any shape. See :func:`from_counts` for ``floor``."""
     labels = as_tensor(labels, "labels").flatten()
     return from_counts(SoftTargets.from_labels(labels, num_classes, ignore_index=ignore_index).class_mass(), floor)
-
-
-def from_loader(
-    loader: Iterable[Any], num_classes: int, floor: float | None = None, ignore_index: int = -100
-) -> Tensor:
-    """η from one pass over a loader whose batches end in their targets: labels, (N, K) probabilities or SoftTargets.
-
-    If you have the labels, :func:`from_labels` is faster.
-    """
-    counts = torch.zeros(as_whole(num_classes, "num_classes"), dtype=torch.float64)
-    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
-        raise TypeError(f"loader must give batches, got {type(loader).__name__}")
-    for batch in loader:
-        targets = batch[-1] if isinstance(batch, (tuple, list)) else batch
-        if isinstance(targets, Tensor) and not targets.is_floating_point():
-            targets = targets.flatten()
-        try:
-            counts += as_soft_targets(targets, num_classes, ignore_index=ignore_index).class_mass().double().cpu()
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"a batch of loader must end in targets of {num_classes} classes: {error}") from None
-    if not bool(counts.any()):
-        raise ValueError("loader gave no targets")
-    return from_counts(counts, floor)
 
 
 class FixedNoise(KeepsPrecision):
@@ -111,6 +82,10 @@ class FixedNoise(KeepsPrecision):
         self.register_buffer("log_eta", probs.detach().to(at_least_float32(probs.dtype)).log())
         self.register_buffer("edges", None, persistent=False)
 
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)  # type: ignore[no-untyped-call]
+        self.edges = None  # those of the η before
+
     @property
     def num_classes(self) -> int:
         return len(self.log_eta)
@@ -121,9 +96,7 @@ class FixedNoise(KeepsPrecision):
     def log_probs(self, classes: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
         """log η of ``classes``; of all classes, (K,), if None; ``smoothing`` ε: of (1 − ε)·η + ε/K."""
         logs = self.log_eta if classes is None else self.log_eta[classes]
-        if smoothing == 0:
-            return logs
-        return ((1 - smoothing) * logs.exp() + smoothing / self.num_classes).log()
+        return logs if smoothing == 0 else ((1 - smoothing) * logs.exp() + smoothing / self.num_classes).log()
 
     def sample(self, n: int, generator: torch.Generator | None = None, smoothing: float = 0.0) -> Tensor:
         """n labels drawn from η, each replaced by a uniform one with probability ``smoothing``.
@@ -132,11 +105,11 @@ class FixedNoise(KeepsPrecision):
         """
         if self.edges is None:
             self.edges = class_edges(self.log_eta.exp())
-        labels = invert_edges(self.edges, n, generator)
+        labels = draw_by_edges(self.edges, n, generator)
         if smoothing == 0:
             return labels
         replaced = torch.rand(labels.shape, device=labels.device, **drawn_by(generator)) < smoothing
-        return torch.where(replaced, _anywhere(self.num_classes, labels, generator), labels)
+        return torch.where(replaced, draw_uniform(self.num_classes, labels.shape, labels.device, generator), labels)
 
 
 class RunningNoise(KeepsPrecision):
@@ -158,10 +131,8 @@ class RunningNoise(KeepsPrecision):
     tensor([0.5000, 0.2500, 0.1250, 0.1250], dtype=torch.float64)
     """
 
-    counts: Tensor | None
-    spread: Tensor
-    total: Tensor
-    tree: Tensor | None
+    sums: Tensor | None  # (K + 2,) float64: the count of each class, of uniform backgrounds, and all together
+    tree: Tensor | None  # sums of counts over halves of the classes, for draws
 
     def __init__(self, num_classes: int | None = None, decay: float = 1.0, prior: float = 0.1) -> None:
         super().__init__()
@@ -172,15 +143,11 @@ class RunningNoise(KeepsPrecision):
         # No buffers: averages of models, DDP and meta devices would mix, send or lose them before the first batch.
         self._start(self.given, torch.device("cpu"))
 
-    def _start(self, num_classes: int | None, device: torch.device) -> None:
-        """Nothing seen."""
-        self.unit = 1.0  # of a count in the units of ``counts``: grows instead of all counts shrinking
-        self.tree = None  # sums of counts over halves of the classes, for draws
-        self.counts = None
-        if num_classes is not None:
-            self.counts = torch.zeros(num_classes, dtype=torch.float64, device=device)
-            self.spread = self.counts.new_zeros(())  # mass of uniform backgrounds
-            self.total = self.counts.new_zeros(())
+    def _start(self, num_classes: int | None, device: torch.device, sums: Tensor | None = None) -> None:
+        if sums is None and num_classes is not None:
+            sums = torch.zeros(num_classes + 2, dtype=torch.float64, device=device)
+        self.sums, self.tree = sums, None
+        self.unit = 1.0  # of a count in ``sums``: grows instead of all counts shrinking
 
     def extra_repr(self) -> str:
         classes = self.num_classes or "not seen yet"
@@ -189,23 +156,22 @@ class RunningNoise(KeepsPrecision):
     @property
     def num_classes(self) -> int | None:
         """K, None before the first batch of an estimate made without it."""
-        return None if self.counts is None else len(self.counts)
+        return None if self.sums is None else len(self.sums) - 2
 
     def fit(self, num_classes: int, device: torch.device) -> None:
         """Take the number of classes and the device of a first batch; later, check them."""
-        if self.counts is not None and len(self.counts) != num_classes:
+        if self.sums is not None and self.num_classes != num_classes:
             raise ValueError(
-                f"the running noise has {len(self.counts)} classes, but there are {num_classes} classes; "
+                f"the running noise has {self.num_classes} classes, but there are {num_classes} classes; "
                 "losses of different classes need a noise each"
             )
-        if self.counts is not None and self.counts.device == device:
+        if self.sums is not None and self.sums.device == device:
             return
         with _normal_tensors():
-            if self.counts is None or self.counts.is_meta:
+            if self.sums is None or self.sums.is_meta:
                 self._start(num_classes, device)
             else:
-                self.counts, self.spread, self.total = (t.to(device) for t in (self.counts, self.spread, self.total))
-                self.tree = None
+                self.sums, self.tree = self.sums.to(device), None
 
     @torch.no_grad()
     def update(self, targets: SoftTargets) -> None:
@@ -217,43 +183,38 @@ class RunningNoise(KeepsPrecision):
             self.add_counts(targets.class_mass(torch.float64))
             return
         self._age()
-        assert self.counts is not None
-        weight = targets.pair_weight(torch.float64) * self.unit
-        weight = (weight if targets.mask is None else weight * targets.mask[:, None]).flatten()
-        classes = targets.index.flatten()
-        self.counts.index_add_(0, classes, weight)
-        self.total.add_(weight.sum())
+        assert self.sums is not None
+        weight = targets.counted(targets.pair_weight(torch.float64)).flatten() * self.unit
+        classes, total = targets.index.flatten(), weight.sum()
+        self.sums.index_add_(0, classes, weight)
         if targets.has_background:
-            spread = targets.background_mass(torch.float64)
-            spread = (spread if targets.mask is None else spread * targets.mask).sum() * self.unit
-            self.spread.add_(spread)
-            self.total.add_(spread)
+            spread = targets.counted(targets.background_mass(torch.float64)).sum() * self.unit
+            self.sums[-2].add_(spread)
+            total = total + spread
+        self.sums[-1].add_(total)
         if self.tree is not None:
-            self._add_to_tree(classes, weight)
+            node = classes + len(self.tree) // 2
+            for _ in range((len(self.tree) // 2).bit_length()):
+                self.tree.index_add_(0, node, weight)
+                node = node // 2
 
     @torch.no_grad()
     def add_counts(self, counts: Tensor) -> None:
         """Take in a batch of which only the class counts (K,) are known. O(K)."""
         self.fit(len(counts), counts.device)
         self._age()
-        assert self.counts is not None
+        assert self.sums is not None
         counts = counts if self.unit == 1 else counts * self.unit
-        self.counts.add_(counts)  # in place: an assignment to a Module's attribute takes as long
-        self.total.add_(counts.sum())
-        if self.tree is not None:
+        self.sums[:-2].add_(counts)
+        self.sums[-1].add_(counts.sum())
+        if self.tree is not None:  # an assignment to a Module's attribute takes as long as the sums
             self.tree = None
 
     def _age(self) -> None:
         """Let earlier batches lose weight: new counts gain it instead, and rarely all are scaled down."""
-        if self.decay == 1:
-            return
         self.unit /= self.decay
-        if self.unit > 1e100:
-            assert self.counts is not None
-            for sums in (self.counts, self.spread, self.total, self.tree):
-                if sums is not None:
-                    sums /= self.unit
-            self.unit = 1.0
+        if self.unit > 1e100 and self.sums is not None:
+            self._start(None, self.sums.device, self.sums / self.unit)
 
     def log_probs(self, classes: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
         """log η of ``classes``; of all classes, (K,), if None. ``smoothing`` is 0: the targets seen are smoothed."""
@@ -267,14 +228,15 @@ class RunningNoise(KeepsPrecision):
 
     def _estimate(self, classes: Tensor | None) -> tuple[Tensor, float | Tensor, float | Tensor]:
         """Counts of ``classes``, what each class has besides, and the sum over all classes."""
-        if self.counts is None:
+        if self.sums is None:
             raise ValueError("the running noise has seen no targets and was made without num_classes")
-        counts = self.counts if classes is None else self.counts[classes]
-        prior, size = self.prior * self.unit, len(self.counts)
-        spread, total = self.spread, self.total
-        if spread.is_cpu and values_are_readable(spread, total):  # numbers of Python are added faster than tensors
-            return counts, float(spread) / size + prior, float(total) + prior * size
-        return counts, spread / size + prior, total + prior * size
+        counts = self.sums[:-2]
+        spread: Any = self.sums[-2]
+        total: Any = self.sums[-1]
+        if counts.is_cpu and values_are_readable(counts):  # numbers of Python are added faster than tensors
+            spread, total = float(spread), float(total)
+        prior, size = self.prior * self.unit, len(counts)
+        return counts if classes is None else counts[classes], spread / size + prior, total + prior * size
 
     def sample(self, n: int, generator: torch.Generator | None = None, smoothing: float = 0.0) -> Tensor:
         """n labels drawn from the estimate. O(n·log K) by a tree of sums, which the first call builds."""
@@ -292,35 +254,24 @@ class RunningNoise(KeepsPrecision):
             u = torch.where(right, u - self.tree[node], u)
             node = node + right
         labels = (node - leaves).clamp_(max=len(counts) - 1)
-        return torch.where(is_uniform, _anywhere(len(counts), labels, generator), labels)
-
-    def _add_to_tree(self, classes: Tensor, weight: Tensor) -> None:
-        assert self.tree is not None
-        node = classes + len(self.tree) // 2
-        for _ in range((len(self.tree) // 2).bit_length()):
-            self.tree.index_add_(0, node, weight)
-            node = node // 2
+        return torch.where(is_uniform, draw_uniform(len(counts), labels.shape, counts.device, generator), labels)
 
     def get_extra_state(self) -> Tensor:
-        """Counts, spread and total in one tensor (K + 2,), so that files of tensors alone can hold it."""
-        if self.counts is None:
-            return torch.zeros(0, dtype=torch.float64, device="cpu")
-        return torch.cat([self.counts, self.spread[None], self.total[None]]) / self.unit
+        """One tensor (K + 2,), so that files of tensors alone can hold it; empty before the first batch."""
+        return torch.zeros(0, dtype=torch.float64, device="cpu") if self.sums is None else self.sums / self.unit
 
     def set_extra_state(self, state: Tensor) -> None:
+        device = state.device if self.sums is None or self.sums.is_meta else self.sums.device
         if len(state) == 0:
-            self._start(self.given, torch.device("cpu"))
+            self._start(self.given, device)
             return
         if self.given is not None and len(state) != self.given + 2:
             raise ValueError(f"the saved noise has {len(state) - 2} classes, this one is for {self.given} classes")
-        device = state.device if self.counts is None or self.counts.is_meta else self.counts.device
-        self._start(None, device)
-        state = state.detach().to(device, torch.float64, copy=True)
-        self.counts, self.spread, self.total = state[:-2], state[-2], state[-1]
+        self._start(None, device, state.detach().to(device, torch.float64, copy=True))
 
 
 def _normal_tensors() -> AbstractContextManager[object]:
-    """What lives on is no inference tensor, which training could not change."""
+    """Tensors that are kept are no inference tensors, which training could not change."""
     if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():  # the compiler cannot ask
         return nullcontext()
     return torch.inference_mode(False)
@@ -335,13 +286,15 @@ def _sums_over_halves(counts: Tensor) -> Tensor:
     return torch.cat([counts.new_zeros(1), *levels])
 
 
-def _anywhere(num_classes: int, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-    """As many uniform classes as ``labels``."""
-    return torch.randint(num_classes, labels.shape, device=labels.device, **drawn_by(generator))
-
-
 Noise = FixedNoise | RunningNoise
 """η as a loss uses it: its logarithm at some classes, and labels drawn from it."""
+
+
+def draw_labels(noise: Noise | None, n: int, like: SoftTargets, generator: torch.Generator | None) -> Tensor:
+    """n labels drawn from η, uniform if None, for targets such as ``like``."""
+    if noise is None:
+        return draw_uniform(like.num_classes, (n,), like.device, generator)
+    return noise.sample(n, generator)
 
 
 def as_noise(noise_probs: Any) -> Noise | None:

@@ -7,15 +7,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from softnce._checks import check_places, check_tensor, check_weights, values_are_checked
 from softnce._core.options import DEFAULTS
-from softnce._core.table import Table, in_chunks
+from softnce._core.table import Columns, Scores, Table
 from softnce._precision import at_least_float32, full_precision
 from softnce.candidates import Candidates, GivenCandidates
 from softnce.noise import FixedNoise, Noise, RunningNoise
@@ -49,6 +50,10 @@ class Logits:
         self.shape, self.num_classes = moved.shape[:-1], logits.shape[1]
         self.rows = logits if logits.dim() == 2 else moved.reshape(-1, self.num_classes)
 
+    def columns(self, named: Sequence[SoftTargets | None], *_: Any) -> Columns:
+        """All of them, whatever the targets ``named`` need."""
+        return None, None, named
+
 
 class Call:
     """The validated arguments of one call.
@@ -56,10 +61,10 @@ class Call:
     Attributes:
         options: every option and argument by name; those that the loss does not have are at their defaults.
         targets: α of the rows, N targets, smoothed and drawn.
-        batch: the targets of the whole batch, of all ranks once :meth:`candidates` has exchanged them.
+        batch: the targets of the whole batch, of all ranks once :meth:`gather` has exchanged them.
         position: (N,) positions of the rows in ``batch``; None: row i is target i.
         classes: the classes of the columns that are scored, (U,), sorted; None: all.
-        counts: (K,) class counts of the batches of all ranks, where those were exchanged instead of targets.
+        counts: (K,) class counts of the batches of all ranks, for a running noise; None: it counts ``batch``.
     """
 
     def __init__(
@@ -75,39 +80,26 @@ class Call:
         if source.rows.numel() == 0 and exchange is None:
             raise ValueError(f"the batch is empty: {source.name} have shape {tuple(source.rows.shape)}")
         self.source, self.exchange, self.is_contrast = source, exchange, is_contrast
-        self.noise = noise if noise is None or isinstance(noise, Noise) else FixedNoise(noise)
-        self.options = {**DEFAULTS, **options}
+        self.noise = FixedNoise(noise) if isinstance(noise, Tensor) else noise
+        self.options = DEFAULTS | options  # type: ignore[operator]
         self.smoothing: float = self.options["label_smoothing"]
         self.generator: torch.Generator | None = self.options["generator"]
-        self.own: Tensor | None = self.options["own"]
-        self.are_labels = isinstance(targets, Tensor) and not targets.is_floating_point()
-        self._check_classes()
-        if hard and not self.are_labels:
-            if isinstance(targets, Tensor) or not getattr(targets, "is_hard", True):
-                raise ValueError(
-                    "this loss takes hard labels, got soft targets; use ExpectedInfoNCE, SoftTargetInfoNCE, "
-                    "SoftDistributionInfoNCE or SoftTargetCrossEntropy"
-                )
-            self.are_labels = True
-        self.targets = self._targets(targets)
-        self.batch, self.is_gathered = self.targets, False
-        self.position: Tensor | None = None
+        given = self.options["candidates"]
+        self.given: Candidates | SoftTargets | None = given.targets if isinstance(given, GivenCandidates) else given
         self.counts: Tensor | None = None
         self.classes: Tensor | None = None
-        self.scores: Callable[[Tensor], Tensor] | None = None
-        self._log_noise: dict[bool, Tensor] = {}
+        self.scores: Scores | None = None
+        self.is_gathered = False
+        self._check_classes()
+        self.targets = self._targets(targets, hard)
         self.temperature: float | Tensor = self.options["temperature"]
         if isinstance(self.temperature, Tensor):
             self.temperature = self.temperature.reshape(())
             if exchange is not None and self.temperature.requires_grad:
                 self.temperature = exchange.share_gradient(self.temperature)
-        if self.options["batch"] is not None:
-            if self.own is None:
-                raise ValueError("batch needs own, the positions of the rows in it")
-            self.batch, self.position = self._further(self.options["batch"], "batch", self.own)
-            self.own = None
-        elif self.own is not None and not isinstance(self.options["candidates"], (SoftTargets, GivenCandidates)):
-            raise ValueError("own gives positions in batch or in candidates, but neither is given as SoftTargets")
+        self.batch, self.position = self._batch()
+        if self.options["draw"] is not None:
+            self._draw()
         self._weigh()
 
     def _check_classes(self) -> None:
@@ -119,54 +111,95 @@ class Call:
         elif self.noise is not None and self.noise.num_classes != classes:
             raise ValueError(f"noise_probs has {self.noise.num_classes} entries, but there are {classes} classes")
 
-    def _targets(self, targets: Tensor | SoftTargets) -> SoftTargets:
+    def _targets(self, targets: Tensor | SoftTargets, hard: bool) -> SoftTargets:
         """Targets of the rows, smoothed; without a gradient in a contrast."""
-        source, ignore_index = self.source, self.options["ignore_index"]
+        source, self.are_labels = self.source, hard
+        if isinstance(targets, Tensor):
+            is_soft, self.are_labels = targets.is_floating_point(), not targets.is_floating_point()
+        else:
+            is_soft = not getattr(targets, "is_hard", True)
+        if hard and is_soft:
+            raise ValueError(
+                "this loss takes hard labels, got soft targets; use ExpectedInfoNCE, SoftTargetInfoNCE, "
+                "SoftDistributionInfoNCE or SoftTargetCrossEntropy"
+            )
         if isinstance(targets, Tensor):
             is_flat = targets.dim() == 1 and targets.shape == source.shape
             targets = targets if is_flat else rows_of(targets, source)
         elif isinstance(targets, SoftTargets) and len(targets) != len(source.rows):
             raise ValueError(f"targets have {len(targets)} rows, but {source.name} have {len(source.rows)}")
-        soft = as_soft_targets(targets, source.num_classes, self.smoothing, ignore_index, not self.is_contrast)
-        if targets.device != source.rows.device:
-            check_device(targets, source, "targets")
+        ignore_index, allow_rest = self.options["ignore_index"], not self.is_contrast
+        soft = as_soft_targets(targets, source.num_classes, self.smoothing, ignore_index, allow_rest)
+        check_device(soft, source, "targets")
         return soft.detach() if self.is_contrast and not self.are_labels else soft
 
-    def _further(self, group: object, name: str, own: Tensor | None) -> tuple[SoftTargets, Tensor | None]:
-        """Further targets, passed as the argument ``name``, and the positions of the rows' targets in them."""
-        source = self.source
+    def _batch(self) -> tuple[SoftTargets, Tensor | None]:
+        """The targets that these rows are a part of, and their positions in them."""
+        batch, own = self.options["batch"], self.options["own"]
+        if batch is not None:
+            if own is None:
+                raise ValueError("batch needs own, the positions of the rows in it")
+            return self._holder(batch, "batch", own)
+        if own is not None and not isinstance(self.given, SoftTargets):
+            raise ValueError("own gives positions in batch or in candidates, but neither is given as SoftTargets")
+        return self.targets, None
+
+    def _holder(self, group: object, name: str, own: Tensor | None) -> tuple[SoftTargets, Tensor | None]:
+        """Targets passed as the argument ``name``, and the positions of the rows' targets in them."""
+        classes = self.source.num_classes
         if not isinstance(group, SoftTargets):
             raise TypeError(f"{name} must be SoftTargets, got {type(group).__name__}")
-        if group.num_classes != source.num_classes:
-            raise ValueError(f"{name} has {group.num_classes} classes, but the scores have {source.num_classes}")
-        check_device(group, source, name)
+        if group.num_classes != classes:
+            raise ValueError(f"{name} has {group.num_classes} classes, but the scores have {classes}")
+        check_device(group, self.source, name)
         if own is None:
             return group, None
         group = group.smooth(self.smoothing).detach()  # they hold the rows' targets, so they are smoothed alike
         check_own(group, own, self.targets, name)
         return group, own.long()
 
-    # ------------------------------------------------------------------------------------------------- steps
-
-    def draw(self) -> None:
-        """Replace the targets by points drawn from them, where the option ``draw`` asks for it."""
-        draw = self.options["draw"]
-        if draw is None:
-            return
+    def _draw(self) -> None:
+        """Replace the targets by points drawn from them."""
         if self.position is not None and self.generator is None:
             raise ValueError("draw with batch needs a generator, in the same state for every micro-batch of the batch")
-        self.batch = draw.alpha(self.batch, self.generator)
+        self.batch = self.options["draw"].alpha(self.batch, self.generator)
         self.targets = self.batch if self.position is None else self.batch[self.position]
-        self._weigh()
+
+    def _weigh(self) -> None:
+        """Fix the rows' weights and their total, before the targets of other ranks join the batch."""
+        whole, part, class_weight = self.batch, self.position, self.options["class_weight"]
+        weight: Tensor | None = self.options["sample_weight"]
+        if weight is not None:
+            shape = self.source.shape if part is None else torch.Size([len(whole)])
+            check_tensor(weight, "sample_weight")
+            if weight.shape not in (shape, (len(whole),)):
+                got = f"shape {tuple(shape)}, got {tuple(weight.shape)}"
+                raise ValueError(f"sample_weight must have one entry per sample, {got}")
+            check_weights(weight, "sample_weight")
+            weight = weight.reshape(-1)
+        if whole.mask is not None:  # ignored rows weigh 0
+            mask = whole.mask.to(torch.get_default_dtype() if weight is None else weight.dtype)
+            weight = mask if weight is None else weight * mask
+        counted = weight
+        if class_weight is not None and (self.is_contrast or (self.are_labels and whole.form == LABELS)):
+            each = whole.expectation(class_weight) if self.is_contrast else class_weight[whole.labels]
+            counted = each if weight is None else weight * each
+            weight = counted if self.is_contrast else weight  # cross-entropy weighs the losses themselves
+        self.weight = weight if weight is None or part is None else weight[part]
+        self.total: float | Tensor = self.source.rows.shape[0] if part is None else len(whole)
+        if counted is not None:
+            self.total = counted.to(at_least_float32(counted.dtype)).sum()
+
+    # ------------------------------------------------------------------------------------------------- steps
 
     def candidates(self) -> tuple[SoftTargets, Place | None]:
         """The candidates, M targets, and their :data:`Place`: None if they hold no row's own target by construction."""
-        given, draw = self.options["candidates"], self.options["draw"]
+        given, draw = self.given, self.options["draw"]
         self.gather_for_noise()
-        if isinstance(given, (SoftTargets, GivenCandidates)):
-            group = given.targets if isinstance(given, GivenCandidates) else given
-            group, own = self._further(group, "candidates", self.own)
-            return group, None if own is None else lambda: own
+        if isinstance(given, SoftTargets):
+            own = self.options["own"] if self.options["batch"] is None else None
+            group, place = self._holder(given, "candidates", own)
+            return group, _known(place)
         if given is None and draw is not None:
             rows = len(self.batch)
             if self.exchange is not None and not self.is_gathered:
@@ -179,7 +212,7 @@ class Call:
         if given is None:
             return self.batch, self.positions
         groups, place = given(self.batch, self.positions(), self.generator, self.noise)
-        return together(groups, self.targets), None if place is None else lambda: place
+        return together(groups, self.targets), _known(place)
 
     def positions(self) -> Tensor:
         """The positions of the rows in the batch, (N,)."""
@@ -189,8 +222,7 @@ class Call:
 
     def own_labels(self, labels: SoftTargets, place: Place | None) -> SoftTargets | None:
         """The label of each row among label candidates, with weight 0 where ``place`` is −1."""
-        given = self.options["candidates"]
-        if place is None or not isinstance(given, Candidates) or given.holds_batch:
+        if place is None or not isinstance(self.given, Candidates) or self.given.holds_batch:
             return None if place is None else labels
         return SoftTargets(labels.num_classes, labels.index, (place() >= 0).to(torch.get_default_dtype())[:, None])
 
@@ -207,27 +239,22 @@ class Call:
         if isinstance(self.noise, RunningNoise):
             self.gather()
 
-    def columns(self, *named: SoftTargets | None, reason: str = "", cancels: bool = False) -> tuple[Any, ...]:
+    def columns(self, *named: SoftTargets | None, reason: str = "", cancels: bool = False) -> Sequence[Any]:
         """The targets ``named`` over the columns that are scored: all of logits, of a table those that they need.
 
         With a ``reason`` all of a table too; backgrounds that all share are left out where they ``cancel``.
         """
-        if isinstance(self.source, Logits):
-            return named
-        self._log_noise.clear()
         self.scores, self.classes, mapped = self.source.columns(named, reason, cancels)
         return mapped
 
     @property
     def exclude(self) -> Tensor | None:
         """The option ``exclude``, (N, E), as columns; −1 for classes that have none."""
-        exclude, classes = self.options["exclude"], self.classes
+        exclude, classes, rows = self.options["exclude"], self.classes, len(self.targets)
         if exclude is None:
             return None
         check_tensor(exclude, "exclude")
-        rows = len(self.targets)
-        width = exclude.numel() // max(1, rows)
-        check_places(exclude, (rows, width), self.source.num_classes, "exclude", least=-1)
+        check_places(exclude, (rows, exclude.numel() // max(1, rows)), self.source.num_classes, "exclude", least=-1)
         exclude = exclude.long()
         if classes is None:
             return exclude
@@ -243,18 +270,7 @@ class Call:
 
     def log_noise(self, smoothed: bool) -> Tensor | None:
         """log η of the columns, smoothed as the targets are if ``smoothed``; None: uniform."""
-        if self.noise is None:
-            return None
-        if smoothed not in self._log_noise:
-            self._log_noise[smoothed] = self.noise.log_probs(self.classes, self._noise_smoothing(smoothed))
-        return self._log_noise[smoothed]
-
-    def noise_mass(self, count: float) -> Tensor:
-        """The class counts of ``count`` draws from η in expectation, (K,), float64."""
-        logs, classes = self.log_noise(smoothed=True), self.source.num_classes
-        if logs is None:
-            return torch.full((classes,), count / classes, dtype=torch.float64, device=self.source.rows.device)
-        return count * logs.double().exp()
+        return None if self.noise is None else self.noise.log_probs(self.classes, self._noise_smoothing(smoothed))
 
     def draw_noise(self, count: int) -> Tensor:
         """Labels drawn from η, (count,)."""
@@ -280,48 +296,25 @@ class Call:
         if scores is None:
             return self.finish(losses(rows, targets, **by_row, **given, **self.reduction(), chunk_size=chunk))
 
-        def of_rows(z: Tensor, part: slice) -> Tensor:
+        def of_rows(part: slice) -> Tensor:
             mine = {name: value if value is None else value[part] for name, value in by_row.items()}
-            return losses(scores(z), targets[part], **mine, **given)
+            return losses(scores(rows[part]), targets[part], **mine, **given)
 
         with full_precision(rows.device):
             if chunk is None:
                 return self.finish(losses(scores(rows), targets, **by_row, **given, **self.reduction()))
-            return self.finish(self.reduced(in_chunks(of_rows, rows, chunk)))
-
-    def _weigh(self) -> None:
-        """Fix the rows' weights and their total, before the targets of other ranks join the batch."""
-        whole, part, class_weight = self.batch, self.position, self.options["class_weight"]
-        weight: Tensor | None = self.options["sample_weight"]
-        if weight is not None:
-            shape = self.source.shape if part is None else torch.Size([len(whole)])
-            check_tensor(weight, "sample_weight")
-            if weight.shape != shape and weight.shape != (len(whole),):
-                got = f"shape {tuple(shape)}, got {tuple(weight.shape)}"
-                raise ValueError(f"sample_weight must have one entry per sample, {got}")
-            check_weights(weight, "sample_weight")
-            weight = weight.reshape(-1)
-        if whole.mask is not None:  # ignored rows weigh 0
-            weight = times(weight, whole.mask.to(torch.get_default_dtype() if weight is None else weight.dtype))
-        divisor = weight
-        if class_weight is not None and self.is_contrast:
-            weight = divisor = times(weight, whole.expectation(class_weight))
-        elif class_weight is not None and self.are_labels and whole.form == LABELS:
-            divisor = times(weight, class_weight[whole.labels])  # cross-entropy weighs the losses themselves
-        self.weight = weight if weight is None or part is None else weight[part]
-        self.total: float | Tensor = self.source.rows.shape[0] if part is None else len(whole)
-        if divisor is not None:
-            self.total = divisor.to(at_least_float32(divisor.dtype)).sum()
+            parts = [slice(start, start + chunk) for start in range(0, max(1, len(rows)), chunk)]
+            found = [checkpoint(of_rows, part, use_reentrant=False) for part in parts]
+            return self.finish(self.reduced(torch.cat(found)))
 
     def reduction(self) -> dict[str, Any]:
         """The weights of rows and the divisor of their sum, as the sums of ``autograd.py`` take them."""
-        reduction, divisor = self.options["reduction"], None
-        if reduction == "none":
+        how = self.options["reduction"]
+        if how == "none":
             return {"row_weight": self.weight}
-        if reduction == "mean" and self.exchange is None:
-            divisor = self.total
-            if isinstance(divisor, Tensor):
-                divisor = divisor.masked_fill(divisor <= 0, 1)  # every sample is ignored: 0, not NaN
+        divisor = self.total if how == "mean" and self.exchange is None else None
+        if isinstance(divisor, Tensor):  # if every sample is ignored the mean is 0, not NaN
+            divisor = divisor.clamp(min=1e-30)
         return {"row_weight": self.weight, "divisor": divisor, "reduced": True}
 
     def reduced(self, losses: Tensor) -> Tensor:
@@ -342,6 +335,10 @@ class Call:
         # The empty sum connects a rank without rows to its model, whose gradients DDP waits for; 0·τ likewise.
         mine = value + self.source.rows[:0].sum() + 0.0 * self.temperature
         return self.exchange.reduce(mine, self.total, self.options["reduction"])
+
+
+def _known(positions: Tensor | None) -> Place | None:
+    return None if positions is None else lambda: positions
 
 
 def rows_of(targets: Tensor, source: Logits | Table) -> Tensor:
@@ -367,7 +364,7 @@ def together(groups: list[SoftTargets], targets: SoftTargets) -> SoftTargets:
     return SoftTargets.cat(groups)
 
 
-def check_device(targets: Tensor | SoftTargets, source: Logits | Table, name: str) -> None:
+def check_device(targets: SoftTargets, source: Logits | Table, name: str) -> None:
     here, there = targets.device, source.rows.device
     if here != there:
         raise ValueError(f"{name} are on {here}, but {source.name} are on {there}; use {name}.to(device)")
@@ -394,8 +391,3 @@ def _described(targets: SoftTargets, row: int) -> str:
         return f"label {int(targets.labels[row])}"
     weight, label = targets[row].dense()[0].topk(1)
     return f"a row whose largest weight is {float(weight):.3g}, of class {int(label)}"
-
-
-def times(a: Tensor | None, b: Tensor) -> Tensor:
-    """a·b, where None is 1."""
-    return b if a is None else a * b

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from softnce._checks import check_flag, check_tensor
 from softnce._precision import at_least_float32
@@ -19,6 +18,8 @@ from softnce.targets.soft_targets import DENSE, SoftTargets
 
 Scores = Callable[[Tensor], Tensor]
 """Makes logits (n, U) from features (n, d)."""
+Columns = tuple[Scores | None, Tensor | None, Sequence[SoftTargets | None]]
+"""Scores of some columns (None: logits as they are), their classes (None: all), and targets over these columns."""
 
 
 class Table:
@@ -41,28 +42,25 @@ class Table:
 
     def logits(self, classes: Tensor | None) -> Scores:
         """The logits of ``classes`` (U,), or of all if None."""
-        dtype = at_least_float32(self.rows.dtype)
+        dtype, table, bias = at_least_float32(self.rows.dtype), self.table, self.bias
+        if classes is not None:  # an embedding: indexing would make the gradient of the table dense
+            table, bias = F.embedding(classes, table, sparse=self.sparse), None if bias is None else bias[classes]
 
         def vectors(rows: Tensor) -> Tensor:
             return F.normalize(rows.to(dtype), dim=1) if self.cosine else rows.to(dtype)
 
-        table, bias = self.table, self.bias
-        if classes is not None:  # an embedding: indexing would make the gradient of the table dense
-            table, bias = F.embedding(classes, table, sparse=self.sparse), None if bias is None else bias[classes]
         weight, bias = vectors(table), None if bias is None else bias.to(dtype)
         return lambda features: F.linear(vectors(features), weight, bias)
 
-    def columns(
-        self, named: Sequence[SoftTargets | None], reason: str, cancels: bool
-    ) -> tuple[Scores, Tensor | None, tuple[SoftTargets | None, ...]]:
-        """Scores of the columns that the targets ``named`` need, their classes, and the targets over these columns.
+    def columns(self, named: Sequence[SoftTargets | None], reason: str, cancels: bool) -> Columns:
+        """The columns that the targets ``named`` need.
 
-        All classes, None, if there is a ``reason`` or if targets have weight on every class. Backgrounds that all share
-        are left out where they ``cancel``.
+        All if there is a ``reason``, or if targets have weight on every class. Backgrounds that all share are left out
+        where they ``cancel``.
         """
-        members = [member for member in named if member is not None]
+        members = list({id(member): member for member in named if member is not None}.values())
         plain = not any(member.has_background for member in members)
-        dropped = cancels and all(members[0].shares_background(member) for member in members[1:])
+        dropped = cancels and all(members[0].shares_background(member) for member in members)
         dense = any(member.form == DENSE for member in members)
         if reason or dense or not (plain or dropped):
             if self.sparse:
@@ -71,41 +69,27 @@ class Table:
                     f"sparse=True needs a loss of few classes, but {reason} touches every class; use pairs without "
                     "label_smoothing and drawn negatives, or sparse=False"
                 )
-            return self.logits(None), None, tuple(named)
+            return self.logits(None), None, named
         classes, place = distinct_classes(torch.cat([member.classes.flatten() for member in members]))
-        over = []
+        over: dict[int, SoftTargets | None] = {id(None): None}
         for member, part in zip(members, place.split([member.classes.numel() for member in members]), strict=True):
             weight = member.pair_weight(torch.float64) if member.has_background else member.weight
-            over.append(SoftTargets(len(classes), part.view_as(member.classes), weight, mask=member.mask))
-
-        def mapped(member: SoftTargets | None) -> SoftTargets | None:
-            return None if member is None else next(t for m, t in zip(members, over, strict=True) if m is member)
-
-        return self.logits(classes), classes, tuple(map(mapped, named))
+            over[id(member)] = SoftTargets(len(classes), part.view_as(member.classes), weight, mask=member.mask)
+        return self.logits(classes), classes, [over[id(member)] for member in named]
 
 
 def distinct_classes(named: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct classes (U,) of ``named`` (L,), sorted, and where each one is among them, (L,).
+    """The distinct classes (U,) of ``named`` (L,), sorted, and the place of each one among them, (L,).
 
-    On an accelerator U = L, so that no step waits for the host: the last class is repeated.
+    On an accelerator U = L, so that no step waits for the host: classes repeat, and the first of equal ones is used.
     """
     if len(named) == 0:
         return named.new_zeros(1), named
     if named.device.type == "cpu" and not torch.compiler.is_compiling():
         classes, place = named.unique(return_inverse=True)
         return classes, place
-    ordered, order = named.sort()
-    is_new = torch.ones_like(ordered, dtype=torch.bool)
-    is_new[1:] = ordered[1:] != ordered[:-1]
-    rank = is_new.cumsum(0) - 1
-    classes = ordered[-1:].repeat(len(ordered)).scatter_(0, rank, ordered)
-    return classes, torch.empty_like(named).scatter_(0, order, rank)
-
-
-def in_chunks(losses: Callable[[Tensor, slice], Tensor], rows: Tensor, chunk_size: int) -> Tensor:
-    """``losses(rows, part)`` of all rows, ``chunk_size`` at a time, computed again in backward."""
-    parts = [slice(start, start + chunk_size) for start in range(0, len(rows), chunk_size)] or [slice(0, 0)]
-    return torch.cat([checkpoint(losses, rows[part], part, use_reentrant=False) for part in parts])
+    classes = named.sort().values
+    return classes, torch.searchsorted(classes, named)
 
 
 def is_sharded(tensor: object) -> bool:
@@ -120,14 +104,10 @@ def check_table(features: Tensor, table: Tensor, bias: Tensor | None) -> None:
             got = f"{tuple(tensor.shape)} of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
             raise ValueError(f"{name} must be a floating point matrix, got {got}")
     if is_sharded(table):
-        raise ValueError(
-            "table is sharded (a DTensor, as FSDP2 makes them outside of a module's forward); call the wrapped head "
-            "itself, head(features, targets, criterion), which gathers it"
-        )
+        advice = "call the wrapped head itself, head(features, targets, criterion), which gathers it"
+        raise ValueError(f"table is sharded (a DTensor, as FSDP2 makes them outside of a module's forward); {advice}")
     if features.shape[-1] != table.shape[1]:
-        raise ValueError(
-            f"features have {features.shape[-1]} columns, but the label embeddings in table have {table.shape[1]}"
-        )
+        raise ValueError(f"features have {features.shape[-1]} columns, but table has {table.shape[1]}")
     if bias is not None:
         check_tensor(bias, "bias")
         if bias.shape != (len(table),):

@@ -1,4 +1,4 @@
-"""Labels drawn from a distribution over many classes, and λ of MixUp."""
+"""Labels drawn from distributions over classes, and λ of MixUp."""
 
 from typing import Any
 
@@ -13,25 +13,21 @@ def drawn_by(generator: torch.Generator | None) -> dict[str, Any]:
     return {} if generator is None else {"generator": generator}
 
 
-def sample_labels(
-    probs: Tensor | None, n: int, num_classes: int, device: torch.device, generator: torch.Generator | None = None
-) -> Tensor:
-    """n labels from ``probs`` (K,), or uniform where it is None. O(K + n·log K), O(n) for uniform."""
-    if probs is None:
-        return torch.randint(num_classes, (n,), device=device, **drawn_by(generator))
-    return invert_edges(class_edges(probs), n, generator)
-
-
 def class_edges(probs: Tensor) -> Tensor:
-    """Where each class ends on a line of 2⁵² steps, (K,), for :func:`invert_edges`; whole numbers do not round."""
-    cdf = probs.double().cumsum(0)
-    return (cdf / cdf[-1] * _STEPS).round().long()
+    """Where each class ends on a line of 2⁵² steps, (..., K), for :func:`draw_by_edges`; whole numbers do not round."""
+    cdf = probs.double().cumsum(-1)
+    return (cdf / cdf.narrow(-1, -1, 1) * _STEPS).round().long()
 
 
-def invert_edges(edges: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """n labels drawn by their :func:`class_edges`. O(n·log K)."""
-    u = torch.randint(_STEPS, (n,), device=edges.device, **drawn_by(generator))
+def draw_by_edges(edges: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    """n labels drawn by each row of :func:`class_edges`, (..., n). O(n·log K)."""
+    u = torch.randint(_STEPS, (*edges.shape[:-1], n), device=edges.device, **drawn_by(generator))
     return torch.searchsorted(edges, u, right=True)
+
+
+def draw_uniform(num_classes: int, shape: Any, device: torch.device, generator: torch.Generator | None) -> Tensor:
+    """Classes of this shape, all alike."""
+    return torch.randint(num_classes, shape, device=device, **drawn_by(generator))
 
 
 def sample_beta(alpha: float, n: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
