@@ -6,6 +6,7 @@ head, MixUp or CutMix of images for the network. A held-out tenth of the trainin
 """
 
 from base64 import b64encode
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,9 +21,9 @@ from experiments.data.features import NAMES, Source
 from experiments.data.targets import Targets
 from experiments.features import CE, DRAWN, ECE, EXPECTED, NLL, OURS, TOP1, TOP5, Compared, scores_table, spread
 from experiments.harness import Experiment, Figure, Row, Table, curve, dots, label, option
-from experiments.harness.claims import MARGIN, Finding, together, verdict
+from experiments.harness.claims import ON_PAR, Finding, together, verdict
 from experiments.harness.search import LEARNING_RATES, Setting, chosen, setting_key, trials, tuned
-from experiments.harness.statistics import alike, difference, for_other_samples, largest, over, percent
+from experiments.harness.statistics import Value, alike, difference, for_other_samples, largest, over, percent
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
 from experiments.models.heads import Head
 from experiments.training import MIXED, Probe
@@ -30,7 +31,7 @@ from experiments.training import MIXED, Probe
 IMAGE_TARGETS = Targets(smoothing=0.1, mixup=0.8, cutmix=1.0)
 PAPERS = {"nll": "90.84", CE: "90.74", "info-nce": "90.75", DRAWN: "89.82", OURS: "90.80"}
 """The paper's top-1 of ViT-B/16 on CIFAR-100."""
-RATES = (*LEARNING_RATES, 1e-2)
+IMAGE_RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,8 @@ class Options:
     data: Source = option("cifar100", "data set of the head")
     epochs: int = option(3, "passes over the training set, head", least=1)
     batch: int = option(256, "rows per batch, both models", least=2)
-    hidden: int = option(512, "width of the head's hidden layers", least=1)
-    rates: tuple[float, ...] = option(RATES, "rates tried for the head", above=0, fewest=1)
+    rates: tuple[float, ...] = option((*LEARNING_RATES, 1e-2), "rates tried for the head", above=0, fewest=1)
     image_epochs: int = option(4, "passes over the training set, network; 0 omits it", least=0)
-    image_rates: tuple[float, ...] = option((1e-3, 3e-3, 1e-2, 3e-2), "rates tried for the network", above=0, fewest=1)
-
-
-PRESETS = {
-    "quick": Options(2, 2, 2, "digits", epochs=3, batch=64, hidden=64, rates=(1e-3, 3e-3), image_epochs=0),
-    "paper": Options(),
-}
 
 
 @dataclass(frozen=True)
@@ -71,28 +64,27 @@ Run = Probe | EndToEnd
 
 
 def heads(options: Options) -> list[Probe]:
-    head, batch, epochs = Head(hidden=options.hidden), options.batch, options.epochs
+    head, batch, epochs = Head(hidden=512), options.batch, options.epochs
     return [Probe(options.data, Loss(x), targets_for(x, MIXED), head, batch, epochs=epochs) for x in STUDIED]
 
 
 def networks(options: Options) -> list[EndToEnd]:
-    losses = PAPER if options.image_epochs else ()
-    batch, epochs = options.batch, options.image_epochs
-    return [EndToEnd(Loss(x), targets_for(x, IMAGE_TARGETS), batch, epochs) for x in losses]
+    losses, epochs = PAPER if options.image_epochs else (), options.image_epochs
+    return [EndToEnd(Loss(x), targets_for(x, IMAGE_TARGETS), options.batch, epochs) for x in losses]
 
 
 def runs(options: Options) -> list[Run]:
-    return [*trials(networks(options), options.image_rates), *trials(heads(options), options.rates)]
+    return [*trials(networks(options), IMAGE_RATES), *trials(heads(options), options.rates)]
 
 
 def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
     compared = [probe for probe in heads(options) if probe.loss.name in (CE, OURS)]
-    best = tuned(compared, rows, options.rates, 1)
+    best = tuned(compared, rows, options.rates, options.compared_seeds)
     beside = {lr for run in best for lr in neighbours(options.rates, run.lr)}
     return [
-        *tuned(networks(options), rows, options.image_rates, options.seeds),
+        *tuned(networks(options), rows, IMAGE_RATES, options.seeds),
         *tuned(heads(options), rows, options.rates, options.seeds),
-        *tuned(compared, rows, options.rates, options.compared_seeds),
+        *best,
         *trials(compared, sorted(beside), options.rate_seeds),
     ]
 
@@ -145,30 +137,26 @@ def parts(rows: Sequence[Row]) -> list[Compared]:
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     """Of the models whose search on images is finished for all of the paper's losses."""
     found = [part for part in parts(rows) if part.data != "digits features" and part.settings.keys() >= set(PAPER)]
-    answers = [_findings(part) for part in found]
-    keys = dict.fromkeys(key for answer in answers for key in answer)
-    return {key: together([answer[key] for answer in answers if key in answer]) for key in keys}
-
-
-def _findings(part: Compared) -> dict[str, Finding]:
-    def ahead(a: str, *others: str, value=TOP1, sign: float = 1.0) -> Finding:
-        gaps = [part.settings[a].minus(part.settings[other], value) * sign for other in others]
-        nearest = min(gaps, key=lambda gap: gap.mean) * sign
-        return Finding(f"{nearest.signed()} points", part.on(a, *others), verdict(*gaps, above=0, new=a == EXPECTED))
-
+    answers: dict[str, list[Finding]] = defaultdict(list)
     others = [name for name in PAPER if name != DRAWN]
-    found = {
-        "accuracy-soft-ce": part.decided(OURS, CE, above=-MARGIN, below=MARGIN),
-        "accuracy-nll": ahead(OURS, "nll"),
-        "accuracy-info-nce": ahead(OURS, "info-nce"),
-        "accuracy-soft-distribution": ahead(OURS, DRAWN),
-        "accuracy-worst": ahead(DRAWN, *others, sign=-1.0),
-        "accuracy-top-5": ahead(DRAWN, *others, value=TOP5),
-        "accuracy-rates": _rates(part),
-    }
-    if EXPECTED in part.settings:
-        found["accuracy-expected"] = ahead(EXPECTED, DRAWN)
-    return found
+    for part in found:
+        answers["accuracy-soft-ce"].append(part.decided(OURS, CE, **ON_PAR))
+        answers["accuracy-nll"].append(ahead(part, OURS, ["nll"]))
+        answers["accuracy-info-nce"].append(ahead(part, OURS, ["info-nce"]))
+        answers["accuracy-soft-distribution"].append(ahead(part, OURS, [DRAWN]))
+        answers["accuracy-worst"].append(ahead(part, DRAWN, others, sign=-1.0))
+        answers["accuracy-top-5"].append(ahead(part, DRAWN, others, TOP5))
+        answers["accuracy-rates"].append(_rates(part))
+        if EXPECTED in part.settings:
+            answers["accuracy-expected"].append(ahead(part, EXPECTED, [DRAWN]))
+    return {key: together(of) for key, of in answers.items()}
+
+
+def ahead(part: Compared, a: str, others: Sequence[str], value: Value = TOP1, sign: float = 1.0) -> Finding:
+    """A loss is ahead of all others, or behind them (sign −1); the finding shows the nearest."""
+    gaps = [part.settings[a].minus(part.settings[other], value) * sign for other in others]
+    nearest = min(gaps, key=lambda gap: gap.mean) * sign
+    return Finding(f"{nearest.signed()} points", part.on(a, *others), verdict(*gaps, above=0, new=a == EXPECTED))
 
 
 def _rates(part: Compared) -> Finding:
@@ -214,11 +202,9 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 def _draw(part: Compared, axes: Sequence[Any]) -> None:
     dots(axes[0], {name: setting.mean(TOP1) for name, setting in part.settings.items()})
     label(axes[0], "top-1 (%)", title="test")
-    first = [row for row in part.rows if row.config["seed"] == 0]
-    for name in part.settings:
-        curve(
-            axes[1], over(_like(first, part.settings[name]), rate, percent("top1", "held_out")), loss=name, band=False
-        )
+    first, held_out = [row for row in part.rows if row.config["seed"] == 0], percent("top1", "held_out")
+    for name, setting in part.settings.items():
+        curve(axes[1], over(_like(first, setting), rate, held_out), loss=name, band=False)
     label(axes[1], "learning rate", "top-1 (%)", title="held out, seed 0", log="x")
 
 
@@ -232,7 +218,8 @@ def _like(rows: Sequence[Row], setting: Setting) -> list[Row]:
 
 
 EXPERIMENT = Experiment(
-    name="accuracy", question="Which loss is the most accurate on images?", minutes=100, presets=PRESETS, runs=runs,
-    follow_up=follow_up, prepare=prepare, perform=perform, findings=findings, tables=tables,
+    name="accuracy", question="Which loss is the most accurate on images?", minutes=100,
+    presets={"quick": Options(2, 2, 2, "digits", batch=64, rates=(1e-3, 3e-3), image_epochs=0), "paper": Options()},
+    runs=runs, follow_up=follow_up, prepare=prepare, perform=perform, findings=findings, tables=tables,
     figures=figures,
 )  # fmt: skip

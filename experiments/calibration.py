@@ -12,19 +12,19 @@ from experiments import training
 from experiments.data.features import NAMES, Source
 from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, Compared, scores_table, spread
 from experiments.harness import Experiment, Figure, Row, Table, curve, label, option
-from experiments.harness.claims import MARGIN, Finding, decided, needed, verdict
+from experiments.harness.claims import ON_PAR, Finding, decided, needed, verdict
 from experiments.harness.search import chosen, trials, tuned
 from experiments.harness.statistics import largest, nats, percent
-from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
-from experiments.models.heads import Head
+from experiments.losses import STUDIED, TITLES, Loss, targets_for
 from experiments.training import MIXED, SMOOTH, Probe
 
 AUGMENTATIONS = {"smoothing": SMOOTH, "smoothing and MixUp": MIXED}
-CASES = {  # claim and case, and whether the paper has soft target InfoNCE above soft target cross-entropy
-    "calibration-smoothing": ("tiny-imagenet", "smoothing", False),
-    "calibration-mixing": ("cifar100", "smoothing and MixUp", False),
-    "calibration-reversed": ("tiny-imagenet", "smoothing and MixUp", True),
+CASES = {  # claim, case, and where the paper has soft target InfoNCE's ECE minus soft target cross-entropy's
+    "calibration-smoothing": ("tiny-imagenet", "smoothing", {"below": 0.0}),
+    "calibration-mixing": ("cifar100", "smoothing and MixUp", {"below": 0.0}),
+    "calibration-reversed": ("tiny-imagenet", "smoothing and MixUp", {"above": 0.0}),
 }
+EPOCHS = {"digits": 3, "cifar100": 3, "tiny-imagenet": 15}
 SEARCHED = 6
 """Seeds whose mean chooses a rate, as far as they were trained at every rate."""
 
@@ -34,27 +34,15 @@ class Options:
     seeds: int = option(6, "number of seeds", least=1)
     expected_seeds: int = option(3, "those of expected InfoNCE", least=1)
     data: tuple[Source, ...] = option(("cifar100", "tiny-imagenet"), "data sets", fewest=1)
-    epochs: tuple[int, ...] = option((3, 15), "passes over the training part of each data set", least=1)
     batch: int = option(256, "rows per batch", least=2)
-    hidden: int = option(256, "width of the head's hidden layers", least=1)
     rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "rates tried for each loss and case", above=0, fewest=1)
-
-    def __post_init__(self) -> None:
-        if len(self.data) != len(self.epochs):
-            raise ValueError(f"epochs: got {list(self.epochs)}, need one number for each of {list(self.data)}")
-
-
-PRESETS = {
-    "quick": Options(2, 2, ("digits",), (3,), batch=64, hidden=64, rates=(1e-3, 3e-3)),
-    "paper": Options(),
-}
 
 
 def settings(options: Options) -> list[Probe]:
     """Every loss on every data set and augmentation; losses on labels once."""
     found = [
-        Probe(data, Loss(name), targets_for(name, soft), Head(hidden=options.hidden), options.batch, epochs=epochs)
-        for data, epochs in zip(options.data, options.epochs, strict=True)
+        Probe(data, Loss(name), targets_for(name, soft), batch=options.batch, epochs=EPOCHS[data])
+        for data in options.data
         for soft in AUGMENTATIONS.values()
         for name in STUDIED
     ]
@@ -64,16 +52,12 @@ def settings(options: Options) -> list[Probe]:
 def runs(options: Options) -> list[Probe]:
     case = [run for run in settings(options) if run.data == "tiny-imagenet" and run.targets == MIXED]
     close = [run for run in case if run.loss.name in (CE, OURS)]
-    return [*trials(settings(options), options.rates), *trials(close, options.rates, min(SEARCHED, options.seeds))]
+    return [*trials(settings(options), options.rates), *trials(close, options.rates, options.seeds)]
 
 
 def follow_up(options: Options, rows: Sequence[Row]) -> list[Probe]:
-    papers = [run for run in settings(options) if run.loss.name in PAPER]
-    ours = [run for run in settings(options) if run.loss.name not in PAPER]
-    return [
-        *tuned(papers, rows, options.rates, options.seeds, searched=SEARCHED),
-        *tuned(ours, rows, options.rates, options.expected_seeds, searched=SEARCHED),
-    ]
+    found = tuned(settings(options), rows, options.rates, options.seeds, searched=SEARCHED)
+    return [run for run in found if run.loss.name != EXPECTED or run.seed < options.expected_seeds]
 
 
 def cases(rows: Sequence[Row]) -> dict[tuple[str, str], Compared]:
@@ -84,25 +68,23 @@ def cases(rows: Sequence[Row]) -> dict[tuple[str, str], Compared]:
         settings = chosen(group, searched=SEARCHED)
         for augmentation, targets in AUGMENTATIONS.items():
             losses = {s.loss: s for s in settings if s.config["targets"]["mixup"] == targets_for(s.loss, targets).mixup}
-            name = f"calibration-{data}-{'mixup' if 'MixUp' in augmentation else 'smoothing'}"
             if losses:
+                name = f"calibration-{data}-{augmentation.split()[-1].lower()}"
                 found[data, augmentation] = Compared(name, f"{NAMES[data]} features, {augmentation}", group, losses)
     return found
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found, answers = cases(rows), {}
-    for key, (data, augmentation, is_above) in CASES.items():
+    for key, (data, augmentation, bound) in CASES.items():
         case = found.get((data, augmentation))
         if case and (gap := case.gap(OURS, CE, ECE)):
-            bound = {"above": 0.0} if is_above else {"below": 0.0}
             ours = f"ECE {gap.signed(1)} points{needed(gap, **bound)}"
             answers[key] = Finding(ours, case.on(OURS, CE), verdict(gap, **bound))
     gaps = {case.on(EXPECTED, CE): gap for (data, _), case in found.items()
             if data != "digits" and (gap := case.gap(EXPECTED, CE, SCALED_ECE))}  # fmt: skip
     if gaps:
-        par = {"above": -MARGIN, "below": MARGIN}
-        answers["calibration-expected"] = decided(*gaps.values(), on="; ".join(gaps), **par, new=True)
+        answers["calibration-expected"] = decided(*gaps.values(), on="; ".join(gaps), **ON_PAR, new=True)
     return answers
 
 
@@ -117,9 +99,8 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     for (data, augmentation), case in cases(rows).items():
         found.append(scores_table(case.name, ["loss"], {(name,): s for name, s in case.settings.items()}, columns))
         for loss in (OURS, EXPECTED):
-            gaps = [spread(gap, 1) for value in (ECE, SCALED_ECE) if (gap := case.gap(loss, CE, value))]
-            if gaps:
-                body.append([TITLES[loss], NAMES[data], augmentation, *gaps])
+            gaps = (case.gap(loss, CE, value) for value in (ECE, SCALED_ECE))
+            body.append([TITLES[loss], NAMES[data], augmentation, *(spread(gap, 1) for gap in gaps)])
     header = ("minus soft target cross-entropy", "data", "augmentation", "ECE (points)", "after scaling")
     return [*found, Table("calibration-gaps", header, body)]
 
@@ -134,14 +115,14 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
                 bins = setting.rows[0].result["reliability"]
                 filled = [place for place, count in enumerate(bins["count"]) if count]
                 curve(ax, {bins["confidence"][at]: bins["accuracy"][at] for at in filled}, loss=name)
-            title = f"{NAMES[data]}, {augmentation}"
-            label(ax, "confidence", "accuracy", title=title, xlim=(0, 1), ylim=(0, 1))
+            label(ax, "confidence", "accuracy", title=f"{NAMES[data]}, {augmentation}", xlim=(0, 1), ylim=(0, 1))
 
     return [Figure("calibration", draw, panels=len(found), columns=min(2, len(found)))] if found else []
 
 
 EXPERIMENT = Experiment(
-    name="calibration", question="Is soft target InfoNCE better calibrated?", minutes=11, presets=PRESETS, runs=runs,
-    follow_up=follow_up, prepare=training.prepare, perform=training.train, findings=findings,
-    tables=tables, figures=figures,
+    name="calibration", question="Is soft target InfoNCE better calibrated?", minutes=11,
+    presets={"quick": Options(2, 2, ("digits",), batch=64, rates=(1e-3, 3e-3)), "paper": Options()}, runs=runs,
+    follow_up=follow_up, prepare=training.prepare, perform=training.train, findings=findings, tables=tables,
+    figures=figures,
 )  # fmt: skip

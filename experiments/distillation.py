@@ -6,7 +6,6 @@ probable classes; the mass of the others goes to the k ("renormalise"), over all
 with the same mass in every row ("shared"). Losses on labels take the teacher's first class.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,15 +15,13 @@ import torch
 from torch import Tensor
 
 from experiments import training
-from experiments.data import features, stored
+from experiments.data import features
 from experiments.data.features import NAMES as DATA
 from experiments.data.features import Part, Source
-from experiments.data.frozen import CACHE
 from experiments.data.samples import stratified
 from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, NLL, OURS, TOP1, Compared, scores_table, spread
-from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, later, level, option, run_id
-from experiments.harness.claims import MARGIN, Finding
-from experiments.harness.options import to_mapping
+from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, later, level, option
+from experiments.harness.claims import ON_PAR, Finding
 from experiments.harness.search import at_best_rate, trials, tuned
 from experiments.harness.statistics import largest, percent
 from experiments.losses import Loss, loss_with_noise
@@ -34,7 +31,6 @@ from softnce import SoftTargets, noise
 from softnce.teacher import TeacherOutputs
 
 HARD, SOFT = ("nll", "info-nce"), (CE, DRAWN, OURS, "averaged")
-SMOOTHING = 0.1
 NAMED = NAMES | {"averaged": "mean of 2 draws"}
 Lesson = tuple[int | None, str, float]
 """k (None: labels, 0: all classes), remainder and temperature."""
@@ -43,37 +39,27 @@ ALL: Lesson = (0, "spread", 1.0)
 
 
 @dataclass(frozen=True)
+class Teacher:
+    """An ensemble of three-layer heads trained by NLL."""
+
+    data: Source = option("cifar100", "data set")
+    members: int = option(3, "heads in the ensemble", least=1)
+    hidden: int = option(512, "width of their hidden layers", least=1)
+    batch: int = option(256, "rows in a batch", least=1)
+    epochs: int = option(3, "passes over the training part", least=1)
+    lr: float = option(1e-3, "learning rate", above=0)
+
+
+@dataclass(frozen=True)
 class Options:
     seeds: int = option(3, "seeds of the student; there is one teacher", least=1)
     compared_seeds: int = option(12, "those of expected InfoNCE and soft target cross-entropy, whole outputs", least=1)
-    data: Source = option("cifar100", "data set")
-    teacher_hidden: int = option(512, "width of the teacher's hidden layers", least=1)
-    teacher_epochs: int = option(3, "passes of the teacher over the training part", least=1)
-    teacher_batch: int = option(256, "rows in a batch of the teacher", least=1)
-    members: int = option(3, "heads in the teacher's ensemble", least=1)
+    teacher: Teacher = Teacher()
     features: int = option(320, "features the student sees", least=1)
     batch: int = option(128, "rows in a batch of the student, which are also the candidates", least=1)
     k: tuple[int, ...] = option((1, 2, 5, 0), "likeliest classes the student sees; 0 for all", least=0, fewest=1)
     temperatures: tuple[float, ...] = option((1.0, 2.0), "of the teacher", above=0, fewest=1)
     rates: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "rates tried for each setting", above=0, fewest=1)
-
-
-PRESETS = {
-    "quick": Options(3, 3, "digits", 64, 8, 64, 2, 24, batch=32, k=(1, 2, 0), temperatures=(1.0,), rates=(3e-2,)),
-    "paper": Options(),
-}
-
-
-@dataclass(frozen=True)
-class Teacher:
-    """An ensemble of three-layer heads trained by NLL."""
-
-    data: Source
-    members: int = 3
-    hidden: int = 512
-    batch: int = 256
-    epochs: int = 3
-    lr: float = 1e-3
 
 
 @dataclass(frozen=True)
@@ -96,21 +82,13 @@ class Student:
     noise_count: float | None = later(None, "m of expected InfoNCE; None: as many as classes")
 
 
-Run = Teacher | Student
-
-
-def teacher(options: Options) -> Teacher:
-    o = options
-    return Teacher(o.data, o.members, o.teacher_hidden, o.teacher_batch, o.teacher_epochs)
-
-
 def settings(options: Options) -> list[Student]:
-    plain = Student(teacher(options), "nll", None, features=options.features, batch=options.batch)
+    plain = Student(options.teacher, "nll", None, features=options.features, batch=options.batch)
     first, *hotter = options.temperatures
     found = [replace(plain, method=method, k=k) for k in (None, 1) for method in HARD]
     for method in SOFT:
         soft = replace(plain, method=method, n=2 if method == "averaged" else 0)
-        found.append(replace(soft, smoothing=SMOOTHING))
+        found.append(replace(soft, smoothing=0.1))
         found += [replace(soft, k=k, remainder="spread", temperature=t) for t in (first, *hotter) for k in options.k]
         found += [replace(soft, k=k, temperature=first) for k in options.k if k]  # of all classes nothing remains
     for t in hotter:  # a control: as soft as the first class spread, but all rows alike
@@ -119,47 +97,25 @@ def settings(options: Options) -> list[Student]:
     return [*found, *whole, *(replace(run, noise_count=0.0) for run in whole)]
 
 
-def runs(options: Options) -> list[Run]:
-    return [teacher(options), *trials(settings(options), options.rates)]
+def runs(options: Options) -> list[Teacher | Student]:
+    return [options.teacher, *trials(settings(options), options.rates)]
 
 
-def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
-    pupils = [row for row in rows if "method" in row.config]
+def follow_up(options: Options, rows: Sequence[Row]) -> list[Student]:
     whole = [x for x in settings(options) if x.method in (CE, EXPECTED) and x.k == 0 and x.noise_count is None]
     return [
-        *tuned(settings(options), pupils, options.rates, options.seeds),
-        *tuned(whole, pupils, options.rates, options.compared_seeds),
+        *tuned(settings(options), pupils(rows), options.rates, options.seeds),
+        *tuned(whole, pupils(rows), options.rates, options.compared_seeds),
     ]
 
 
-def prepare(todo: Sequence[Run]) -> None:
-    """Trains the teachers once, before students do it in every process."""
-    for one in {run if isinstance(run, Teacher) else run.teacher for run in todo}:
-        taught(one)
+def pupils(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if "method" in row.config]
 
 
-def perform(run: Run) -> dict[str, Any]:
-    return taught(run)["scores"] if isinstance(run, Teacher) else learn(run)
-
-
-@cache
-def taught(teacher: Teacher) -> dict[str, Any]:
-    """The teacher's ``scores``, and its ``logits`` (N, K) of the training part; from a file if there is one."""
-    data = features.load(teacher.data)
-    key = run_id("teacher", 1, to_mapping(teacher) | {"features": data.train.x.double().sum().item()})
-    path = CACHE.expanduser() / f"teacher-{key}.pt"
-    if path.is_file():
-        return stored.load(path)
-    found = teach(teacher)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    torch.save(found, partial)
-    partial.replace(path)
-    return found
-
-
-def teach(teacher: Teacher) -> dict[str, Any]:
-    """Trains the ensemble; logits are the logarithms of its members' mean probabilities."""
+@cache  # once per process
+def taught(teacher: Teacher) -> tuple[Tensor, dict[str, Any]]:
+    """The ensemble's logits (N, K) of the training part, logarithms of mean probabilities, and its scores."""
     data = features.load(teacher.data)
     means = [torch.zeros(len(part), data.num_classes) for part in (data.train, data.test)]
     for seed in range(teacher.members):
@@ -171,7 +127,11 @@ def teach(teacher: Teacher) -> dict[str, Any]:
             mean += watch.logits(part.x).softmax(1) / teacher.members
     train, test = (mean.clamp(min=1e-12).log() for mean in means)
     scores = {"train": training.scores(train, data.train.y), "test": training.scores(test, data.test.y)}
-    return {"scores": scores | {"confidence": train.exp().amax(1).mean().item()}, "logits": train}
+    return train, scores | {"confidence": train.exp().amax(1).mean().item()}
+
+
+def perform(run: Teacher | Student) -> dict[str, Any]:
+    return taught(run)[1] if isinstance(run, Teacher) else learn(run)
 
 
 def learn(student: Student) -> dict[str, Any]:
@@ -184,7 +144,7 @@ def learn(student: Student) -> dict[str, Any]:
     if student.k is None:
         soft = SoftTargets.from_labels(data.train.y, data.num_classes, student.smoothing)
     else:
-        soft = lesson(taught(student.teacher)["logits"], student)[rows]
+        soft = lesson(taught(student.teacher)[0], student)[rows]
     if student.method in HARD and not soft.is_hard:
         soft = SoftTargets.from_labels(soft.dense().argmax(1), data.num_classes)
     eta = noise.from_counts(soft.class_mass(), floor=1)
@@ -195,9 +155,7 @@ def learn(student: Student) -> dict[str, Any]:
         head, loss, data.train.x, soft,
         batch=student.batch, lr=student.lr, epochs=student.epochs, seed=student.seed, after=watch,
     )  # fmt: skip
-    found = watch.measurements(data)
-    del found["reliability"]
-    return found
+    return watch.measurements(data)
 
 
 def lesson(logits: Tensor, student: Student) -> SoftTargets:
@@ -210,16 +168,9 @@ def lesson(logits: Tensor, student: Student) -> SoftTargets:
     return outputs.targets("renormalise", k).smooth(min(max(rest, 0.0), 1.0))
 
 
-def students(rows: Sequence[Row]) -> list[Row]:
-    """The largest group of students with one teacher; images before digits."""
-    every = [row for row in rows if "method" in row.config]
-    images = [row for row in every if row.config["teacher"]["data"] != "digits"]
-    return largest(images or every, "teacher", "features", "share", "batch", "epochs")
-
-
 def find(rows: Sequence[Row]) -> Compared:
-    """The settings by method and lesson."""
-    group, found = students(rows), {}
+    """The largest group of students with one teacher, by method and lesson."""
+    group, found = largest(pupils(rows), "teacher", "features", "share", "batch", "epochs"), {}
     for setting in at_best_rate(group).values():
         c = setting.config
         found[method(c), (c["k"], c["remainder"], c["temperature"])] = setting
@@ -233,30 +184,30 @@ def method(config: dict[str, Any]) -> str:
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found, labels = find(rows), ("nll", LABELS)
-    if not {labels, (OURS, ALL)} <= found.settings.keys() or found.rows[0].config["teacher"]["data"] == "digits":
+    needed = {labels, (OURS, ALL), (EXPECTED, ALL), (CE, ALL)}
+    if not needed <= found.settings.keys() or found.data == "digits features":
         return {}
     lessons = [key for key in found.settings if key[0] == OURS and key[1] != LABELS]
     best = max(lessons, key=lambda key: found.settings[key].mean(percent("top1", "held_out")).mean)
-    answers = {"distillation": found.decided(best, labels, above=0, new=True)}
-    if {(EXPECTED, ALL), (CE, ALL)} <= found.settings.keys():
-        par = {"above": -MARGIN, "below": MARGIN}
-        answers["expected-teacher"] = found.decided((EXPECTED, ALL), (CE, ALL), new=True, **par)
-    return answers
+    return {
+        "distillation": found.decided(best, labels, above=0, new=True),
+        "expected-teacher": found.decided((EXPECTED, ALL), (CE, ALL), new=True, **ON_PAR),
+    }
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    found, order, body = find(rows), [*HARD, *SOFT, EXPECTED, ALONE], []
-    columns = {"top-1 (%)": (TOP1, 2), "ECE (%)": (ECE, 1), "NLL (nats)": (NLL, 3)}
-    names = {}
-    for name, lesson in sorted(found.settings, key=lambda key: (order.index(key[0]), str(key))):
-        k, remainder, t = lesson
-        told = "labels" if k is None else f"{k or 'all'}, {remainder}, {t:g}"
-        names[NAMED[name], told] = found.settings[name, lesson]
+    found, order = find(rows), [*HARD, *SOFT, EXPECTED, ALONE]
+    body, names = [], {}
     for name in order:
         over_ce = [found.gap((name, of), (CE, of)) if name != CE else None for of in (LABELS, ALL, (0, "spread", 2.0))]
         body.append([NAMED[name], *map(spread, [found.gap((name, ALL), ("nll", LABELS)), *over_ce])])
     header = ("points of top-1", "whole output, over NLL on labels", "labels, minus soft target cross-entropy",
               "whole output, minus it", "temperature 2, minus it")  # fmt: skip
+    for name, lesson in sorted(found.settings, key=lambda key: (order.index(key[0]), str(key))):
+        k, remainder, t = lesson
+        told = "labels" if k is None else f"{k or 'all'}, {remainder}, {t:g}"
+        names[NAMED[name], told] = found.settings[name, lesson]
+    columns = {"top-1 (%)": (TOP1, 2), "ECE (%)": (ECE, 1), "NLL (nats)": (NLL, 3)}
     return [Table("distillation-gaps", header, body),
             scores_table("distillation", ["loss", "k, remainder, temperature"], names, columns)]  # fmt: skip
 
@@ -281,8 +232,11 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     return [Figure("distillation", draw, panels=len(kinds))] if kinds else []
 
 
+SMALL = Teacher("digits", members=2, hidden=64, batch=64, epochs=8)
 EXPERIMENT = Experiment(
     name="distillation", question="Which losses learn from a teacher, and how many of its classes do they need?",
-    minutes=22, presets=PRESETS, runs=runs, follow_up=follow_up, prepare=prepare, perform=perform,
+    minutes=22, runs=runs, follow_up=follow_up, perform=perform,
+    presets={"quick": Options(3, 3, SMALL, 24, 32, (1, 2, 0), (1.0,), (3e-2,)), "paper": Options()},
+    prepare=lambda todo: features.prepare(run.data if isinstance(run, Teacher) else run.teacher.data for run in todo),
     findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

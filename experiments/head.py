@@ -8,12 +8,14 @@ batches per epoch, so five epochs are 140 updates.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 from experiments import training
 from experiments.data.features import NAMES, Source
 from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, Compared, scores_table, spread
 from experiments.harness import Experiment, Figure, Row, Table, dots, label, option
-from experiments.harness.claims import MARGIN, Finding, decided
+from experiments.harness.claims import ON_PAR, Finding, decided
 from experiments.harness.search import chosen, trials, tuned
 from experiments.harness.statistics import Estimate, difference_of_differences, largest
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
@@ -24,7 +26,7 @@ LINEAR, LAYERS, AUTHORS = ("linear", False), ("mlp", False), ("mlp", True)
 HEADS = {LINEAR: "linear", ("linear", True): "linear, normalised", LAYERS: "three layers",
          AUTHORS: "three layers, normalised"}  # fmt: skip
 """Kind of head, and whether a BatchNorm without parameters follows the scores."""
-Kind = tuple[str, bool]
+EPOCHS = {"digits": 3, "cifar100": 3, "tiny-imagenet": 5}
 
 
 @dataclass(frozen=True)
@@ -33,55 +35,36 @@ class Options:
     compared_seeds: int = option(6, "seeds of the two soft target losses with plain heads", least=1)
     linear_seeds: int = option(40, "seeds of these two with a linear head", least=1)
     data: tuple[Source, ...] = option(("cifar100", "tiny-imagenet"), "data sets", fewest=1)
-    epochs: tuple[int, ...] = option((3, 5), "passes over the training part of each data set", least=1)
     batch: int = option(256, "rows per batch", least=2)
-    hidden: int = option(256, "width of the hidden layers", least=1)
     rates: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "rates tried for each loss and head", above=0, fewest=1)
-
-    def __post_init__(self) -> None:
-        if len(self.data) != len(self.epochs):
-            raise ValueError(f"epochs: got {list(self.epochs)}, need one number for each of {list(self.data)}")
-
-
-PRESETS = {
-    "quick": Options(2, 2, 2, ("digits",), (3,), batch=64, hidden=64, rates=(1e-3, 1e-2)),
-    "paper": Options(),
-}
 
 
 def settings(options: Options) -> list[Probe]:
     return [
-        Probe(data, Loss(x), targets_for(x, MIXED), Head(kind, options.hidden, norm), options.batch, epochs=epochs)
-        for data, epochs in zip(options.data, options.epochs, strict=True)
+        Probe(data, Loss(x), targets_for(x, MIXED), Head(kind, 256, norm), options.batch, epochs=EPOCHS[data])
+        for data in options.data
         for kind, norm in sorted(HEADS, reverse=True)  # the longest first
         for x in (PAPER if norm else STUDIED)
     ]
-
-
-def runs(options: Options) -> list[Probe]:
-    return trials(settings(options), options.rates)
 
 
 def follow_up(options: Options, rows: Sequence[Row]) -> list[Probe]:
     wanted = settings(options)
     compared = [run for run in wanted if run.loss.name in (CE, OURS) and not run.head.output_norm]
     linear = [run for run in compared if run.head.kind == "linear"]
-    return [
-        *tuned(wanted, rows, options.rates, options.seeds),
-        *tuned(compared, rows, options.rates, options.compared_seeds),
-        *tuned(linear, rows, options.rates, options.linear_seeds),
-    ]
+    seeds = (wanted, options.seeds), (compared, options.compared_seeds), (linear, options.linear_seeds)
+    return [run for of, number in seeds for run in tuned(of, rows, options.rates, number)]
 
 
 def parts(rows: Sequence[Row]) -> list[Compared]:
-    """Of each data set the largest group of trainings, by loss and head; digits only without any other."""
-    found = {}
+    """Of each data set the largest group of trainings, by loss and head."""
+    found = []
     for data in NAMES:
         group = largest([row for row in rows if row.config["data"] == data], "epochs", "batch", "head.hidden")
         settings = {(s.loss, (s.config["head"]["kind"], s.config["head"]["output_norm"])): s for s in chosen(group)}
         if settings:
-            found[data] = Compared(f"head-{data}", f"{NAMES[data]} features", group, settings)
-    return [part for data, part in found.items() if data != "digits"] or list(found.values())
+            found.append(Compared(f"head-{data}", f"{NAMES[data]} features", group, settings))
+    return found
 
 
 def extra(part: Compared) -> Estimate:
@@ -91,26 +74,23 @@ def extra(part: Compared) -> Estimate:
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
-    plain = [(loss, head) for loss in (OURS, CE) for head in (LINEAR, LAYERS)]
-    found = [part for part in parts(rows) if part.name != "head-digits" and part.settings.keys() >= set(plain)]
+    plain = (LINEAR, LAYERS)
+    needed = {(loss, head) for loss in (CE, OURS, EXPECTED) for head in plain}
+    found = [part for part in parts(rows) if part.name != "head-digits" and part.settings.keys() >= needed]
     if not found:
         return {}
 
-    def on(*keys: tuple[str, Kind]) -> str:
-        few = "epochs 5", "epochs 5 (140 updates)"
-        texts = (part.on(*keys).replace(*few) if "tiny" in part.name else part.on(*keys) for part in found)
-        return "; ".join(texts)
+    def on(losses: Sequence[str], heads: Sequence[Any]) -> str:
+        texts = (part.on(*product(losses, heads)) for part in found)
+        return "; ".join(text.replace("epochs 5", "epochs 5 (140 updates)") for text in texts)
 
-    leads = [part.settings[OURS, LINEAR].minus(part.settings[CE, LINEAR], TOP1) for part in found]
-    answers = {
-        "head-gain": decided(*map(extra, found), on=on(*plain), above=0),
-        "head-linear": decided(*leads, on=on((OURS, LINEAR), (CE, LINEAR)), below=0),
+    leads = (part.gap((OURS, LINEAR), (CE, LINEAR)) for part in found)
+    level = (part.gap((EXPECTED, head), (CE, head)) for part in found for head in plain)
+    return {
+        "head-gain": decided(*map(extra, found), on=on((OURS, CE), plain), above=0),
+        "head-linear": decided(*leads, on=on((OURS, CE), [LINEAR]), below=0),
+        "head-expected": decided(*level, on=on([EXPECTED], plain), **ON_PAR, new=True),
     }
-    both = [(EXPECTED, LINEAR), (EXPECTED, LAYERS)]
-    gaps = [gap for part in found for key in both if (gap := part.gap(key, (CE, key[1])))]
-    if len(gaps) == len(found) * len(both):
-        answers["head-expected"] = decided(*gaps, on=on(*both), above=-MARGIN, below=MARGIN, new=True)
-    return answers
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -143,7 +123,8 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 EXPERIMENT = Experiment(
-    name="head", question="Linear head or three layers: which loss gains?", minutes=16, presets=PRESETS, runs=runs,
-    follow_up=follow_up, prepare=training.prepare, perform=training.train, findings=findings,
-    tables=tables, figures=figures,
+    name="head", question="Linear head or three layers: which loss gains?", minutes=16,
+    presets={"quick": Options(2, 2, 2, ("digits",), batch=64, rates=(1e-3, 1e-2)), "paper": Options()},
+    runs=lambda options: trials(settings(options), options.rates), follow_up=follow_up, prepare=training.prepare,
+    perform=training.train, findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

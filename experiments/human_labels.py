@@ -15,7 +15,7 @@ from torch import Tensor
 
 from experiments.data import votes
 from experiments.data.votes import Source
-from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, OURS, TOP1, Compared, scores_table, spread
+from experiments.features import ALONE, CE, DRAWN, EXPECTED, NAMES, OURS, TOP1, Compared, spread
 from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, later, option
 from experiments.harness.claims import MARGIN, Finding, verdict
 from experiments.harness.search import at_best_rate, trials, tuned
@@ -25,7 +25,7 @@ from experiments.models.heads import Head, build_head
 from experiments.training import fit
 from softnce import SoftTargets, calibration, noise
 
-KL, SCALED, DISPUTED = nats("kl"), nats("kl", "scaled"), nats("kl_disputed")
+KL = nats("kl")
 KL_MARGIN = 0.003
 """Nats of KL to the votes within which two losses count as equivalent."""
 PLAIN = ("nll", CE, DRAWN, OURS)
@@ -41,14 +41,7 @@ class Options:
     draws: tuple[int, ...] = option((2, 4), "n of averaged draws", least=1)
     epochs: int = option(15, "passes over the training part", least=1)
     batch: int = option(256, "rows in a batch, which are also the candidates", least=2)
-    hidden: int = option(128, "width of the head's hidden layers", least=1)
     rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "rates tried for each setting", above=0, fewest=1)
-
-
-PRESETS = {
-    "quick": Options(3, "simulated", (1, 3, 0), (2,), epochs=8, batch=64, hidden=64, rates=(3e-3,)),
-    "paper": Options(),
-}
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,7 @@ class Run:
 def settings(options: Options) -> list[Run]:
     methods = [*((name, 0) for name in PLAIN), *(("averaged", n) for n in options.draws), (EXPECTED, 0)]
     found = [
-        Run(options.data, method, n, number, options.hidden, options.batch, options.epochs)
+        Run(options.data, method, n, number, 128, options.batch, options.epochs)
         for number in options.votes
         for method, n in methods
     ]
@@ -81,14 +74,6 @@ def likelihood(row: Row) -> float:
     """Score that chooses the rate: of held-out votes; a run that diverged comes last."""
     value = row.result["held_out"]["cross_entropy"]
     return float("-inf") if value is None else -value
-
-
-def runs(options: Options) -> list[Run]:
-    return trials(settings(options), options.rates)
-
-
-def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
-    return tuned(settings(options), rows, options.rates, options.seeds, likelihood)
 
 
 def prepare(todo: Sequence[Run]) -> None:
@@ -116,7 +101,6 @@ def perform(run: Run) -> dict[str, Any]:
     return {
         "held_out": agreement(held, parts.held_out.y, known),
         "test": agreement(test, parts.test.y, parts.test.votes),
-        "temperature": temperature,
         "scaled": agreement(test / temperature, parts.test.y, parts.test.votes),
     }
 
@@ -125,7 +109,7 @@ def agreement(logits: Tensor, labels: Tensor, counts: Tensor) -> dict[str, float
     """Agreement of softmax(logits) (N, K) with labels (N,) and with the shares p of votes (N, K), means over images.
 
     ``cross_entropy`` is −Σ p log q and ``kl`` that minus the entropy of p, in nats; ``kl_disputed`` is over the tenth
-    of the images people disagree most about; ``ece`` is the predicted class's calibration error by the votes.
+    of the images people disagree most about.
     """
     p = shares(counts)
     entropy = -torch.special.xlogy(p, p).sum(1)
@@ -136,7 +120,6 @@ def agreement(logits: Tensor, labels: Tensor, counts: Tensor) -> dict[str, float
         "cross_entropy": (divergence + entropy).mean().item(),
         "kl": divergence.mean().item(),
         "kl_disputed": divergence[disputed].mean().item(),
-        "ece": calibration.expected_calibration_error(logits.softmax(1), p).item(),
     }
 
 
@@ -152,50 +135,46 @@ def way(config: dict[str, Any]) -> str:
 
 
 def find(rows: Sequence[Row]) -> Compared:
-    """The largest group of runs by method and votes, few votes first; people's votes before simulated ones."""
-    people = [row for row in rows if row.config["data"] == "cifar10h"]
-    group = largest(people or rows, "data", "hidden", "batch", "epochs")
+    """The largest group of runs by method and votes, few votes first."""
+    group = largest(rows, "data", "hidden", "batch", "epochs")
     found = {(way(s.config), s.config["votes"]): s for s in at_best_rate(group, (), likelihood).values()}
     order = [*PLAIN, EXPECTED, ALONE, *sorted({way for way, _ in found})]
     keys = sorted(found, key=lambda key: (key[1] or VOTERS, order.index(key[0])))
-    return Compared("human-labels", "CIFAR-10H, all votes" if people else "", group, {key: found[key] for key in keys})
+    return Compared("human-labels", "CIFAR-10H, all votes", group, {key: found[key] for key in keys})
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = find(rows)
     gains = [gain for method in PLAIN[1:] if (gain := found.gap((method, 0), ("nll", 0), KL))]
-    if len(gains) < len(PLAIN) - 1 or not found.data:
+    kl, top1 = (found.gap((EXPECTED, 0), (CE, 0), value) for value in (KL, TOP1))
+    if len(gains) < len(PLAIN) - 1 or not kl or found.rows[0].config["data"] != "cifar10h":
         return {}
     nll = found.settings["nll", 0]
     on = f"{found.data}, {nll.config['epochs']} epochs, batch {nll.config['batch']}, {len(nll)} seeds"
-    ours = "; ".join(gain.signed(3) for gain in gains)
-    answers = {"human-labels": Finding(f"KL {ours} nats", on, verdict(*gains, below=0, new=True))}
-    kl, top1 = (found.gap((EXPECTED, 0), (CE, 0), value) for value in (KL, TOP1))
-    if kl and top1:
-        within = verdict(kl * (1 / KL_MARGIN), top1 * (1 / MARGIN), above=-1, below=1, new=True)
-        answers["expected-votes"] = Finding(f"KL {kl.signed(4)} nats, top-1 {top1.signed()} points", on, within)
-    return answers
+    ours = f"KL {'; '.join(gain.signed(3) for gain in gains)} nats"
+    within = verdict(kl * (1 / KL_MARGIN), top1 * (1 / MARGIN), above=-1, below=1, new=True)
+    return {
+        "human-labels": Finding(ours, on, verdict(*gains, below=0, new=True)),
+        "expected-votes": Finding(f"KL {kl.signed(4)} nats, top-1 {top1.signed()} points", on, within),
+    }
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     found = find(rows)
-    numbers = list(dict.fromkeys(number for _, number in found.settings))
-    columns = {"top-1 (%)": (TOP1, 2), "KL (nats)": (KL, 4), "KL, scaled": (SCALED, 4),
-               "KL, most disputed tenth": (DISPUTED, 3), "ECE by votes (%)": (ECE, 2)}  # fmt: skip
-    names = {(method, str(number or "all")): setting for (method, number), setting in found.settings.items()}
+    methods, numbers = (list(dict.fromkeys(part)) for part in zip(*found.settings, strict=True))
     body = []
-    for method in dict.fromkeys(method for method, _ in found.settings):
+    for method in methods:
         gaps = [found.gap((method, number), (CE, number), KL) for number in numbers]
         if method != CE:
             body.append([NAMES.get(method, method), *(spread(gap, 4) for gap in gaps)])
     header = ("KL minus soft target cross-entropy's (nats)", *(f"{number or 'all'} votes" for number in numbers))
-    return [Table("human-labels-gaps", header, body), scores_table("human-labels", ["loss", "votes"], names, columns)]
+    return [Table("human-labels-gaps", header, body)]
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     found = find(rows).settings
-    panels = {"KL to the votes (nats)": KL, "KL after temperature scaling (nats)": SCALED,
-              "KL, most disputed tenth (nats)": DISPUTED, "top-1 (%)": TOP1}  # fmt: skip
+    panels = {"KL to the votes (nats)": KL, "KL after temperature scaling (nats)": nats("kl", "scaled"),
+              "KL, most disputed tenth (nats)": nats("kl_disputed"), "top-1 (%)": TOP1}  # fmt: skip
 
     def draw(axes) -> None:
         methods = [method for method in dict.fromkeys(method for method, _ in found) if method != ALONE]
@@ -210,7 +189,9 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 EXPERIMENT = Experiment(
-    name="human-labels", question="Which losses learn from people's votes?", minutes=11, presets=PRESETS, runs=runs,
-    follow_up=follow_up, prepare=prepare, perform=perform, findings=findings, tables=tables,
-    figures=figures,
+    name="human-labels", question="Which losses learn from people's votes?", minutes=11,
+    presets={"quick": Options(3, "simulated", (1, 3, 0), (2,), epochs=8, batch=64, rates=(3e-3,)), "paper": Options()},
+    runs=lambda options: trials(settings(options), options.rates),
+    follow_up=lambda options, rows: tuned(settings(options), rows, options.rates, options.seeds, likelihood),
+    prepare=prepare, perform=perform, findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

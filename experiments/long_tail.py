@@ -27,9 +27,8 @@ from experiments.features import NAMES as LOSS_NAMES
 from experiments.harness import LOOKS, Experiment, Figure, Row, Table, curve, label, option
 from experiments.harness.claims import Finding, verdict
 from experiments.harness.search import Setting, at_best_rate, trials, tuned
-from experiments.harness.statistics import Estimate, Value, by_seed, estimate, largest, percent
+from experiments.harness.statistics import Estimate, Value, alike, by_seed, estimate, largest, percent
 from experiments.losses import LOSSES, STUDIED, Loss, targets_for
-from experiments.models.heads import Head
 from experiments.training import MIXED, Probe
 from softnce import noise
 
@@ -43,17 +42,9 @@ class Options:
     seeds: int = option(3, "number of seeds", least=1)
     data: Source = option("cifar100", "data set to make long-tailed")
     imbalance: tuple[float, ...] = option((10.0, 100.0), "commonest class over the rarest", least=1, fewest=1)
-    expected_imbalance: tuple[float, ...] = option((100.0,), "those of expected InfoNCE; also among the imbalances")
     epochs: int = option(6, "passes over the training part", least=1)
     batch: int = option(256, "rows in a batch, which are also the candidates", least=2)
-    hidden: int = option(256, "width of the head's hidden layers", least=1)
     rates: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "rates tried for each setting", above=0, fewest=1)
-
-
-PRESETS = {
-    "quick": Options(3, "digits", (10.0,), (10.0,), epochs=8, batch=64, hidden=64, rates=(3e-3, 1e-2)),
-    "paper": Options(),
-}
 
 
 @dataclass(frozen=True)
@@ -64,23 +55,16 @@ class Run(Probe):
 
 
 def settings(options: Options) -> list[Run]:
+    """Every loss at every imbalance; expected InfoNCE at the largest only."""
     losses = [*map(Loss, (*STUDIED, CORRECTED)), *(Loss(name, noise="uniform") for name in CONTRASTIVE)]
     losses += [replace(loss, noise_count=0) for loss in losses if loss.name == EXPECTED]
-    head, batch, epochs = Head(hidden=options.hidden), options.batch, options.epochs
     return [
-        Run(options.data, loss, targets_for(loss.name, MIXED), head, batch, epochs=epochs, imbalance=imbalance)
+        Run(options.data, loss, targets_for(loss.name, MIXED), batch=options.batch, epochs=options.epochs,
+            imbalance=imbalance)
         for imbalance in options.imbalance
         for loss in losses
-        if loss.name != EXPECTED or imbalance in options.expected_imbalance
-    ]
-
-
-def runs(options: Options) -> list[Run]:
-    return trials(settings(options), options.rates)
-
-
-def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
-    return tuned(settings(options), rows, options.rates, options.seeds)
+        if loss.name != EXPECTED or imbalance == max(options.imbalance)
+    ]  # fmt: skip
 
 
 def perform(run: Run) -> dict[str, Any]:
@@ -122,7 +106,7 @@ class Tail(Compared):
         return [name for name in (*CONTRASTIVE, ALONE) if {(name, True), (name, False)} <= self.settings.keys()]
 
     def effect(self, loss: str, value: Value = TOP1) -> Estimate:
-        """What leaving the correction out adds."""
+        """The gain of leaving the correction out."""
         return self.settings[loss, False].minus(self.settings[loss, True], value)
 
     def switched(self, loss: str) -> Estimate:
@@ -134,22 +118,20 @@ class Tail(Compared):
 
         Seed 0, mean over the rates.
         """
-        scores: dict[tuple[float, bool], Any] = {}
-        for row in self.rows:
-            if row.config["seed"] == 0 and variant(row.config)[0] == loss:
-                scores[row.config["lr"], variant(row.config)[1]] = np.array(row.result["class_score"])
+        first = [row for row in self.rows if row.config["seed"] == 0]
+        scores = {(*variant(row.config), row.config["lr"]): np.array(row.result["class_score"]) for row in first}
         counts = self.rows[0].result["class_counts"]
         surprise = [math.log(sum(counts) / count) for count in counts]
-        rates = [lr for lr, corrected in scores if corrected and (lr, False) in scores]
-        return float(np.mean([np.polyfit(surprise, scores[lr, False] - scores[lr, True], 1)[0] for lr in rates]))
+        rates = [lr for name, is_corrected, lr in scores if name == loss and is_corrected]
+        shifts = [scores[loss, False, lr] - scores[loss, True, lr] for lr in rates if (loss, False, lr) in scores]
+        return float(np.mean([np.polyfit(surprise, shift, 1)[0] for shift in shifts]))
 
-    def by_frequency(self, setting: Setting, groups: int = 10) -> dict[float, Estimate]:
-        """Accuracy of equally large groups of classes by their mean number of training samples."""
-        counts = self.rows[0].result["class_counts"]
-        found = {}
-        for classes in np.array_split(np.argsort(counts, kind="stable"), min(groups, len(counts))):
-            accuracy = setting.mean(lambda row, of=classes: float(np.mean(np.array(row.result["class_accuracy"])[of])))
-            found[float(np.mean([counts[k] for k in classes]))] = accuracy * 100
+    def by_frequency(self, setting: Setting) -> dict[float, Estimate]:
+        """Accuracy of ten equally large groups of classes by their mean number of training samples."""
+        counts, found = np.array(self.rows[0].result["class_counts"]), {}
+        for classes in np.array_split(np.argsort(counts, kind="stable"), 10):
+            accuracy = setting.mean(lambda row, of=classes: 100 * np.array(row.result["class_accuracy"])[of].mean())
+            found[float(counts[classes].mean())] = accuracy
         return found
 
 
@@ -159,25 +141,24 @@ def variant(config: dict[str, Any]) -> tuple[str, bool]:
     return ALONE if loss.get("noise_count") == 0 else loss["name"], is_corrected
 
 
-def tails(rows: Sequence[Row]) -> dict[float, Tail]:
-    """The largest group of trainings on one data set, by imbalance."""
+def tails(rows: Sequence[Row]) -> list[Tail]:
+    """The largest group of trainings on one data set, the largest imbalance last."""
     group = largest(rows, "data", "epochs", "batch")
-    order, found = [*STUDIED[:4], CORRECTED, *STUDIED[4:], ALONE], {}
-    for imbalance in sorted({row.config["imbalance"] for row in group}):
-        of_tail = [row for row in group if row.config["imbalance"] == imbalance]
+    order, found = [*STUDIED[:4], CORRECTED, *STUDIED[4:], ALONE], []
+    for of_tail in alike(sorted(group, key=lambda row: row.config["imbalance"]), "imbalance"):
         settings = {variant(setting.config): setting for setting in at_best_rate(of_tail).values()}
-        if settings:
-            keys = sorted(settings, key=lambda key: (order.index(key[0]), not key[1]))
-            data = f"{NAMES[group[0].config['data']]} features, imbalance {imbalance:g}"
-            found[imbalance] = Tail(f"long-tail-{imbalance:g}", data, of_tail, {key: settings[key] for key in keys})
-    return found
+        keys = sorted(settings, key=lambda key: (order.index(key[0]), not key[1]))
+        config, ordered = of_tail[0].config, {key: settings[key] for key in keys}
+        data = f"{NAMES[config['data']]} features, imbalance {config['imbalance']:g}"
+        found.append(Tail(f"long-tail-{config['imbalance']:g}", data, of_tail, ordered))
+    return [tail for tail in found if tail.settings]
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
-    found = tails(rows)
+    found, answers = tails(rows), {}
     if not found or rows[0].config["data"] == "digits":
         return {}
-    tail, answers = found[max(found)], {}
+    tail = found[-1]
     if OURS in tail.both_ways:
         effect, switched = tail.effect(OURS), tail.switched(OURS)
         ours = f"{effect.signed(1)} points without it; {switched.signed(1)} by log p(y) afterwards"
@@ -195,50 +176,58 @@ def title(loss: str, is_corrected: bool) -> str:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
+    """Of the largest imbalance."""
     columns: dict[str, tuple[Value, int]] = {"top-1 (%)": (TOP1, 2)}
     for group in GROUPS:
         columns[f"classes with {group} (%)"] = (lambda row, of=group: 100 * row.result["groups"][of], 1)
     columns |= {"ECE (%)": (ECE, 1), "prior switched, top-1 (%)": (SWITCHED, 2)}
     found = []
-    for tail in tails(rows).values():
+    for tail in tails(rows)[-1:]:
         settings = {(title(*key),): setting for key, setting in tail.settings.items()}
         found.append(scores_table(tail.name, ["loss"], settings, columns))
+        by_group = [columns[f"classes with {group} (%)"][0] for group in GROUPS]
         body = [
             [LOSS_NAMES[loss], tail.effect(loss).spread(1), tail.switched(loss).spread(1), f"{tail.slope(loss):.2f}",
-             *(tail.effect(loss, columns[f"classes with {group} (%)"][0]).spread(1) for group in GROUPS)]
+             *(tail.effect(loss, value).spread(1) for value in by_group)]
             for loss in tail.both_ways
         ]  # fmt: skip
         header = ("without minus with −log η (points)", "top-1", "predicted: prior switched", "slope of scores",
                   *(f"classes with {group}" for group in GROUPS))  # fmt: skip
         found.append(Table(f"{tail.name}-effect", header, body))
         if ("nll", False) in tail.settings and "info-nce" in tail.both_ways:
-            bare, nll = tail.settings["info-nce", False], tail.settings["nll", False]
-            adjusted, seeds = by_seed(nll.rows, SWITCHED), by_seed(bare.rows, TOP1)
-            gaps = [tail.settings["info-nce", True].minus(nll, TOP1),
-                    estimate([seeds[seed] - adjusted[seed] for seed in sorted(seeds)])]  # fmt: skip
-            names = ("InfoNCE with −log η, minus NLL", "InfoNCE without, minus NLL with log p(y) subtracted")
-            body = [[name, "0", gap.spread(2)] for name, gap in zip(names, gaps, strict=True)]
-            found.append(Table(f"{tail.name}-theory", ("points of top-1", "theory", "measured"), body))
+            found.append(theory(tail))
     return found
+
+
+def theory(tail: Tail) -> Table:
+    """InfoNCE with −log η should equal NLL, and without it NLL with its prior taken out."""
+    nll, top1 = tail.settings["nll", False], by_seed(tail.settings["info-nce", False].rows, TOP1)
+    with_eta = tail.settings["info-nce", True].minus(nll, TOP1)
+    without = estimate([top1[seed] - switched for seed, switched in by_seed(nll.rows, SWITCHED).items()])
+    body = [["InfoNCE with −log η, minus NLL", "0", with_eta.spread(2)],
+            ["InfoNCE without, minus NLL with log p(y) subtracted", "0", without.spread(2)]]  # fmt: skip
+    return Table(f"{tail.name}-theory", ("points of top-1", "theory", "measured"), body)
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     found = tails(rows)
 
     def draw(axes) -> None:
-        for ax, (imbalance, tail) in zip(axes, found.items(), strict=True):
+        for ax, tail in zip(axes, found, strict=True):
             for (loss, is_corrected), setting in tail.settings.items():
                 if loss in LOOKS:
-                    dash = "--" if loss in CONTRASTIVE and not is_corrected else "-"
-                    name = "" if dash == "--" else None
-                    curve(ax, tail.by_frequency(setting), loss=loss, name=name, dash=dash, band=False)
-            label(ax, "training samples of the class", "accuracy (%)", title=f"imbalance {imbalance:g}", log="x")
+                    look = {"dash": "--", "name": ""} if loss in CONTRASTIVE and not is_corrected else {}
+                    curve(ax, tail.by_frequency(setting), loss=loss, band=False, **look)
+            title = tail.data.partition(", ")[2]
+            label(ax, "training samples of the class", "accuracy (%)", title=title, log="x")
 
     return [Figure("long-tail", draw, panels=len(found), size=(5.6, 3.6))] if found else []
 
 
 EXPERIMENT = Experiment(
-    name="long-tail", question="What does −log η do when classes are not balanced?", minutes=20, presets=PRESETS,
-    runs=runs, follow_up=follow_up, prepare=training.prepare, perform=perform, findings=findings,
-    tables=tables, figures=figures,
+    name="long-tail", question="What does −log η do when classes are not balanced?", minutes=20,
+    presets={"quick": Options(3, "digits", (10.0,), epochs=8, batch=64, rates=(3e-3, 1e-2)), "paper": Options()},
+    runs=lambda options: trials(settings(options), options.rates),
+    follow_up=lambda options, rows: tuned(settings(options), rows, options.rates, options.seeds),
+    prepare=training.prepare, perform=perform, findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

@@ -3,16 +3,16 @@
 To add a loss, add one entry to :data:`LOSSES`, and its colour to ``harness/figures.py``.
 """
 
-import difflib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
 
 import softnce
 from experiments.data.targets import Targets
+from experiments.harness.options import check, later, option
 from softnce import BatchCandidates, ClassCandidates, NoiseCandidates, QueueCandidates, SampledCandidates
 
 ClassifierLoss = softnce.losses.ClassifierLoss
@@ -65,12 +65,6 @@ STUDIED = (*PAPER, "expected-info-nce")
 """The losses that the studies compare."""
 TITLES = {name: kind.title for name, kind in LOSSES.items()}
 
-DRAWS: dict[str, Callable[[float], Any]] = {
-    "averaged": lambda n: softnce.draws.Averaged(int(n)),
-    "continuous": lambda concentration: softnce.draws.ContinuousCategorical(concentration),
-}
-"""Draws that studies compare, by the number n of averaged labels or the concentration κ."""
-
 
 def targets_for(name: str, soft: Targets) -> Targets:
     """The targets a loss is trained on: ``soft``, or hard labels if it takes no others."""
@@ -79,39 +73,28 @@ def targets_for(name: str, soft: Targets) -> Targets:
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss and its options.
+    """A loss and its options."""
 
-    Attributes:
-        name: one of LOSSES.
-        temperature: τ, divides the scores.
-        noise: η: frequencies of the training labels, or uniform.
-        candidates: contrasted with each target, by soft-target-info-nce and expected-info-nce.
-        num_candidates: number of sampled or queued candidates.
-        noise_count: m of expected-info-nce, candidates from η, in expectation; null: as many as classes.
-    """
-
-    name: str = "soft-target-info-nce"
-    temperature: float = 1.0
-    noise: Literal["labels", "uniform"] = "labels"
-    candidates: Literal["batch", "sampled", "queue", "classes", "batch+classes"] = "batch"
-    num_candidates: int = 4096
-    noise_count: float | None = field(default=None, metadata={"later": True})  # not in a run's id at its default
+    name: str = option("soft-target-info-nce", f"one of {', '.join(LOSSES)}", of=LOSSES)
+    temperature: float = option(1.0, "τ, divides the scores", above=0, below=math.inf)
+    noise: Literal["labels", "uniform"] = option("labels", "η: frequencies of the training labels, or uniform")
+    candidates: Literal["batch", "sampled", "queue", "classes", "batch+classes"] = option(
+        "batch", "what targets are contrasted with, for soft-target-info-nce and expected-info-nce"
+    )
+    num_candidates: int = option(4096, "number of sampled or queued candidates", least=1)
+    noise_count: float | None = later(
+        None,
+        "m of expected-info-nce, candidates from η in expectation; null: as many as classes",
+        least=0,
+        below=math.inf,
+    )
 
     def __post_init__(self) -> None:
-        if self.name not in LOSSES:
-            near = difflib.get_close_matches(str(self.name), LOSSES, n=1)
-            hint = f", did you mean {near[0]}?" if near else ""
-            raise ValueError(f"loss.name: got {self.name!r}, need one of {', '.join(LOSSES)}{hint}")
-        m = self.noise_count
-        for name, fine, need in (
-            ("temperature", 0 < self.temperature < math.inf, "a positive number"),
-            ("num_candidates", self.num_candidates >= 1, "at least 1"),
-            ("candidates", self.candidates == "batch" or self.kind.takes_candidates, f"batch for {self.name}"),
-            ("noise_count", m is None or self.kind.takes_noise_count, f"none for {self.name}"),
-            ("noise_count", m is None or 0 <= m < math.inf, "at least 0"),
-        ):
-            if not fine:
-                raise ValueError(f"loss.{name}: got {getattr(self, name)}, need {need}")
+        check(self, "loss.")
+        if self.candidates != "batch" and not self.kind.takes_candidates:
+            raise ValueError(f"loss.candidates: got {self.candidates}, need batch for {self.name}")
+        if self.noise_count is not None and not self.kind.takes_noise_count:
+            raise ValueError(f"loss.noise_count: got {self.noise_count}, need none for {self.name}")
 
     @property
     def kind(self) -> LossKind:
@@ -160,13 +143,15 @@ def loss_with_noise(name: str, eta: Tensor, strength: float = 0.0, noise_count: 
     """A loss at temperature 1 with a given noise.
 
     Args:
-        name: one of LOSSES; or of DRAWS, for soft target InfoNCE of such draws against draws from η.
+        name: one of LOSSES; or averaged or continuous, for soft target InfoNCE of such draws against draws from η.
         eta: η, (K,); ``softnce.noise.uniform(K)`` for uniform.
-        strength: n or κ of the draws.
+        strength: number n of averaged labels, or concentration κ, of the draws.
         noise_count: m of expected InfoNCE; None for as many as classes.
     """
-    if name in DRAWS:
-        return softnce.SoftTargetInfoNCE(eta, draw=DRAWS[name](strength))
+    if name == "averaged":
+        return softnce.SoftTargetInfoNCE(eta, draw=softnce.draws.Averaged(int(strength)))
+    if name == "continuous":
+        return softnce.SoftTargetInfoNCE(eta, draw=softnce.draws.ContinuousCategorical(strength))
     kind = LOSSES[name]
     if noise_count is not None and kind.takes_noise_count:
         return kind.module(eta, candidates=BatchCandidates() + NoiseCandidates(noise_count))

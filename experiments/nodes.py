@@ -9,13 +9,12 @@ authors' way, where η are the labels' frequencies, and on tissue also corrected
 targets. On citation graphs the training classes are balanced, so both are the same loss there.
 """
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from experiments.data import features
 from experiments.data.targets import Targets
 from experiments.features import CE, CORRECTED, DRAWN, EXPECTED, OURS
 from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, dots, label, option
@@ -34,7 +33,6 @@ class Options:
     seeds: int = option(10, "seeds of the GCN; a seed fixes first weights, dropout and draws", least=1)
     deeper_seeds: int = option(5, "seeds of the DeeperGCN; 0 for none", least=0)
     graphs: tuple[str, ...] = option(tuple(CITATION), "cora or citeseer", fewest=1, of=CITATION)
-    smoothing: float = option(0.1, "ε of the soft losses' targets", least=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Run:
 
 def runs(options: Options) -> list[Run]:
     return [
-        Run(data, model, loss, seed, 0.0 if LOSSES[loss].labels_only else options.smoothing)
+        Run(data, model, loss, seed, 0.0 if LOSSES[loss].labels_only else 0.1)
         for model, seeds in (("deeper-gcn", options.deeper_seeds), ("gcn", options.seeds))
         for seed in range(seeds)
         for data in options.graphs
@@ -60,15 +58,11 @@ def runs(options: Options) -> list[Run]:
 
 
 def prepare(todo: Sequence[Run]) -> None:
-    """A missing graph is reported before any work."""
-    for data in dict.fromkeys(run.data for run in todo):
-        raw = _root() / CITATION[data] / "raw"
-        if not raw.is_dir():
-            raise ValueError(f"SOFTNCE_DATA: no folder {raw}, need the published files ind.{data}.* there")
+    """Names a missing graph before any work."""
+    from experiments.data.graphs import open_task
 
-
-def _root() -> Path:
-    return Path(os.environ.get("SOFTNCE_DATA", ".")) / "planetoid"
+    for data in {run.data for run in todo}:
+        open_task(data, features.folder("planetoid"))
 
 
 def perform(run: Run) -> dict[str, Any]:
@@ -77,7 +71,7 @@ def perform(run: Run) -> dict[str, Any]:
     from experiments.cells.nodes import follow
 
     recipe = recipes.load(f"laptop/{run.data}" + ("-deeper-gcn" if run.model == "deeper-gcn" else ""))
-    data, loss = replace(recipe.data, dir=_root()), replace(recipe.loss, name=run.loss)
+    data, loss = replace(recipe.data, dir=features.folder("planetoid")), replace(recipe.loss, name=run.loss)
     recipe = replace(recipe, seed=run.seed, data=data, loss=loss, targets=Targets(smoothing=run.smoothing))
     return follow(recipe)[1]
 
@@ -88,9 +82,7 @@ PAPERS = {"nll": (86.92, 80.57), CE: (87.67, 81.41), "info-nce": (86.80, 80.00),
           OURS: (87.12, 81.27)}  # fmt: skip
 """Top-1 and class average on CellTypeGraph, in per cent: Tables 1 and 2 of the paper."""
 TOP1, AVERAGE, PUBLISHED = percent("top1", "honest"), percent("class_average", "honest"), percent("top1", "published")
-
-
-COMPARED: dict[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
+COMPARED: dict[str, tuple[list[tuple[str, str]], Mapping[str, Any]]] = {
     "nodes-soft-ce": ([(CE, OURS)], {"above": 0}),
     "nodes-hard": ([(OURS, "nll"), (OURS, "info-nce")], ON_PAR),
     "nodes-soft-distribution": ([(loss, DRAWN) for loss in PAPERS if loss != DRAWN], {"above": 0}),
@@ -106,7 +98,7 @@ def tissue(rows: Sequence[Row]) -> Folds:
     found: Folds = {loss: {} for loss in (*STUDIED, CORRECTED)}
     for row in rows:
         c = row.config
-        if c["part"] == "tissue" and c["specimens"] == 30:
+        if c["part"] == "tissue":
             found[c["loss"]][c["seed"], c["fold"]] = row
     return {loss: of for loss, of in found.items() if of}
 
@@ -129,44 +121,38 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
         gaps = {pair: e for pair in pairs if (e := gap(found, *pair))}
         if len(gaps) == len(pairs):
             limits = {name: bound for name, bound in bounds.items() if name != "new"}
-            texts = [
+            ours = "; ".join(
                 f"{TITLES[a]} {e.signed()} from {TITLES[b]}{needed(e, **limits, unit='folds')}"
                 for (a, b), e in gaps.items()
-            ]
-            seeds = len({seed for a, b in gaps for seed, _ in found[a].keys() & found[b].keys()})
-            on = f"{next(iter(gaps.values())).count} folds" + (f", {seeds} seeds" if seeds > 1 else "")
-            answers[key] = Finding("; ".join(texts), on, verdict(*gaps.values(), **bounds))
+            )
+            seeds = len({seed for a, b in pairs for seed, _ in found[a].keys() & found[b].keys()})
+            on = f"{gaps[pairs[0]].count} folds" + (f", {seeds} seeds" if seeds > 1 else "")
+            answers[key] = Finding(ours, on, verdict(*gaps.values(), **bounds))
     return answers
 
 
-def citations(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]]:
-    """By graph and model, then by loss."""
-    found: dict[tuple[str, str], dict[str, list[Row]]] = {(d, m): {} for m in MODELS for d in CITATION}
-    for row in rows:
-        c = row.config
-        if c["part"] == "citation":
-            found[c["data"], c["model"]].setdefault(c["loss"], []).append(row)
-    return {key: of for key, of in found.items() if of}
-
-
 def tables(rows: Sequence[Row]) -> list[Table]:
-    found, cited = tissue(rows), citations(rows)
     body = []
-    for loss, of in found.items():
+    for loss, of in tissue(rows).items():
         scores = [by_fold({key: value(row) for key, row in of.items()}) for value in (TOP1, AVERAGE, PUBLISHED)]
         papers = [f"{value:.2f}" for value in PAPERS.get(loss, ())] or ["", ""]
         body.append([TITLES[loss], *(score.spread(1) for score in scores), *papers])
     header = ["loss", "top-1", "class average", "top-1, published rule", "paper: top-1", "paper: class average"]
     made = [Table("nodes-tissue", header, body)]
-    body = [
-        [TITLES[loss], *(mean(of[loss], TOP1).spread(1) if loss in of else "" for of in cited.values())]
-        for loss in STUDIED
-    ]
-    names = {key: f"{CITATION[key[0]]}, {MODELS[key[1]]}" for key in cited}
-    made.append(Table("nodes-citation", ["loss", *names.values()], body if cited else []))
+    cited: dict[str, dict[str, list[Row]]] = {}  # by graph and model, then by loss
+    for row in sorted(rows, key=lambda row: list(MODELS).index(row.config.get("model", "gcn"))):
+        if (c := row.config)["part"] == "citation":
+            of = cited.setdefault(f"{CITATION[c['data']]}, {MODELS[c['model']]}", {})
+            of.setdefault(c["loss"], []).append(row)
+    if cited:
+        body = [
+            [TITLES[loss], *(mean(of[loss], TOP1).spread(1) if loss in of else "" for of in cited.values())]
+            for loss in STUDIED
+        ]
+        made.append(Table("nodes-citation", ["loss", *cited], body))
     gaps = [
-        [names[key], *(difference(of[EXPECTED], of[other], TOP1).signed() for other in (CE, "nll"))]
-        for key, of in cited.items()
+        [name, *(difference(of[EXPECTED], of[other], TOP1).signed() for other in (CE, "nll"))]
+        for name, of in cited.items()
         if {EXPECTED, CE, "nll"} <= of.keys()
     ]
     return [*made, Table("nodes-expected", ["expected InfoNCE minus", "soft target cross-entropy", "NLL"], gaps)]
@@ -182,10 +168,8 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         for loss, of in found.items():
             courses = list(zip(*(row.result["test_top1"] for row in of.values()), strict=True))
             points = {epoch: 100 * fmean(values) for epoch, values in enumerate(courses, 1)}
-            if loss == CORRECTED:
-                curve(axes[1], points, name="the same, η smoothed", colour=SERIES[1], dash="--")
-            else:
-                curve(axes[1], points, loss=loss)
+            corrected = {"name": "the same, η smoothed", "colour": SERIES[1], "dash": "--"}
+            curve(axes[1], points, **(corrected if loss == CORRECTED else {"loss": loss}))
         label(axes[1], "epoch", "top-1 on tissue (%)")
 
     return [Figure("nodes-tissue", draw, panels=2, size=(5.4, 3.4))] if found else []
@@ -194,5 +178,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 EXPERIMENT = Experiment(
     name="nodes", question="Do the losses differ on graphs, where the nodes are classified?", minutes=20,
     presets={"quick": Options(seeds=1, deeper_seeds=0, graphs=("cora",)), "paper": Options()},
-    runs=runs, prepare=prepare, perform=perform, findings=findings, tables=tables, figures=figures,
+    runs=runs, prepare=prepare, perform=perform, findings=findings, tables=tables,
+    figures=figures,
 )  # fmt: skip

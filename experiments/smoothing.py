@@ -19,11 +19,10 @@ from experiments.data.features import NAMES, Source
 from experiments.data.targets import Targets
 from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, Compared, spread
 from experiments.harness import LOOKS, Experiment, Figure, Row, Table, curve, label, option
-from experiments.harness.claims import MARGIN, Finding, needed, verdict
+from experiments.harness.claims import ON_PAR, Finding, needed, verdict
 from experiments.harness.search import Setting, chosen, trials, tuned
-from experiments.harness.statistics import Estimate, by_seed, estimate, exactly, largest
+from experiments.harness.statistics import Estimate, alike, by_seed, estimate, exactly, largest
 from experiments.losses import TITLES, Loss
-from experiments.models.heads import Head
 from experiments.training import HARD, Probe
 from softnce import SoftTargets, functional
 
@@ -39,14 +38,7 @@ class Options:
     expected_smoothing: tuple[float, ...] = option((0.0, 0.1, 0.3), "ε of expected InfoNCE; also among those above")
     epochs: int = option(3, "passes over the training set", least=1)
     batch: int = option(256, "rows per batch", least=2)
-    hidden: int = option(256, "width of the head's hidden layers", least=1)
     rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "rates tried for each loss and ε", above=0, fewest=1)
-
-
-PRESETS = {
-    "quick": Options(2, 2, "digits", (0.0, 0.1, 0.3), epochs=4, batch=64, hidden=64, rates=(1e-3, 3e-3)),
-    "paper": Options(),
-}
 
 
 @dataclass(frozen=True)
@@ -58,13 +50,9 @@ class Twin:
     seed: int
 
 
-Run = Probe | Twin
-
-
 def settings(options: Options) -> list[Probe]:
-    head, batch = Head(hidden=options.hidden), options.batch
     return [
-        Probe(options.data, Loss(name), Targets(smoothing=epsilon), head, batch, epochs=options.epochs)
+        Probe(options.data, Loss(name), Targets(smoothing=epsilon), batch=options.batch, epochs=options.epochs)
         for epsilon in options.smoothing
         for name in (CE, OURS, EXPECTED)
         if name != EXPECTED or epsilon in options.expected_smoothing
@@ -77,32 +65,30 @@ def twin(probe: Probe) -> Twin:
     return Twin(replace(probe, loss=loss, targets=HARD), epsilon, probe.seed)
 
 
-def runs(options: Options) -> list[Run]:
-    return [*trials(settings(options), options.rates)]
-
-
-def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
+def follow_up(options: Options, rows: Sequence[Row]) -> list[Probe | Twin]:
     smoothed = [row for row in rows if "probe" not in row.config]
-    papers = [run for run in settings(options) if run.loss.name != EXPECTED]
-    ours = [run for run in settings(options) if run.loss.name == EXPECTED]
-    found = tuned(papers, smoothed, options.rates, options.seeds)
-    twins = [twin(run) for run in found if run.loss.name == OURS and run.targets.smoothing > 0]
-    return [*found, *tuned(ours, smoothed, options.rates, options.expected_seeds), *twins]
+    found = tuned(settings(options), smoothed, options.rates, options.seeds)
+    kept = [run for run in found if run.loss.name != EXPECTED or run.seed < options.expected_seeds]
+    return [*kept, *(twin(run) for run in kept if is_ours(run))]
 
 
-def prepare(todo: Sequence[Run]) -> None:
+def is_ours(run: Probe | Twin) -> bool:
+    return isinstance(run, Probe) and run.loss.name == OURS and run.targets.smoothing > 0
+
+
+def prepare(todo: Sequence[Probe | Twin]) -> None:
     training.prepare(run.probe if isinstance(run, Twin) else run for run in todo)
 
 
-def perform(run: Run) -> dict[str, Any]:
+def perform(run: Probe | Twin) -> dict[str, Any]:
     probe = run.probe if isinstance(run, Twin) else run
     data = features.load(probe.data)
     watch = training.trained(probe, data)
     watch.temperature = 1.0  # of the smoothed training: its twin is scored as it is
     result = watch.measurements(data)
-    if isinstance(run, Probe) and run.loss.name == OURS and run.targets.smoothing > 0:
-        x, labels = data.held_out.x[: run.batch], data.held_out.y[: run.batch]
-        result["identity"] = identity_error(watch.logits(x), labels, run.targets.smoothing)
+    if is_ours(run):
+        x, labels = data.held_out.x[: probe.batch], data.held_out.y[: probe.batch]
+        result["identity"] = identity_error(watch.logits(x), labels, probe.targets.smoothing)
     return result
 
 
@@ -125,25 +111,16 @@ def identity_error(logits: Tensor, labels: Tensor, epsilon: float) -> dict[str, 
 
 def find(rows: Sequence[Row]) -> Compared:
     """The largest group of trainings, by loss and ε; the twins of those of soft target InfoNCE by "twin" and ε."""
-    group = largest([row for row in rows if "probe" not in row.config], "data", "head", "epochs", "batch")
-    settings: dict[tuple[str, float], Setting] = {}
-    for setting in sorted(chosen(group), key=lambda setting: float(setting.config["targets"]["smoothing"])):
-        settings[setting.loss, setting.config["targets"]["smoothing"]] = setting
-    for epsilon in epsilons(settings, OURS):
-        smoothed = [_same(row.config) for row in settings[OURS, epsilon].rows]
-        twins = [row for row in rows if row.config.get("smoothing") == epsilon and "probe" in row.config]
-        if kept := [row for row in twins if _same(row.config["probe"]) in smoothed]:
-            settings["twin", epsilon] = Setting(kept)
+    group = largest([row for row in rows if "probe" not in row.config], "data", "epochs", "batch")
+    twins = largest([row for row in rows if "probe" in row.config], "probe.data", "probe.epochs", "probe.batch")
+    found = {(setting.loss, setting.config["targets"]["smoothing"]): setting for setting in chosen(group)}
+    found |= {("twin", of[0].config["smoothing"]): Setting(of) for of in alike(twins, "smoothing")}
+    settings = dict(sorted(found.items(), key=lambda item: item[0][1]))
     return Compared("smoothing", f"{NAMES[group[0].config['data']]} features" if group else "", group, settings)
 
 
 def epsilons(settings: Mapping[tuple[str, float], Setting], loss: str) -> list[float]:
     return [epsilon for name, epsilon in settings if name == loss]
-
-
-def _same(config: dict[str, Any]) -> list[Any]:
-    """Fields that a training and its twin share."""
-    return [config[name] for name in ("data", "head", "batch", "epochs", "lr", "seed")]
 
 
 def steadiness(found: Compared) -> Estimate:
@@ -156,8 +133,8 @@ def steadiness(found: Compared) -> Estimate:
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = find(rows)
-    ce, ours, twins, expected = (epsilons(found.settings, loss) for loss in (CE, OURS, "twin", EXPECTED))
-    if len(ce) < 2 or ce != ours or not twins:
+    ce, ours, expected = (epsilons(found.settings, loss) for loss in (CE, OURS, EXPECTED))
+    if len(ce) < 2 or ce != ours:
         return {}
     on = found.on(*((loss, epsilon) for loss in (CE, OURS) for epsilon in ce))
     errors = [row.result["identity"] for epsilon in ours for row in found.settings[OURS, epsilon].rows if epsilon > 0]
@@ -169,11 +146,11 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     steadier = steadiness(found)
     text = f"standard deviation over ε larger by {steadier.signed()}{needed(steadier, above=0)}"
     answers["smoothing-sensitivity"] = Finding(text, on, verdict(steadier, above=0))
-    gaps = {epsilon: gap for epsilon in expected if (gap := found.gap((EXPECTED, epsilon), (CE, epsilon)))}
-    if gaps:
-        text = "; ".join(f"{gap.signed()} at ε = {epsilon:g}" for epsilon, gap in gaps.items())
-        par = verdict(*gaps.values(), above=-MARGIN, below=MARGIN, new=True)
-        answers["smoothing-expected"] = Finding(text, found.on(*((EXPECTED, epsilon) for epsilon in gaps)), par)
+    if expected:
+        gaps = [found.gap((EXPECTED, epsilon), (CE, epsilon)) for epsilon in expected]
+        text = "; ".join(f"{gap.signed()} at ε = {epsilon:g}" for epsilon, gap in zip(expected, gaps, strict=True))
+        on = found.on(*((EXPECTED, epsilon) for epsilon in expected))
+        answers["smoothing-expected"] = Finding(text, on, verdict(*gaps, **ON_PAR, new=True))
     return answers
 
 
@@ -194,19 +171,19 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
     def draw(axes) -> None:
         for ax, (title, (value, unit)) in zip(axes, shown.items(), strict=True):
-            means = {loss: {epsilon: found[loss, epsilon].mean(value) for epsilon in epsilons(found, loss)}
-                     for loss in dict.fromkeys(loss for loss, _ in found)}  # fmt: skip
-            predicted = means.pop("twin", {})
-            for loss, by_epsilon in means.items():
-                curve(ax, by_epsilon, loss=loss)
-            curve(ax, predicted, name="predicted by the identity", dash=":", marker="x", band=False)
+            for loss in dict.fromkeys(loss for loss, _ in found):
+                means = {epsilon: found[loss, epsilon].mean(value) for epsilon in epsilons(found, loss)}
+                predicted = {"name": "predicted by the identity", "dash": ":", "marker": "x", "band": False}
+                curve(ax, means, **(predicted if loss == "twin" else {"loss": loss}))
             label(ax, "smoothing ε", unit, title=title)
 
     return [Figure("smoothing", draw, panels=3)]
 
 
 EXPERIMENT = Experiment(
-    name="smoothing", question="How much does label smoothing matter, and why?", minutes=10, presets=PRESETS,
-    runs=runs, follow_up=follow_up, prepare=prepare, perform=perform, findings=findings, tables=tables,
-    figures=figures,
+    name="smoothing", question="How much does label smoothing matter, and why?", minutes=10,
+    presets={"quick": Options(2, 2, "digits", (0.0, 0.1, 0.3), epochs=4, batch=64, rates=(1e-3, 3e-3)),
+             "paper": Options()},
+    runs=lambda options: trials(settings(options), options.rates), follow_up=follow_up, prepare=prepare,
+    perform=perform, findings=findings, tables=tables, figures=figures,
 )  # fmt: skip
