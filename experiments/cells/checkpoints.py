@@ -1,6 +1,5 @@
-"""Checkpoints that are complete or absent, and a clean stop on SIGTERM."""
+"""When a run is saved, and a clean stop on SIGTERM. Lightning writes the files, complete or not at all."""
 
-import os
 import signal
 import threading
 import time
@@ -10,48 +9,26 @@ from typing import Any
 import lightning as L
 import torch
 import torch.distributed as dist
-from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
-from experiments.cells.batches import Batch
-from experiments.data import stored
+MINUTES = 10
+"""Between states, beside the one after each epoch."""
 
 
 class Interrupted(Exception):
     """The run was asked to stop and has saved its state."""
 
 
-WEIGHTS = ("state_dict", "about", "epoch", "global_step", "pytorch-lightning_version")
-"""Parts of a checkpoint that are needed to use its network, a third of the whole with AdamW."""
-
-
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Checkpoints that are complete or absent; ``storage_options`` may name another file for the weights alone."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Path | None = None) -> None:
-        if storage_options is not None:  # first: what last.ckpt says of the best epoch is then true
-            _write({name: checkpoint[name] for name in WEIGHTS}, storage_options)
-        _write(checkpoint, Path(path))
-
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        try:
-            return stored.load(Path(path))
-        except stored.Unreadable as error:
-            raise stored.Unreadable(
-                f"{path} is damaged ({error}): delete it to start from the beginning; best.ckpt keeps the best weights"
-            ) from error
-
-
 class Checkpoints(Checkpoint):
     """Keeps last.ckpt and best.ckpt, and turns SIGTERM (SIGUSR1, the first Ctrl-C) into a saved state and a stop.
 
     States are saved between updates only, never with half a batch accumulated; and never between an epoch's last update
-    and its validation, so that resuming loses no validation: ``minutes`` after the last one, and after ``every`` so
-    many updates if that is not 0. The best epoch's weights are kept without the optimiser's state.
+    and its validation, so that resuming loses no validation. Of the best epoch the weights are kept, a third of the
+    whole with AdamW.
     """
 
-    def __init__(self, folder: Path, minutes: float, every: int = 0) -> None:
-        self.folder, self.minutes, self.every = folder, minutes, every
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
         self.saved_step = -1
@@ -92,7 +69,7 @@ class Checkpoints(Checkpoint):
 
     def _asked(self, trainer: L.Trainer) -> tuple[bool, bool]:
         """Whether to stop, and whether a state is due: the same on every rank."""
-        asked = self._signalled, time.monotonic() - self._saved_at >= 60 * self.minutes
+        asked = self._signalled, time.monotonic() - self._saved_at >= 60 * MINUTES
         if trainer.world_size == 1:
             return asked
         flags = torch.tensor(asked, dtype=torch.float, device=trainer.strategy.root_device)
@@ -100,9 +77,7 @@ class Checkpoints(Checkpoint):
         stop, due = flags.tolist()
         return stop > 0, due > 0
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *batch: Any) -> None:
         if trainer.global_step == self._updates or trainer.is_last_batch:
             return
         self._updates = trainer.global_step
@@ -110,7 +85,7 @@ class Checkpoints(Checkpoint):
         is_last = trainer.global_step == trainer.max_steps
         if is_last:
             self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step}
-        if stop or due or is_last or (self.every and trainer.global_step % self.every == 0):
+        if stop or due or is_last:
             self._save(trainer)
         if stop:
             raise Interrupted
@@ -122,29 +97,15 @@ class Checkpoints(Checkpoint):
         metrics = trainer.callback_metrics
         measured = {name[4:]: float(value) for name, value in metrics.items() if name.startswith("val/")}
         self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step, **measured}
-        better = "top1" in measured and measured["top1"] > self.best.get("top1", -1.0)
-        if better:
+        if "top1" in measured and measured["top1"] > self.best.get("top1", -1.0):
             self.best = self.last
-        self._save(trainer, self.folder / "best.ckpt" if better else None)
+            # first: what last.ckpt says of the best epoch is then true
+            trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=True)
+        self._save(trainer)
         stop, _ = self._asked(trainer)
         if stop:
             raise Interrupted
 
-    def _save(self, trainer: L.Trainer, weights: Path | None = None) -> None:
-        trainer.save_checkpoint(self.folder / "last.ckpt", weights_only=False, storage_options=weights)
+    def _save(self, trainer: L.Trainer) -> None:
+        trainer.save_checkpoint(self.folder / "last.ckpt", weights_only=False)
         self.saved_step, self._saved_at = trainer.global_step, time.monotonic()
-
-
-def _write(checkpoint: dict[str, Any], path: Path) -> None:
-    """Writes a second file, forces it to disk and renames it: complete or absent, also after a crash of the machine."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except RuntimeError as error:  # torch's, for a failed write
-        raise OSError(f"cannot write {path}, the earlier one is intact: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)

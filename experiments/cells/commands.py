@@ -10,6 +10,7 @@ from typing import Any
 
 from experiments.cells import recipes
 from experiments.cells.recipes import GraphRecipe
+from experiments.harness.options import parser_of
 
 TRAIN = """usage: python -m experiments train RECIPE [--out DIR] [--resume] [--seeds N] [--folds all] [--FIELD VALUE]
        python -m experiments train --resume DIR
@@ -41,7 +42,7 @@ def train(argv: list[str]) -> int:
             raise ValueError(f"train --resume: {given.resume or 'no folder'} holds no run (no recipe.yaml)")
         name, given.out = str(given.resume / "recipe.yaml"), given.resume
     if given.help:
-        recipes.parser_of(type(recipes.load(name)), f"python -m experiments train {name}").print_help()
+        parser_of(f"python -m experiments train {name}", fields=recipes.load(name)).print_help()
         return 0
     recipe = recipes.load(name, fields)
     if given.show:

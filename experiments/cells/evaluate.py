@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from experiments.cells import recipes
 from experiments.cells.loading import open_data
-from experiments.cells.recipes import GraphRecipe, Recipe
+from experiments.cells.recipes import GraphRecipe, Recipe, TextRecipe
 from experiments.data import stored
 from experiments.data.targets import IGNORED
 from softnce.calibration import fit_temperature
@@ -29,10 +29,26 @@ class Evaluation:
         return self.logits.argmax(1) == self.labels
 
 
+def build_network(recipe: Recipe, num_classes: int, features: tuple[int, ...] = ()) -> nn.Module:
+    """The network of a recipe; ``features`` are of graphs, the numbers of node and of edge features."""
+    if isinstance(recipe, GraphRecipe):
+        from experiments.models import graphs
+
+        return graphs.build_network(recipe.model, recipe.head, *features, num_classes)
+    if isinstance(recipe, TextRecipe):
+        from experiments.models import text
+
+        return text.build_network(recipe.model, recipe.head, num_classes)
+    from experiments.models import images
+
+    network = images.build_network(recipe.model, recipe.head, num_classes, recipe.data.image_size)
+    if recipe.compute.channels_last:
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
+
+
 def load_trained(path: Path) -> tuple[Recipe, list[str], nn.Module]:
     """Recipe, classes and network of a checkpoint, a file or a run's folder; nothing is downloaded or executed."""
-    from experiments.cells.train import build_network
-
     path = path / "best.ckpt" if path.is_dir() else path
     if not path.is_file():
         last = path.with_name("last.ckpt")

@@ -159,10 +159,10 @@ class ImageSource(TrainingData):
         if self.frozen:
             from experiments.data.frozen import features_of
 
-            data, compute = self.recipe.data, self.recipe.compute
+            data = self.recipe.data
             name = f"{self.recipe.model.name}-{data.kind}"
             self.found = {
-                part: features_of(images, self.network.backbone, self.view, name, data.cache, compute.precision)
+                part: features_of(images, self.network.backbone, self.view, name, data.cache)
                 for part, images in (("train", self.train), ("validation", self.validation))
             }
 

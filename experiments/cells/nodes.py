@@ -22,13 +22,12 @@ def follow(recipe: GraphRecipe) -> tuple[Classifier, dict[str, Any]]:
     epoch that each rule chooses, of equal epochs the earliest, and at the last. At the epoch of the honest rule also
     the confusion matrix of every test specimen.
     """
-    if recipe.compute.micro_batch or recipe.optimiser.ema:
-        raise ValueError("compute.micro_batch and optimiser.ema: need 0, only whole batches and last weights are here")
+    if recipe.compute.micro_batch:
+        raise ValueError(f"compute.micro_batch: got {recipe.compute.micro_batch}, need 0: only whole batches are here")
     classifier, opened, _ = build(recipe)
     data: Any = opened
     configured = classifier.configure_optimizers()
     optimiser, rate = configured["optimizer"], configured["lr_scheduler"]["scheduler"]
-    parameters = [p for group in optimiser.param_groups for p in group["params"]]
     loader: Any = data.train_dataloader()
     watched = [list(data.evaluation_loader(split)) for split in ("validation", "test")]
     losses: list[float] = []
@@ -42,8 +41,6 @@ def follow(recipe: GraphRecipe) -> tuple[Classifier, dict[str, Any]]:
             value, soft = classifier.step_loss(batch, place)
             value.backward()
             classifier.remember(soft, batch.step)
-            if recipe.optimiser.clip:
-                torch.nn.utils.clip_grad_norm_(parameters, recipe.optimiser.clip)
             optimiser.step()
             rate.step()
             values.append(value.item())

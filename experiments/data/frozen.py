@@ -7,6 +7,7 @@ import warnings
 from dataclasses import asdict
 from pathlib import Path
 
+import timm
 import torch
 from torch import Tensor, nn
 
@@ -18,46 +19,30 @@ CACHE = Path("~/.cache/softnce")
 BATCH = 100
 
 
-def features_of(
-    images: Images, backbone: nn.Module, seen: View, name: str, cache: Path = CACHE, precision: str = "32"
-) -> Tensor:
+def features_of(images: Images, backbone: nn.Module, seen: View, name: str, cache: Path = CACHE) -> Tensor:
     """Features (N, dim) of the images of a split; from the cache if they are there and not damaged.
 
     The cache key covers the content of the backbone's weights and of the images, and the view.
     """
-    path = cache.expanduser() / f"{name}-{seen.size}-{_digest(images, backbone, seen, precision)}.pt"
+    digest = hashlib.blake2b(json.dumps([timm.__version__, "32", asdict(seen)]).encode(), digest_size=8)
+    digest.update(weights_digest(backbone) + images.labels.numpy().tobytes())
+    if images.are_files:
+        for path in images.inputs.tolist():
+            digest.update(hashlib.blake2b(Path(path).read_bytes()).digest())
+    else:
+        digest.update(repr(images.inputs.shape).encode() + images.inputs.tobytes())
+    path = cache.expanduser() / f"{name}-{seen.size}-{digest.hexdigest()}.pt"
     if path.is_file():
         try:
             return stored.load(path)
         except stored.Unreadable as error:
             warnings.warn(f"computing features again: {path}: {error}", stacklevel=2)
-    features = _compute(images, backbone, seen, precision)
+    features = _compute(images, backbone, seen)
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # several processes may write it
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(features, partial)
-        partial.replace(path)
-    except (OSError, RuntimeError) as error:  # torch reports a failed write as either
-        partial.unlink(missing_ok=True)
-        warnings.warn(f"the features are not kept: cannot write {path}: {error}", stacklevel=2)
+    torch.save(features, partial)
+    partial.replace(path)
     return features
-
-
-def _digest(images: Images, backbone: nn.Module, seen: View, precision: str) -> str:
-    import timm
-
-    digest = hashlib.blake2b(json.dumps([timm.__version__, precision, asdict(seen)]).encode(), digest_size=8)
-    digest.update(weights_digest(backbone) + images.labels.numpy().tobytes())
-    if not images.are_files:
-        digest.update(repr(images.inputs.shape).encode() + images.inputs.tobytes())
-        return digest.hexdigest()
-    for path in images.inputs.tolist():
-        try:
-            with open(path, "rb") as file:
-                digest.update(hashlib.file_digest(file, "blake2b").digest())
-        except OSError:  # as unreadable now as when its features are computed, which reports it
-            digest.update(b"unreadable")
-    return digest.hexdigest()
 
 
 def weights_digest(network: nn.Module) -> bytes:
@@ -70,17 +55,15 @@ def weights_digest(network: nn.Module) -> bytes:
 
 
 @torch.inference_mode()
-def _compute(images: Images, backbone: nn.Module, seen: View, precision: str) -> Tensor:
+def _compute(images: Images, backbone: nn.Module, seen: View) -> Tensor:
     from rich.progress import track
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     model: nn.Module = backbone.eval().to(device)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     transform, parts = seen.transform(), []
     for start in track(range(0, len(images), BATCH), f"features of {len(images):,} images", transient=True):
         rows = range(start, min(start + BATCH, len(images)))
         inputs = torch.stack([transform(images.image(row)) for row in rows])
-        with torch.autocast(device.type, low, enabled=low is not None):
-            parts.append(model(inputs.to(device, memory_format=torch.channels_last)).float().cpu())
+        parts.append(model(inputs.to(device, memory_format=torch.channels_last)).float().cpu())
     return torch.cat(parts)

@@ -1,16 +1,16 @@
 """The paper's augmentations of CellTypeGraph's training graphs (its supplement; every strength is 0.1).
 
-Random numbers come from torch's global generator. Labels, votes and node order never change.
+Random numbers come from the global generators. Labels, votes and node order never change.
 """
 
 import copy
 
-import numpy as np
 import torch
+from scipy.stats import special_ortho_group
 from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.data import Data
-from torch_geometric.utils import dropout_edge
+from torch_geometric.utils import dropout_edge, negative_sampling, to_undirected
 
 from experiments.data.celltypegraph import EDGE_COLUMNS, NODE_COLUMNS
 
@@ -43,13 +43,9 @@ def add_edges(graph: Data, ratio: float) -> None:
 
     Nobody measured a surface there, so new edges get features 0: the mean.
     """
-    n, wanted = graph.num_nodes, round(ratio * graph.num_edges)
-    # Distinct nodes, either direction; twice as many as wanted leave enough after collisions in any sparse graph.
-    source = torch.randint(n, (2 * wanted + 8,))
-    new = torch.stack([source, (source + torch.randint(1, max(n, 2), source.shape)) % n])
-    number, existing = (pairs.amin(0) * n + pairs.amax(0) for pairs in (new, graph.edge_index))
-    first = torch.from_numpy(np.sort(np.unique(number, return_index=True)[1]))
-    new = new[:, first[~torch.isin(number[first], existing)]][:, :wanted]
+    wanted = round(ratio * graph.num_edges)
+    new = negative_sampling(to_undirected(graph.edge_index), graph.num_nodes, 2 * wanted, force_undirected=True)
+    new = new[:, new[0] < new[1]]  # it gives both directions
     graph.edge_index = torch.cat([graph.edge_index, new], dim=1)
     graph.edge_attr = torch.cat([graph.edge_attr, graph.edge_attr.new_zeros(new.shape[1], graph.edge_attr.shape[1])])
 
@@ -70,10 +66,8 @@ def rotate(graph: Data, rotation: Tensor) -> None:
 
 
 def random_rotation() -> Tensor:
-    """Uniform over SO(3): the orthogonal factor of a normal matrix, its signs fixed, its determinant made +1."""
-    q, r = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))
-    q = q * torch.diagonal(r).sign()
-    return q * torch.linalg.det(q).sign()
+    """Uniform over SO(3)."""
+    return torch.from_numpy(special_ortho_group.rvs(3))
 
 
 def _rotate_positions(normalised: Tensor, moments: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor]:

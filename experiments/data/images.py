@@ -1,6 +1,5 @@
 """Image collections: arrays, class folders, CIFAR, Tiny ImageNet, digits."""
 
-import csv
 import zipfile
 from pathlib import Path
 from typing import Literal
@@ -63,57 +62,51 @@ def open_images(kind: str, folder: Path, split: Split, download: bool = False) -
 def class_folders(folder: Path, split: Split) -> Images:
     """``train/<class>/…`` and ``val/<class>/…`` (or valid, validation, test), as ImageNet is usually unpacked."""
     root = first_of(folder, *(("train",) if split == "train" else ("val", "valid", "validation", "test")))
-    # The classes are those of training, so that a class without evaluation images keeps its number.
-    source = folder / "train" if (folder / "train").is_dir() else root
-    if dead := [p for top in {source, root} for p in top.rglob("*") if p.is_symlink() and not p.exists()]:
+    if dead := [path for path in root.rglob("*") if path.is_symlink() and not path.exists()]:
         raise ValueError(f"{min(dead)} is a dead link, one of {len(dead)} below {folder}: repair or remove them")
-    classes, there = (sorted(entry.name for entry in top.iterdir() if entry.is_dir()) for top in (source, root))
-    numbered(there, classes, root)  # refuses others
-    return _files(root, {name: name for name in classes})
+    # The classes are those of training, so that a class without evaluation images keeps its number.
+    classes = sorted(path.name for path in first_of(folder, "train").iterdir() if path.is_dir())
+    numbered((path.name for path in root.iterdir() if path.is_dir()), classes, root)  # refuses others
+    return _files(root, classes)
 
 
 def tiny_imagenet(folder: Path, split: Split) -> Images:
     """The published layout: ``train/<wnid>/images/``, and ``val/images/`` with ``val/val_annotations.txt``."""
-    wnids, words = sorted(first_of(folder, "wnids.txt").read_text().split()), folder / "words.txt"
-    lines = words.read_text().splitlines() if words.is_file() else []
-    names = dict(line.split("\t", 1) for line in lines if "\t" in line)
-    classes = {wnid: names.get(wnid, wnid) for wnid in wnids}
+    classes = sorted(first_of(folder, "wnids.txt").read_text().split())
     if split == "train":
         return _files(folder / "train", classes)
     annotations = first_of(folder, "val/val_annotations.txt")
-    with annotations.open(newline="") as file:
-        rows = [row[:2] for row in csv.reader(file, delimiter="\t") if row]
-    paths = np.array([str(folder / "val" / "images" / name) for name, _ in rows])
-    return Images(paths, numbered((wnid for _, wnid in rows), wnids, annotations), list(classes.values()))
+    rows = [line.split("\t") for line in annotations.read_text().splitlines()]
+    paths = np.array([str(folder / "val" / "images" / row[0]) for row in rows])
+    return Images(paths, numbered((row[1] for row in rows), classes, annotations), classes)
 
 
-def _files(root: Path, classes: dict[str, str]) -> Images:
-    """Image files below one folder per class; ``classes`` are their names by those of the folders."""
+def _files(root: Path, classes: list[str]) -> Images:
+    """Image files below one folder per class."""
     from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
-    numbers, suffixes = {name: label for label, name in enumerate(classes)}, (*IMG_EXTENSIONS, ".gif")
+    suffixes = (*IMG_EXTENSIONS, ".gif")
+    numbers = {name: label for label, name in enumerate(classes)}
     found = make_dataset(root, numbers, suffixes, allow_empty=True) if classes else []
     if not found:
         raise ValueError(f"{root} holds no images in folders, one per class ({', '.join(suffixes)})")
     paths, labels = zip(*found, strict=True)
-    return Images(np.array(paths), torch.tensor(labels), list(classes.values()))  # one block that processes share
+    return Images(np.array(paths), torch.tensor(labels), classes)  # one block that processes share
 
 
 def arrays(folder: Path, split: Split) -> Images:
-    """``train.npz`` and ``test.npz`` (or val.npz): ``x`` uint8 images, ``y`` labels, optionally ``classes`` names.
-
-    ``y`` are labels (N,), or votes or probabilities (N, K).
-    """
+    """``train.npz`` and ``test.npz`` (or val.npz): ``x`` uint8 images; ``y`` labels (N,), or votes (N, K)."""
     training = first_of(folder, "train.npz")
     path = training if split == "train" else first_of(folder, "test.npz", "val.npz")
-    stored, classes = _stored(path, "x", "y", "classes"), _class_names(_stored(training, "y", "classes"))
-    if "classes" in stored and classes != stored["classes"].astype(str).tolist():
-        raise ValueError(f"{path}: classes must be those of {training}, in the same order")
-    pixels = stored["x"]
+    pixels, y = _stored(path)
     pixels = pixels.squeeze(3) if pixels.shape[3:] == (1,) else pixels
     if pixels.dtype != np.uint8 or pixels.ndim < 3 or pixels.shape[3:] not in ((), (3,)) or len(pixels) == 0:
         raise ValueError(f"{path}: x must be uint8 images (N, H, W[, 1 or 3]), got {pixels.dtype} {pixels.shape}")
-    return Images(pixels, _targets(stored["y"], len(pixels), len(classes), path), classes, str(path))
+    known = y if split == "train" else _stored(training)[1]
+    highest = int(known.max()) if known.dtype.kind in "iu" and len(known) else -1
+    # more classes than rows: rather a wrong label
+    count = known.shape[1] if known.ndim == 2 else min(highest + 1, len(known))
+    return Images(pixels, _targets(y, len(pixels), count, path), list(map(str, range(count))), str(path))
 
 
 def _targets(y: np.ndarray, rows: int, num_classes: int, path: Path) -> Tensor:
@@ -133,21 +126,11 @@ def _targets(y: np.ndarray, rows: int, num_classes: int, path: Path) -> Tensor:
     return torch.from_numpy(values)
 
 
-def _class_names(stored: dict[str, np.ndarray]) -> list[str]:
-    """The classes that a file names, the columns of its votes, or the numbers up to its highest label."""
-    if "classes" in stored:
-        return stored["classes"].astype(str).tolist()
-    y = stored["y"]
-    highest = int(y.max()) if y.dtype.kind in "iu" and len(y) else -1
-    count = y.shape[1] if y.ndim == 2 else min(highest + 1, len(y))  # more classes than rows: rather a wrong label
-    return [str(k) for k in range(count)]
-
-
-def _stored(path: Path, *names: str) -> dict[str, np.ndarray]:
-    """Arrays of an .npz file; only these are read, and only ``classes`` may be absent."""
+def _stored(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """``x`` and ``y`` of an .npz file."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in names if name != "classes" or name in stored.files}
+            return stored["x"], stored["y"]
     except KeyError:
         raise ValueError(f"{path} needs x, uint8 images, and y, labels") from None
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:

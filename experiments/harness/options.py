@@ -11,10 +11,11 @@ jsonargparse reads the values. Ranges are those of the declarations; `check` app
 
 import argparse
 import dataclasses
+import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import ge, gt, le, lt
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
@@ -55,20 +56,27 @@ def dotted(options: Any) -> dict[str, Any]:
     return {name: value for name, _, value in leaves(options)}
 
 
-def check(options: Any) -> None:
+def check(options: Any, prefix: str = "") -> None:
     """Raises a ValueError that names the first field outside its declared range or values."""
-    for name, field, value in leaves(options):
+    for name, field, value in leaves(options, prefix):
         values = value if isinstance(value, tuple | list) else (value,)
         if len(values) < field.metadata.get("fewest", 0):
             raise ValueError(f"{name}: got {len(values)} values, need at least {field.metadata['fewest']}")
         allowed = field.metadata.get("of")
         if allowed and (strange := [one for one in values if one not in allowed]):
-            raise ValueError(f"{name}: got {strange[0]!r}, need one of {', '.join(map(str, allowed))}")
+            meant = near(strange[0], [one for one in allowed if isinstance(one, str)])
+            raise ValueError(f"{name}: got {strange[0]!r}, need one of {', '.join(map(str, allowed))}{meant}")
         for key, limit in field.metadata.get("limits", {}).items():
             holds, words = LIMITS[key]
             for number in values:
                 if number is not None and not holds(number, limit):
                     raise ValueError(f"{name}: got {number:g}, need {words} {limit:g}")
+
+
+def near(name: str, known: Collection[str]) -> str:
+    """The known name that may have been meant, as the end of a message; "" without any."""
+    found = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
+    return f", did you mean {found[0]}?" if found else ""
 
 
 def to_mapping(run: Any) -> dict[str, Any]:
@@ -104,15 +112,45 @@ class _Help(DefaultHelpFormatter):
     """Help without Python types."""
 
     def _get_help_string(self, action: Any) -> str:
-        default = action.default
-        if action.dest == "help" or default is None or default == "==SUPPRESS==":
+        shown = action.default
+        if action.dest == "help" or shown is None or shown == "==SUPPRESS==":
             return str(action.help or "")
-        shown = "[" + ", ".join(map(_short, default)) + "]" if isinstance(default, tuple | list) else _short(default)
-        return f"{action.help} (default: {shown})"
+        return (
+            f"{action.help} (default: {list(shown) if isinstance(shown, tuple) else 'empty' if shown == '' else shown})"
+        )
 
 
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value) or "empty"
+def parser_of(prog: str, description: str = "", **groups: Any) -> ArgumentParser:
+    """A parser of the fields of dataclasses, by titles of groups; their values are the defaults."""
+    parser = ArgumentParser(
+        prog=prog, usage=f"{prog} [options]", description=description, formatter_class=_Help, exit_on_error=False,
+        allow_abbrev=False, epilog="Several numbers: --name '[1, 2]'. A repeated command does what is missing.",
+    )  # fmt: skip
+    for title, options in groups.items():
+        _add(parser.add_argument_group(title.replace("_", " ")), options)
+    return parser
+
+
+def _add(group: Any, options: Any, prefix: str = "") -> None:
+    hints = get_type_hints(type(options))
+    for field in dataclasses.fields(options):
+        name, value = f"{prefix}{field.name}", getattr(options, field.name)
+        if dataclasses.is_dataclass(value):
+            _add(group, value, f"{name}.")
+        else:
+            group.add_argument(f"--{name}", type=hints[field.name], default=value, help=field.metadata.get("help", ""))
+
+
+def parsed(parser: ArgumentParser, argv: Sequence[str], *like: Any) -> list[Any]:
+    """Dataclasses like those given with the values of the command line; a one-line ValueError names a fault."""
+    try:
+        values = parser.parse_args(list(argv))
+    except Exception as error:  # jsonargparse raises several kinds
+        raise ValueError(" ".join(str(error).split())) from None
+    found = [_built(part, values) for part in like]
+    for part in found:
+        check(part)
+    return found
 
 
 def parse(
@@ -126,38 +164,18 @@ def parse(
         description: first paragraph of the help.
         presets: the options of an experiment by the name of their preset; None for those of every experiment alone.
     """
-    parser = ArgumentParser(
-        prog=prog, usage=f"{prog} [options]", description=description, formatter_class=_Help, exit_on_error=False,
-        allow_abbrev=False, epilog="Several numbers: --name '[1, 2]'. A repeated command does what is missing.",
-    )  # fmt: skip
-    parser.add_class_arguments(Where, None)
-    parts: list[Any] = [Where()]
-    titles = {str(Where): "of every experiment"}
-    if presets:
-        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        first.add_argument("--preset", nargs="?")
-        preset = first.parse_known_args(argv)[0].preset or next(iter(presets))
-        if preset not in presets:
-            raise ValueError(f"preset: got {preset!r}, need one of {', '.join(presets)}")
-        parts.append(presets[preset])
-        parser.add_class_arguments(type(parts[1]), None)
-        parser.set_defaults(dotted(parts[1]))
-        titles[str(type(parts[1]))] = "of this experiment"
-    helps = {name: field.metadata.get("help", "") for part in parts for name, field, _ in leaves(part)}
-    helps["help"] = "show this text"
-    for action in parser._actions:
-        action.help = helps.get(action.dest, "YAML file with these options")
-    for group in parser._action_groups:
-        title = str(group.title).rstrip(":")
-        group.title = titles.get(title, title.rpartition(".")[2].rstrip("'>").lower())
-    try:
-        values = parser.parse_args(list(argv))
-    except Exception as error:  # jsonargparse raises several kinds
-        raise ValueError(" ".join(str(error).split())) from None
-    where, *options = (_built(part, values) for part in parts)
-    for part in (where, *options):
-        check(part)
-    return where, options[0] if options else None
+    if not presets:
+        (where,) = parsed(parser_of(prog, description, of_every_experiment=Where()), argv, Where())
+        return where, None
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", nargs="?")
+    preset = first.parse_known_args(argv)[0].preset or next(iter(presets))
+    if preset not in presets:
+        raise ValueError(f"preset: got {preset!r}, need one of {', '.join(presets)}")
+    own = presets[preset]
+    parser = parser_of(prog, description, of_every_experiment=Where(), of_this_experiment=own)
+    where, options = parsed(parser, argv, Where(), own)
+    return where, options
 
 
 def _built(like: Any, values: Any, prefix: str = "") -> Any:

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 from torch_geometric.nn import DeepGCNLayer, GCNConv, GENConv
 
@@ -22,7 +21,7 @@ class DeeperGCN(nn.Module):
 
     def __init__(self, model: GraphModel, head: Head, node_features: int, edge_features: int, num_classes: int) -> None:
         super().__init__()
-        hidden, self.dropout, self.checkpointing = model.hidden, model.dropout, model.checkpointing
+        hidden, self.dropout = model.hidden, model.dropout
         self.node_encoder = nn.Linear(node_features, hidden)
         self.edge_encoder = nn.Linear(edge_features, hidden) if edge_features and model.edge_features else None
         self.layers = nn.ModuleList(
@@ -43,10 +42,7 @@ class DeeperGCN(nn.Module):
         first: Any = self.layers[0]
         x = first.conv(self.node_encoder(graph.x), graph.edge_index, edge)
         for layer in self.layers[1:]:
-            if self.checkpointing and torch.is_grad_enabled():
-                x = checkpoint(layer, x, graph.edge_index, edge, use_reentrant=False)
-            else:
-                x = layer(x, graph.edge_index, edge)
+            x = layer(x, graph.edge_index, edge)
         x = first.act(first.norm(x))
         return self.head(F.dropout(x, self.dropout, self.training))
 

@@ -1,7 +1,5 @@
 """Backbones by timm, their initial weights, and the network above them."""
 
-import difflib
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +13,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from experiments.data import stored
+from experiments.harness.options import near
 from experiments.models.heads import Head, build_head
 from experiments.models.options import ImageModel
 
@@ -79,20 +78,19 @@ def build_backbone(model: ImageModel, image_size: int) -> nn.Module:
     """
     name = model.name.split(".")[0]  # of the architecture, without the tag of its weights
     if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0)
-        raise ValueError(f"model.name {model.name!r} is not a model of timm; similar: {', '.join(near)}")
+        raise ValueError(f"model.name {model.name!r} is not a model of timm{near(name, timm.list_models())}")
     options: dict[str, Any] = {"drop_path_rate": model.drop_path} if model.drop_path > 0 else {}
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         try:  # transformers are built for one image size
-            plain = _create(name, img_size=image_size)
+            plain = timm.create_model(name, num_classes=0, img_size=image_size)
             options["img_size"] = image_size
         except (TypeError, AssertionError):
-            plain = _create(name)
+            plain = timm.create_model(name, num_classes=0)
     if type(plain) is VisionTransformer and plain.global_pool == "token":
         options["global_pool"] = "avg"
     try:
         if model.weights == "hub":
-            return _create(model.name, pretrained=True, **options)
+            return timm.create_model(model.name, pretrained=True, num_classes=0, **options)
         state = timm.models.load_state_dict_from_hf(f"timm/{name}.mae") if model.weights == "mae" else None
     except Exception as error:  # of the client of the hub, of its transport, or of timm
         raise ValueError(
@@ -100,13 +98,10 @@ def build_backbone(model: ImageModel, image_size: int) -> nn.Module:
             "if you have the file: --model.weights FILE"
         ) from error
     try:
-        backbone = _create(name, **options)
-        has_depth = any(isinstance(module, DropPath) for module in backbone.modules())
+        backbone = timm.create_model(name, num_classes=0, **options)
     except TypeError as error:
-        if "drop_path_rate" not in str(error):
-            raise
-        has_depth = False
-    if model.drop_path > 0 and not has_depth:
+        raise ValueError(f"model.name {name}: {error}; of drop_path_rate: set model.drop_path to 0") from None
+    if model.drop_path > 0 and not any(isinstance(module, DropPath) for module in backbone.modules()):
         raise ValueError(f"model.name {name} has no stochastic depth: set model.drop_path to 0")
     if state is not None:
         load_mae(backbone, state, f"timm/{name}.mae")
@@ -114,15 +109,6 @@ def build_backbone(model: ImageModel, image_size: int) -> nn.Module:
         load_packaged(backbone, name)
     elif model.weights != "none":
         load_mae(backbone, _read(Path(model.weights).expanduser()), model.weights)
-    return backbone
-
-
-def _create(name: str, **options: Any) -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
-        backbone = timm.create_model(name, num_classes=0, **options)
-    if any(parameter.numel() == 0 for parameter in backbone.parameters()):
-        backbone.reset_classifier(0)  # a layer of no classes, which num_classes=0 leaves in some models
     return backbone
 
 

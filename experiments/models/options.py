@@ -34,4 +34,3 @@ class GraphModel:
     hidden: int = option(128, "width", least=1)
     dropout: float = option(0.1, "within layers and before the head", least=0, below=1)
     edge_features: bool = option(True, "use edge features if there are any")
-    checkpointing: bool = option(False, "DeeperGCN: a ninth of the memory for up to 50 % more time")

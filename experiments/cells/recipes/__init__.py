@@ -4,8 +4,7 @@ A file may ``inherit`` another (a path relative to itself) and then says only wh
 of the three types a recipe has: images, text or graphs.
 """
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,7 +12,7 @@ from typing import Any, Literal, get_args
 import yaml
 
 from experiments.data.targets import Targets
-from experiments.harness.options import check, dotted, later, option, to_mapping
+from experiments.harness.options import check, dotted, later, near, option, parsed, parser_of, to_mapping
 from experiments.losses import PAPER as PAPER_LOSSES
 from experiments.losses import Loss
 from experiments.models.heads import Head
@@ -41,10 +40,6 @@ class Optimiser:
     weight_decay: float = option(0.05, "weight decay, of matrices only", least=0)
     decayed: str = option("", "part of the network with weight decay, such as first; empty: all matrices")
     layer_decay: float = option(1.0, "factor on the learning rate for each layer below the head", least=0, most=1)
-    beta2: float = option(0.999, "Adam's second decay", least=0, most=1)
-    momentum: float = option(0.9, "SGD's momentum", least=0, most=1)
-    clip: float = option(0.0, "largest norm of the gradient, 0 for no clipping", least=0)
-    ema: float = option(0.0, "decay of an average of the weights, for evaluation; 0 for none", least=0, below=1)
 
     @property
     def rate(self) -> float:
@@ -67,17 +62,12 @@ class Compute:
 
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = option("auto", "what to run on")
     devices: int = option(0, "devices per node, 0 for all (one process on the CPU)", least=0)
-    nodes: int = option(1, "number of machines; detected under torchrun and SLURM", least=1)
     threads: int = option(0, "threads of torch on the CPU, 0 for its own choice; small networks are fastest with 1")
     micro_batch: int = option(0, "rows per device at a time, the rest is accumulated exactly; 0 for all", least=0)
     precision: Literal["32", "bf16", "fp16"] = option("32", "bf16 and fp16 are mixed precision")
-    compile: bool = option(False, "compile the model")
     channels_last: bool = option(False, "store images channels last; faster for convolutions on many machines")
     deterministic: bool = option(False, "allow deterministic kernels only")
-    sync_batchnorm: bool = option(True, "BatchNorm over all devices, if they are several GPUs")
     eval_batch: int = option(256, "rows or graphs per device and evaluation step", least=1)
-    checkpoint_minutes: float = option(10.0, "minutes between checkpoints; also one after each epoch", above=0)
-    checkpoint_steps: int = option(0, "also updates between checkpoints, 0 for by time only", least=0)
     progress: bool = option(True, "show progress bars")
 
 
@@ -226,38 +216,28 @@ def names() -> list[str]:
     return [*PAPER, *(name for name in found if name not in PAPER)]
 
 
-def load(name: str, overrides: list[str] | None = None) -> Any:
+def load(name: str, overrides: Sequence[str] = ()) -> Any:
     """The recipe of this name, or in a file that ends in .yaml, with overrides ``["--optimiser.batch", "64"]``."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
     if not path.is_file():
-        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
-        hint = f", did you mean {near[0]!r}?" if near else f": need one of {', '.join(names())}"
+        hint = near(name, names()) or f": need one of {', '.join(names())}"
         raise ValueError(f"no file {name}" if path == Path(name) else f"no recipe {name!r}{hint}")
     return from_mapping(read(path), str(name), overrides)
 
 
-def from_mapping(mapping: Mapping[str, Any], source: str, overrides: list[str] | None = None) -> Any:
+def from_mapping(mapping: Mapping[str, Any], source: str, overrides: Sequence[str] = ()) -> Any:
     """The recipe in a mapping, and in arguments of the command line; a one-line ValueError names the fault."""
     data = mapping.get("data")
     kind = str(data.get("kind")) if isinstance(data, Mapping) else None
     if kind not in KINDS:
         raise ValueError(f"{source}: data.kind: got {kind!r}, need one of {', '.join(KINDS)}")
+    default = KINDS[kind]()
+    parser = parser_of(source, fields=default)
     try:
-        parser = parser_of(KINDS[kind], source)
         parser.set_defaults(parser.parse_object(dict(mapping)).as_flat().__dict__)
-        values = parser.parse_args(overrides or [])
-        return KINDS[kind](**dict(parser.instantiate(values).items(branches=False)))
+        return parsed(parser, overrides, default)[0]
     except Exception as error:  # jsonargparse raises several kinds
         raise ValueError(f"{source}: {' '.join(str(error).split())}") from None
-
-
-def parser_of(recipe_type: type[Recipe], prog: str) -> Any:
-    """A parser of all fields of a recipe, ``--data.kind`` and so on."""
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser(prog=prog, exit_on_error=False, allow_abbrev=False)
-    parser.add_class_arguments(recipe_type, None)
-    return parser
 
 
 def read(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -272,16 +252,11 @@ def read(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(mapping, dict) or not isinstance(mapping.get("inherit", ""), str):
         raise ValueError(f"{path} must hold a mapping of fields, and inherit be the path of a recipe file")
     parent = mapping.pop("inherit", "")
-    return overlay(read(path.parent / parent, (*heirs, path)), mapping) if parent else mapping
-
-
-def overlay(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """``above`` over ``below``, group by group."""
-    merged = dict(below)
-    for key, value in above.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), dict)
-        merged[key] = overlay(merged[key], value) if both else value
-    return merged
+    below: dict[str, Any] = read(path.parent / parent, (*heirs, path)) if parent else {}
+    groups = {
+        name: below[name] | fields for name, fields in mapping.items() if name in below and isinstance(fields, dict)
+    }
+    return below | mapping | groups
 
 
 def to_yaml(recipe: Recipe) -> str:

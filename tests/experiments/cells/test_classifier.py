@@ -79,7 +79,7 @@ def test_accumulated_shares_give_the_whole_batchs_update(config):
 
     def run(count):
         loss = build_loss(config, targets, problem(200)[1], K)
-        optimiser = Optimiser("sgd", base_lr=3.0, batch=13, weight_decay=0.0, momentum=0.0)
+        optimiser = Optimiser("sgd", base_lr=3.0, batch=13, weight_decay=0.0)
         recipe = Recipe(seed=4, loss=config, targets=targets, optimiser=optimiser)
         classifier = Classifier(linear(), loss, K, recipe, steps_per_epoch=2)
         batches = []

@@ -49,7 +49,7 @@ def test_the_twenty_cells_have_the_papers_values():
     [
         (["--optimiser.bach", "3"], "optimiser.bach"),
         (["--optimiser.batch", "x"], "optimiser.batch"),
-        (["--optimiser.ema", "1"], "optimiser.ema: got 1, need less than 1"),
+        (["--data.holdout", "1"], "data.holdout: got 1, need less than 1"),
         (["--loss.name", "sof-ce"], "need one of nll.*did you mean soft-ce"),
         (["--loss.name", "nll"], "loss.name nll takes hard labels"),
         (["--loss.noise_count", "3"], "loss.noise_count: got 3.0, need none for soft-target-info-nce"),
@@ -102,7 +102,7 @@ def small_graphs(folder, **changes):
         model=GraphModel(layers=2, hidden=12, dropout=0.2),
         loss=Loss(candidates="queue", num_candidates=40),
         targets=Targets(smoothing=0.1),
-        optimiser=Optimiser("adam", batch=2, lr=5e-3, weight_decay=1e-3, clip=1.0),
+        optimiser=Optimiser("adam", batch=2, lr=5e-3, weight_decay=1e-3),
         schedule=Schedule(epochs=3, warmup_epochs=1.0),
         compute=Compute("cpu", progress=False, eval_batch=3),
     )
@@ -171,7 +171,7 @@ def test_the_commands_train_folds_and_evaluate(specimens, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["laptop/dgits"], "did you mean 'laptop/digits'"),
+        (["laptop/dgits"], "did you mean laptop/digits"),
         (["--resume"], r"holds no run \(no recipe.yaml\)"),
         (["laptop/digits", "--folds", "all"], "need a recipe of specimens"),
     ],

@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 from experiments.data.graphs import citation_task, open_task
-from experiments.data.planetoid import PARTS, read_graph
+from experiments.data.planetoid import PICKLES, read_graph
 
 
 def text(word: bytes) -> bytes:
@@ -104,16 +104,13 @@ class Hostile:
         return self.call
 
 
-@pytest.mark.parametrize("part", PARTS[:-1])
+@pytest.mark.parametrize("part", PICKLES)
 def test_a_hostile_file_runs_nothing(cora: Path, part: str):
     mark, path = cora / "pwned", cora / "Cora" / "raw" / f"ind.cora.{part}"
     for attack in (Hostile(os.mkdir, str(mark)), Hostile(eval, f"__import__('os').mkdir({str(mark)!r})")):
         path.write_bytes(pickle.dumps(attack, protocol=2))
-        if part == "x":  # the first rows of allx, not needed
+        with pytest.raises(ValueError, match=rf"{path.name} cannot be read safely: it names .*it was not called"):
             citation_task(cora, "Cora")
-        else:
-            with pytest.raises(ValueError, match=rf"{path.name} cannot be read safely: it names .*it was not called"):
-                citation_task(cora, "Cora")
         assert not mark.exists()
 
 
@@ -121,14 +118,17 @@ def test_a_hostile_file_runs_nothing(cora: Path, part: str):
     ("part", "content", "said"),
     [
         ("graph", b"\x80\x02cnumpy\nndarray\nN}" + text(b"__setstate__") + b"Ns\x86b.", "cannot be read safely"),
-        ("graph", b"\x80\x02" + neighbours({0: [520]}) + b".", "graph has nodes outside 0 … 519"),
+        ("graph", b"\x80\x02" + neighbours({0: [520]}) + b".", "does not hold Cora: .*larger indices"),
         ("graph", b"\x80\x02](e.", "does not hold Cora"),
         ("graph", b"\x80\x02", "cannot be read safely"),
         ("tx", b"\x80\x02" + array(np.zeros((4, 9), np.float32)) + b".", "does not hold Cora"),
-        ("tx", b"\x80\x02" + array(np.zeros(4, np.float32)) + b".", r"does not hold a matrix: its shape is \(4,\)"),
-        ("ally", b"\x80\x02" + array(np.zeros((4, 3), np.complex64)) + b".", "its numbers are <c8"),
-        ("allx", b"\x80\x02" + sparse(np.eye(9)).replace(b"\x08\0\0\0", b"\xf8\0\0\0") + b".", "hold a matrix"),
-        ("test.index", b"0 1\n2", "does not hold Cora"),
+        ("tx", b"\x80\x02" + array(np.zeros(4, np.float32)) + b".", "does not hold Cora"),
+        (
+            "allx",
+            b"\x80\x02" + sparse(np.eye(9)).replace(b"\x08\0\0\0", b"\xf8\0\0\0") + b".",
+            "allx cannot be read safely: indices must be < 9",
+        ),
+        ("test.index", b"0 1\n2", "test.index names nodes of the other parts"),
     ],
 )
 def test_damaged_files_end_in_one_line(cora: Path, part: str, content: bytes, said: str):
