@@ -17,7 +17,7 @@ from softnce import (
     NoiseCandidates,
     SoftTargetInfoNCE,
     SoftTargets,
-    _checks,
+    _inputs,
     noise,
     set_memory_budget,
     set_validation,
@@ -67,9 +67,9 @@ class Trace(TorchDispatchMode):
 @pytest.fixture
 def as_if_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors of ``meta`` are taken for some of a GPU after the first calls."""
-    for module in (_checks, _algebra, soft_targets):
+    for module in (_inputs, _algebra, soft_targets):
         monkeypatch.setattr(module, "values_are_readable", lambda *_: True)
-    monkeypatch.setattr(_checks, "FIRST", 0)
+    monkeypatch.setattr(_inputs, "FIRST", 0)
 
 
 def targets(kind: str, rows: int, smoothing: float = 0.1) -> torch.Tensor | SoftTargets:
@@ -134,11 +134,11 @@ def test_reading_is_noticed(as_if_real: None) -> None:
 
 
 def test_values_are_checked_in_the_first_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_checks, "values_are_readable", lambda *_: True)
+    monkeypatch.setattr(_inputs, "values_are_readable", lambda *_: True)
     with set_validation(True):
         wide, narrow = torch.empty(3, 5, device="meta"), torch.empty(3, 4, device="meta")
-        assert [_checks.values_are_checked(wide) for _ in range(10)] == [True] * 8 + [False] * 2
-        assert _checks.values_are_checked(narrow)
+        assert [_inputs.values_are_checked(wide) for _ in range(10)] == [True] * 8 + [False] * 2
+        assert _inputs.values_are_checked(narrow)
         set_validation(True)
-        assert _checks.values_are_checked(wide)
-        assert all(_checks.values_are_checked(torch.empty(3, 5)) for _ in range(10))
+        assert _inputs.values_are_checked(wide)
+        assert all(_inputs.values_are_checked(torch.empty(3, 5)) for _ in range(10))

@@ -23,8 +23,8 @@ from softnce import (
     teacher,
     theory,
 )
-from softnce._checks import set_validation
 from softnce._core.contrast import set_memory_budget
+from softnce._inputs import set_validation
 from softnce.candidates import (
     BatchCandidates,
     Candidates,

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from softnce import _checks
+from softnce import _inputs
 from softnce._core.ranks import gather_objects
 from softnce.targets import SoftTargets
 from softnce.targets.soft_targets import ArrayLike, as_soft_targets
@@ -53,15 +53,15 @@ def reliability_curve(
 
     ``binning`` is ``"width"`` for equal intervals of [0, 1], ``"mass"`` for equally many samples, ties in one bin.
     """
-    bins = _checks.as_whole(bins, "bins")
-    _checks.check_choice(binning, "binning", ("width", "mass"))
-    confidence, outcome = _checks.as_tensor(confidence, "confidence"), _checks.as_tensor(outcome, "outcome")
-    _checks.check_floating(confidence, "confidence", "(N,)")
+    bins = _inputs.as_whole(bins, "bins")
+    _inputs.one_of("width", "mass")(binning, "binning")
+    confidence, outcome = _inputs.as_tensor(confidence, "confidence"), _inputs.as_tensor(outcome, "outcome")
+    _inputs.check_floating(confidence, "confidence", "(N,)")
     if outcome.shape != confidence.shape or outcome.is_complex() or len(outcome) == 0:
         shapes = f"{tuple(confidence.shape)} and {tuple(outcome.shape)} of {outcome.dtype}"
         raise ValueError(f"confidence and outcome must be vectors of one length, at least 1, got {shapes}")
-    _checks.check_unit_interval(confidence, "confidence")
-    _checks.check_unit_interval(outcome, "outcome")
+    _inputs.check_unit_interval(confidence, "confidence")
+    _inputs.check_unit_interval(outcome, "outcome")
     edges = _edges(confidence, bins, binning)
     count, predicted, observed = _bin_totals(confidence[:, None], outcome[:, None], edges)[0].unbind(-1)
     return ReliabilityCurve(edges, count.long(), predicted / count, observed / count)
@@ -99,7 +99,7 @@ def fit_temperature(
     """
     if not isinstance(limits, (tuple, list)) or len(limits) != 2:
         raise ValueError(f"limits must be the lowest and the highest temperature, got {limits!r}")
-    lowest, highest = (_checks.as_positive(limit, "limits") for limit in limits)
+    lowest, highest = (_inputs.as_positive(limit, "limits") for limit in limits)
     if lowest >= highest:
         raise ValueError(f"limits must be the lowest and the highest temperature, got {limits}")
     z, frequency = _rows_and_frequency(logits, targets, ignore_index, "logits")
@@ -138,7 +138,7 @@ class CalibrationMeter:
     """
 
     def __init__(self, bins: int = 15) -> None:
-        self.bins = _checks.as_whole(bins, "bins")
+        self.bins = _inputs.as_whole(bins, "bins")
         self.reset()
 
     def reset(self) -> None:
@@ -224,14 +224,14 @@ def _rows_and_frequency(
     scores: ArrayLike, targets: Targets, ignore_index: int, name: str, may_be_empty: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The samples that count, (N, K), checked as "probs" or "logits", and each class's frequency in them, in double."""
-    scores, ignore_index = _checks.as_tensor(scores, name), _checks.as_whole(ignore_index, "ignore_index", None)
-    _checks.check_floating(scores, name, "(N, K, ...)")
+    scores, ignore_index = _inputs.as_tensor(scores, name), _inputs.as_whole(ignore_index, "ignore_index", None)
+    _inputs.check_floating(scores, name, "(N, K, ...)")
     if 0 in scores.shape[1:]:
         raise ValueError(f"{name} must have at least one class, got shape {tuple(scores.shape)}")
     spread = scores.movedim(1, -1)
     rows = spread.reshape(-1, scores.shape[1])
     if not isinstance(targets, SoftTargets):
-        targets = _checks.as_tensor(targets, "targets")
+        targets = _inputs.as_tensor(targets, "targets")
         if targets.shape == scores.shape:
             targets = targets.movedim(1, -1).reshape(rows.shape)
         elif targets.shape == spread.shape[:-1]:
@@ -247,11 +247,11 @@ def _rows_and_frequency(
         rows, frequency = rows[soft.mask], frequency[soft.mask]
     if len(rows) == 0 and not may_be_empty:
         raise ValueError(f"{name} have no row that counts: calibration needs at least one sample")
-    if _checks.values_are_checked(rows):
+    if _inputs.values_are_checked(rows):
         if bool(rows.isnan().any()):
             raise ValueError(f"{name} hold NaN in {int(rows.isnan().any(1).sum())} of {len(rows)} rows")
         if name == "probs":
-            _checks.check_rows_sum_to_one(rows, "probs")
+            _inputs.check_rows_sum_to_one(rows, "probs")
         elif rows.numel() and rows.shape[1] > 1 and bool((rows >= 0).all()):
             slack = 1e-4 if rows.dtype in (torch.float32, torch.float64) else 1e-2
             if bool(((rows.double().sum(1) - 1).abs() <= slack).all()):

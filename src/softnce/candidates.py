@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softnce._checks import as_not_negative, as_share, as_whole, check_distribution
-from softnce._precision import KeepsPrecision
+from softnce._inputs import KeepsPrecision, as_not_negative, as_share, as_whole, check_distribution
 from softnce.noise import Noise, draw_labels
 from softnce.targets._sampling import class_edges, draw_by_edges, sample_beta
 from softnce.targets.soft_targets import SoftTargets

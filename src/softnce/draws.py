@@ -22,7 +22,7 @@ import torch
 from torch import Generator, Tensor
 
 from softnce import distributions
-from softnce._checks import as_positive, as_whole, check_generator, values_are_checked
+from softnce._inputs import as_positive, as_whole, check_generator, values_are_checked
 from softnce.noise import Noise, draw_labels
 from softnce.targets._algebra import sample_labels
 from softnce.targets.soft_targets import SoftTargets

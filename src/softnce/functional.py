@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from softnce._checks import as_whole, check_flag, values_are_checked
 from softnce._core import autograd, options
 from softnce._core.call import Call, Logits, Place
 from softnce._core.exact import exact_cross_entropy, group_cross_entropy
 from softnce._core.options import DECLARED, checked, positive, takes
 from softnce._core.table import Table, check_table
-from softnce._precision import at_least_float32, full_precision
+from softnce._inputs import as_whole, at_least_float32, check_flag, full_precision, values_are_checked
 from softnce.candidates import ClassCandidates
 from softnce.draws import Categorical
 from softnce.targets import SoftTargets

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from softnce import functional
-from softnce._checks import as_positive, as_whole, check_flag
 from softnce._core import options
 from softnce._core.table import is_sharded
+from softnce._inputs import as_positive, as_whole, check_flag
 from softnce.label_index import LabelIndex
 from softnce.losses import ClassifierLoss
 from softnce.ranking import Exclude, excluded_classes

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from softnce._checks import as_number, as_whole
 from softnce._core.table import check_table
+from softnce._inputs import as_whole, number
 
 if TYPE_CHECKING:
     from softnce.heads import LabelEmbeddingHead
@@ -45,8 +45,7 @@ class LabelIndex:
             cells = max(1, min(num_classes // 39, int(4 * math.sqrt(num_classes))))  # faiss wants 39 points per cell
         if as_whole(cells, "cells") > num_classes:
             raise ValueError(f"cells must be at most the {num_classes} classes, got {cells}")
-        if not 0 < as_number(recall, "recall", "a number in (0, 1)") < 1:
-            raise ValueError(f"recall must be in (0, 1), got {recall}")
+        number("in (0, 1)", lambda x: 0 < x < 1)(recall, "recall")
         if features is None:
             features = torch.randn(256, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
         check_table(features, weight, None)

@@ -29,12 +29,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from softnce import functional
-from softnce._checks import check_flag
 from softnce._core import options, ranks
 from softnce._core.call import Call, Logits
 from softnce._core.options import DECLARED, checked, takes
 from softnce._core.table import Table
-from softnce._precision import KeepsPrecision
+from softnce._inputs import KeepsPrecision, check_flag
 from softnce.candidates import Candidates, GivenCandidates
 from softnce.draws import Categorical
 from softnce.functional import Targets

@@ -12,15 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softnce._checks import (
-    as_positive,
-    as_tensor,
-    as_whole,
-    check_flag,
-    check_floating,
-    check_generator,
-)
-from softnce._precision import at_least_float32
+from softnce import _inputs
 from softnce.targets._algebra import as_lam
 from softnce.targets._sampling import sample_beta
 from softnce.targets.soft_targets import SoftTargets, as_soft_targets
@@ -101,7 +93,7 @@ def draw_lam(
     alpha: float, lam: float | Tensor | None, per_row: bool, rows: int, generator: torch.Generator | None = None
 ) -> Tensor:
     """λ ~ Beta(alpha, alpha) of a batch, (), or of each row, (N,), in float64; ``lam`` itself if it is given."""
-    per_row, alpha = check_flag(per_row, "per_row"), as_positive(alpha, "alpha")
+    per_row, alpha = _inputs.check_flag(per_row, "per_row"), _inputs.as_positive(alpha, "alpha")
     if lam is None:
         drawn = sample_beta(alpha, rows if per_row else 1, _device(generator), generator)[:, 0]
         return drawn if per_row else drawn[0]
@@ -112,13 +104,13 @@ def draw_lam(
 def _checked(
     inputs: Tensor, targets: Any, num_classes: int | None, ignore_index: int, generator: torch.Generator | None
 ) -> SoftTargets:
-    check_floating(inputs, "inputs", "(N, d, ...)")
-    check_generator(generator)
-    targets = targets if isinstance(targets, SoftTargets) else as_tensor(targets, "targets")
+    _inputs.check_floating(inputs, "inputs", "(N, d, ...)")
+    _inputs.check_generator(generator)
+    targets = targets if isinstance(targets, SoftTargets) else _inputs.as_tensor(targets, "targets")
     if num_classes is None and targets.dim() != 2:
         raise ValueError("num_classes is needed where targets are labels, got None")
-    num_classes = targets.shape[1] if num_classes is None else as_whole(num_classes, "num_classes")
-    soft = as_soft_targets(targets, num_classes, ignore_index=as_whole(ignore_index, "ignore_index", None))
+    num_classes = targets.shape[1] if num_classes is None else _inputs.as_whole(num_classes, "num_classes")
+    soft = as_soft_targets(targets, num_classes, ignore_index=_inputs.as_whole(ignore_index, "ignore_index", None))
     if len(soft) != len(inputs):
         raise ValueError(f"targets must have one row per row of inputs, {len(inputs)}, got {len(soft)}")
     return soft
@@ -135,5 +127,5 @@ def _partners(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def _mixed(soft: SoftTargets, partner: Tensor, lam: Tensor, dtype: torch.dtype) -> SoftTargets:
     # One number stays exact; one per row has the precision that it has for the inputs.
-    given = lam.to(soft.device, at_least_float32(dtype)) if lam.dim() else float(lam)
+    given = lam.to(soft.device, _inputs.at_least_float32(dtype)) if lam.dim() else float(lam)
     return soft.mix(soft[partner.to(soft.device)], given)

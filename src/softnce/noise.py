@@ -12,18 +12,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from softnce._checks import (
+from softnce._inputs import (
+    KeepsPrecision,
     as_not_negative,
     as_positive,
     as_tensor,
     as_whole,
+    at_least_float32,
     check_distribution,
     check_floating,
     check_weights,
     values_are_checked,
     values_are_readable,
 )
-from softnce._precision import KeepsPrecision, at_least_float32
 from softnce.targets._sampling import class_edges, draw_by_edges, draw_uniform, drawn_by
 from softnce.targets.soft_targets import SoftTargets
 

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softnce._checks import as_not_negative, as_positive
-from softnce._precision import at_least_float32
+from softnce._inputs import as_not_negative, as_positive, at_least_float32
 
 
 class RowAdagrad(torch.optim.Optimizer):

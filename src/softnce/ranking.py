@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from softnce._checks import as_whole, check_flag, check_floating, check_places
 from softnce._core.ranks import gather_objects
-from softnce._precision import at_least_float32, full_precision
+from softnce._inputs import as_whole, at_least_float32, check_flag, check_floating, check_places, full_precision
 from softnce.targets import SoftTargets
 from softnce.targets.soft_targets import as_soft_targets
 

@@ -22,7 +22,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from softnce._checks import as_tensor, as_whole, check_choice
+from softnce._inputs import as_tensor, as_whole, one_of
 from softnce.targets import SoftTargets
 from softnce.targets._constructors import Rest, of_topk
 
@@ -69,7 +69,7 @@ class TeacherOutputs:
         k = kept if k is None else as_whole(k, "k")
         if k > kept:
             raise ValueError(f"k must be in [1, {kept}], the number of classes kept per sample, got {k}")
-        check_choice(remainder, "remainder", get_args(Rest))
+        one_of(*get_args(Rest))(remainder, "remainder")
         soft = of_topk(SoftTargets, self.index[:, :k].long(), self.probability[:, :k], self.num_classes, remainder)
         return soft if remainder == "group" or 4 * k < self.num_classes else soft.to_dense()
 

@@ -8,7 +8,7 @@ from torch.autograd import forward_ad
 
 from softnce._core import cpu
 from softnce._core.contrast import Alpha, Counted, Expected, SoftTarget, Sum, Targets, row_blocks
-from softnce._precision import at_least_float32, autocast_is_on, full_precision
+from softnce._inputs import at_least_float32, autocast_is_on, full_precision
 
 
 def counted(logits: Tensor, targets: Targets, **given: Any) -> Tensor:

@@ -14,10 +14,16 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from softnce._checks import check_places, check_tensor, check_weights, values_are_checked
 from softnce._core.options import DEFAULTS
 from softnce._core.table import Columns, Scores, Table
-from softnce._precision import at_least_float32, full_precision
+from softnce._inputs import (
+    at_least_float32,
+    check_places,
+    check_tensor,
+    check_weights,
+    full_precision,
+    values_are_checked,
+)
 from softnce.candidates import Candidates, GivenCandidates
 from softnce.noise import FixedNoise, Noise, RunningNoise
 from softnce.targets._sampling import drawn_by

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from softnce._checks import as_whole
-from softnce._precision import at_least_float32
+from softnce._inputs import as_whole, at_least_float32
 
 CACHED = 1 << 18  # scores in a block of rows on a CPU: a megabyte of float32, about the second-level cache
 MATRICES = 4  # of a block's rows × width that exist at once while a block is differentiated

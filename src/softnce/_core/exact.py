@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from softnce._checks import values_are_checked
 from softnce._core import cpu
 from softnce._core.autograd import counted, is_eager, is_one
 from softnce._core.contrast import row_blocks
-from softnce._precision import at_least_float32, full_precision
+from softnce._inputs import at_least_float32, full_precision, values_are_checked
 from softnce.targets import SoftTargets
 
 KEPT, FEWEST = 0.6, 1 << 17  # scores of a block as a share of the table's numbers; of a small table, the fewest

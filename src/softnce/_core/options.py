@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar, get_
 import torch
 from torch import Tensor
 
-from softnce._checks import (
+from softnce._inputs import (
     as_positive,
     as_share,
     as_whole,

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from softnce._checks import check_flag, check_tensor
-from softnce._precision import at_least_float32
+from softnce._inputs import at_least_float32, check_flag, check_tensor
 from softnce.targets.soft_targets import DENSE, SoftTargets
 
 Scores = Callable[[Tensor], Tensor]

@@ -6,7 +6,7 @@ from torch.distributions import Binomial, Distribution, constraints, register_kl
 from torch.distributions.utils import lazy_property
 from torch.types import _size
 
-from softnce._checks import as_whole, check_floating, check_generator
+from softnce._inputs import as_whole, check_floating, check_generator
 
 
 class _LogWeights(constraints.Constraint):

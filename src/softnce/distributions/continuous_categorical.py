@@ -8,7 +8,7 @@ from torch.distributions.utils import lazy_property
 from torch.nn.functional import one_hot
 from torch.types import _size
 
-from softnce._checks import as_positive, check_generator
+from softnce._inputs import as_positive, check_generator
 from softnce.distributions.categorical import ClassWeights, checked_parameter, finite_difference, log_weights
 from softnce.distributions.simplex import Proposal, SimplexIntegral, best_proposal, draw
 

@@ -10,17 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from softnce._checks import (
-    as_share,
-    as_tensor,
-    as_whole,
-    check_distribution,
-    check_generator,
-    check_unit_interval,
-    values_are_checked,
-    values_are_readable,
-)
-from softnce._precision import at_least_float32, exact_dtype
+from softnce import _inputs
 from softnce.targets._sampling import class_edges, draw_by_edges, draw_uniform
 
 if TYPE_CHECKING:
@@ -31,10 +21,10 @@ if TYPE_CHECKING:
 
 def smooth(self: SoftTargets, smoothing: float, smoothing_dist: Any = None) -> SoftTargets:
     """Every row moved by ``smoothing`` towards ``smoothing_dist`` (ξ, None = uniform): (1 − ε)·α + ε·ξ."""
-    smoothing = as_share(smoothing, "smoothing")
-    added: Tensor | None = None if smoothing_dist is None else as_tensor(smoothing_dist, "smoothing_dist")
+    smoothing = _inputs.as_share(smoothing, "smoothing")
+    added: Tensor | None = None if smoothing_dist is None else _inputs.as_tensor(smoothing_dist, "smoothing_dist")
     if added is not None:
-        check_distribution(added, "smoothing_dist", self.num_classes)
+        _inputs.check_distribution(added, "smoothing_dist", self.num_classes)
     if smoothing == 0:
         return self
     self.check_no_rest("smooth")
@@ -59,11 +49,11 @@ def mix(self: SoftTargets, other: SoftTargets, lam: float | Any) -> SoftTargets:
         targets.check_no_rest("mix")
     lam = as_lam(lam, len(self))
     # Labels imply their weights, which are exact until λ rounds them.
-    born, dtype = exact_dtype(self.device), torch.promote_types(self.dtype, other.dtype)
+    born, dtype = _inputs.exact_dtype(self.device), torch.promote_types(self.dtype, other.dtype)
     if isinstance(lam, Tensor):
         lam = lam.to(self.device)
         if lam.is_floating_point():
-            born, dtype = at_least_float32(lam.dtype), torch.promote_types(dtype, lam.dtype)
+            born, dtype = _inputs.at_least_float32(lam.dtype), torch.promote_types(dtype, lam.dtype)
     column = lam[:, None] if isinstance(lam, Tensor) and lam.dim() else lam
     dist = common_dist([t.smoothing_dist for t in (self, other) if t.has_background], self.num_classes)
     mass = self.smoothing
@@ -83,11 +73,11 @@ def mix(self: SoftTargets, other: SoftTargets, lam: float | Any) -> SoftTargets:
 def as_lam(lam: Any, rows: int) -> float | Tensor:
     """λ as a number, or as a tensor (N,), or () whose value is not read; in [0, 1]."""
     if not isinstance(lam, (Tensor, SupportsFloat)) or getattr(lam, "ndim", 0) > 0:
-        lam = as_tensor(lam, "lam")
-    if isinstance(lam, Tensor) and (lam.dim() > 0 or not values_are_checked(lam)):
+        lam = _inputs.as_tensor(lam, "lam")
+    if isinstance(lam, Tensor) and (lam.dim() > 0 or not _inputs.values_are_checked(lam)):
         if lam.is_complex() or (lam.dim() > 0 and lam.shape != (rows,)):
             raise ValueError(f"lam must be a number or have shape ({rows},), got {tuple(lam.shape)} of {lam.dtype}")
-        check_unit_interval(lam, "lam")
+        _inputs.check_unit_interval(lam, "lam")
         return lam
     if not 0 <= float(lam) <= 1:
         raise ValueError(f"lam must lie in [0, 1], got {lam}")
@@ -104,7 +94,7 @@ def cat(cls: type[SoftTargets], parts: Sequence[SoftTargets]) -> SoftTargets:
         return first
     if any(part.num_classes != first.num_classes for part in parts):
         raise ValueError(f"parts must have the same classes, got {sorted({part.num_classes for part in parts})}")
-    exact, mass, index, weight, rest, mask = exact_dtype(first.device), first.smoothing, None, None, None, None
+    exact, mass, index, weight, rest, mask = _inputs.exact_dtype(first.device), first.smoothing, None, None, None, None
     dist = common_dist([part.smoothing_dist for part in parts if part.has_background], first.num_classes)
     if any(isinstance(part.smoothing, Tensor) or part.smoothing != mass for part in parts):
         mass = torch.cat([p.background_mass(None if isinstance(p.smoothing, Tensor) else exact) for p in parts])
@@ -134,7 +124,7 @@ def _filled(index: Tensor, width: int) -> Tensor:
 
 def _fine(weight: Tensor) -> Tensor:
     """Weights in float32 or better, in which a product with 1 − ε keeps the sum of a row."""
-    return weight.to(at_least_float32(weight.dtype))
+    return weight.to(_inputs.at_least_float32(weight.dtype))
 
 
 def _kept(targets: SoftTargets) -> Tensor:
@@ -157,7 +147,7 @@ def same_dist(a: Tensor | None, b: Tensor | None, num_classes: int, unread: bool
     if a is b:
         return True
     given = [dist for dist in (a, b) if dist is not None]
-    if not values_are_readable(*given) or not (unread or given[0].is_cpu):
+    if not _inputs.values_are_readable(*given) or not (unread or given[0].is_cpu):
         return unread and len(given) == 2
     return torch.equal(*given) if len(given) == 2 else bool((given[0] == 1 / num_classes).all())
 
@@ -213,14 +203,14 @@ def vertex(self: SoftTargets, smoothing: float = 0.0, smoothing_dist: Tensor | N
     self.check_no_rest("vertex")
     stored = [self.dtype] if self.weight is None else [self.dtype, self.weight.dtype]
     slack = max(1e-5, *(2 * torch.finfo(dtype).eps for dtype in stored))  # more than 1e-5 in half precision
-    label = _likeliest(self, exact_dtype(self.device), smoothing, smoothing_dist)
+    label = _likeliest(self, _inputs.exact_dtype(self.device), smoothing, smoothing_dist)
     vertices = type(self)(self.num_classes, label, None, smoothing, smoothing_dist, self.mask)
     return label[:, 0], self.close(vertices, 0, slack)
 
 
 def argmax(self: SoftTargets, ignore_index: int = -100) -> Tensor:
     """The likeliest class of each row, (N,); ``ignore_index`` for rows that are ignored."""
-    ignore_index = as_whole(ignore_index, "ignore_index", None)
+    ignore_index = _inputs.as_whole(ignore_index, "ignore_index", None)
     best = _likeliest(self)[:, 0]
     return best if self.mask is None else torch.where(self.mask, best, ignore_index)
 
@@ -270,7 +260,7 @@ def sample(self: SoftTargets, generator: torch.Generator | None = None) -> Tenso
 def sample_labels(self: SoftTargets, count: int, generator: torch.Generator | None = None) -> Tensor:
     """``count`` labels from each row, (N, count)."""
     self.check_no_rest("sample")
-    check_generator(generator)
+    _inputs.check_generator(generator)
     weight, dist = self.pair_weight().clamp(min=0), self.smoothing_dist
     last = weight.shape[1]
     if self.has_background:  # one more pair, of a class yet to be drawn

@@ -10,20 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from softnce._checks import (
-    as_positive,
-    as_tensor,
-    as_whole,
-    check_choice,
-    check_floating,
-    check_labels,
-    check_rows_sum_to_one,
-    sum_slack,
-    values_are_checked,
-    values_are_readable,
-)
 from softnce._core import cpu
-from softnce._precision import at_least_float32, exact_dtype
+from softnce import _inputs
 
 if TYPE_CHECKING:
     from softnce.targets.soft_targets import SoftTargets
@@ -52,22 +40,24 @@ def from_dense(cls: type[SoftTargets], probs: ArrayLike) -> SoftTargets:
     Rows that are a few peaks on one flat floor, as labels, MixUp and CutMix with or without smoothing are, become
     labels or pairs, equal to rounding; others stay dense. That reads the values: on an accelerator the host waits.
     """
-    probs = as_tensor(probs, "probs")
-    check_floating(probs, "probs", "(N, K)")
+    probs = _inputs.as_tensor(probs, "probs")
+    _inputs.check_floating(probs, "probs", "(N, K)")
     if probs.shape[1] == 0:
         raise ValueError(f"probs must have at least one class, got shape {tuple(probs.shape)}")
-    return of_probabilities(cls, probs, "probs", values_are_readable(probs))
+    return of_probabilities(cls, probs, "probs", _inputs.values_are_readable(probs))
 
 
 def of_probabilities(cls: type[SoftTargets], probs: Tensor, name: str, recognised: bool) -> SoftTargets:
     """Probabilities (N, K), checked; as labels or pairs if they may be ``recognised`` and are."""
-    is_checked = values_are_checked(probs)
+    is_checked = _inputs.values_are_checked(probs)
     found = _recognise(probs) if recognised else None
     if found is not None and is_checked:  # peaks and floor are not negative: their sum is to be checked alone
         _, weight, floor = found
-        is_checked = weight is not None and not (weight.sum(1) + (floor - 1)).abs().amax() <= sum_slack(probs.dtype)
+        is_checked = weight is not None and not (weight.sum(1) + (floor - 1)).abs().amax() <= _inputs.sum_slack(
+            probs.dtype
+        )
     if is_checked:
-        check_rows_sum_to_one(probs, name, FOR_COUNTS)
+        _inputs.check_rows_sum_to_one(probs, name, FOR_COUNTS)
     return cls(probs.shape[1], None, probs) if found is None else cls(probs.shape[1], *found)
 
 
@@ -82,26 +72,26 @@ def _recognise(probs: Tensor) -> tuple[Tensor, Tensor | None, float] | None:
     most = min(max(2, classes // 4), classes - 1)
     if n == 0 or most == 0 or probs.requires_grad:
         return None
-    if cpu.library is not None and probs.is_cpu and probs.dtype in (torch.float32, torch.float64):
-        found = cpu.recognise(probs[:PROBED], most)  # in one pass, which stops at the first row that is neither
-        pairs = 2 if found is None else max(2, found[0].shape[1])
-        if found is None or pairs > most:
-            return None
-        return found if n <= PROBED else cpu.recognise(probs, pairs)
+    is_fused = cpu.library is not None and probs.is_cpu and probs.dtype in (torch.float32, torch.float64)
+    recognise = cpu.recognise if is_fused else _peaks
+    found = recognise(probs[:PROBED], most)
+    pairs = 2 if found is None else max(2, found[0].shape[1])
+    if found is None or pairs > most:
+        return None
+    return found if n <= PROBED else recognise(probs, pairs)
+
+
+def _peaks(probs: Tensor, most: int) -> tuple[Tensor, Tensor | None, float] | None:
+    """As ``cpu.recognise``, of any dtype on any device."""
     # Mixing rounds each row's floor anew: it differs by an ulp or two between rows.
     floor, rounding = float(probs.amin()), 4 * torch.finfo(probs.dtype).eps
-    above = floor * (1 + rounding)
-    pairs = max(2, int((probs[:PROBED] > above).sum(1).amax()))
-    if not 0 <= floor * classes <= 1 + sum_slack(probs.dtype) or pairs > most:
+    highest, index = probs.topk(most + 1, 1)
+    is_peak = highest > floor * (1 + rounding)
+    pairs, mass = max(1, int(is_peak.sum(1).amax())), floor * probs.shape[1]
+    if pairs > most or not 0 <= mass <= 1 + _inputs.sum_slack(probs.dtype):
         return None
-    highest, index = probs.topk(pairs + 1, 1)
-    is_peak = highest > above
-    counts = is_peak.sum(0).tolist()
-    if counts[pairs]:
-        return None
-    pairs = 1 if counts[1] == 0 else pairs
-    mass = min(1.0, floor * classes)
-    weight = ((highest.to(at_least_float32(probs.dtype)) - floor) * is_peak)[:, :pairs]
+    mass = min(1.0, mass)
+    weight = ((highest.to(_inputs.at_least_float32(probs.dtype)) - floor) * is_peak)[:, :pairs]
     is_label = pairs == 1 and bool(((weight - (1 - mass)).abs() <= rounding).all())
     return index[:, :pairs].contiguous(), None if is_label else weight, mass
 
@@ -115,32 +105,32 @@ def from_pairs(cls: type[SoftTargets], index: ArrayLike, weight: ArrayLike, num_
     Both may be lists of rows of different lengths. In tensors, rows with fewer pairs are filled up with weight 0
     (the index is then ignored, but must be in range). A class named twice counts with the sum of its weights.
     """
-    num_classes = as_whole(num_classes, "num_classes")
+    num_classes = _inputs.as_whole(num_classes, "num_classes")
     if _are_rows(index) and _are_rows(weight):
         lengths, its = ([len(row) for row in rows] for rows in (index, weight))
         if lengths != its or 0 in lengths:
             got = f"got {lengths!s:.50} and {its!s:.50}"
             raise ValueError(f"index and weight must have as many classes as weights in a row, at least one, {got}")
-        index = pad_sequence([as_tensor(row, "index") for row in index], batch_first=True)
-        weights = [as_tensor(row, "weight") for row in weight]
+        index = pad_sequence([_inputs.as_tensor(row, "index") for row in index], batch_first=True)
+        weights = [_inputs.as_tensor(row, "weight") for row in weight]
         dtype = torch.promote_types(torch.get_default_dtype(), weights[0].dtype)
         weight = pad_sequence([row.to(dtype) for row in weights], batch_first=True)
     index, weight = _pairs(index, weight, "weight", num_classes)
-    if values_are_checked(weight):
-        check_rows_sum_to_one(weight, "weight")
+    if _inputs.values_are_checked(weight):
+        _inputs.check_rows_sum_to_one(weight, "weight")
     return cls(num_classes, index, weight)
 
 
 def _pairs(index: ArrayLike, values: ArrayLike, name: str, num_classes: int) -> tuple[Tensor, Tensor]:
     """Classes (N, S) and a floating point number of each."""
-    index, values = as_tensor(index, "index"), as_tensor(values, name)
+    index, values = _inputs.as_tensor(index, "index"), _inputs.as_tensor(values, name)
     if index.dim() != 2 or index.shape != values.shape or index.shape[1] == 0:
         raise ValueError(f"index and {name} must have one shape (N, S), got {[*index.shape]} and {[*values.shape]}")
     if index.device != values.device:
         raise ValueError(f"index and {name} must be on one device, got {index.device} and {values.device}")
     if not values.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {values.dtype}")
-    check_labels(index, num_classes, "index")
+    _inputs.check_labels(index, num_classes, "index")
     return index.long(), values
 
 
@@ -159,16 +149,16 @@ def from_topk(
 
     ``remainder`` is ``rest`` of :meth:`from_topk_log_probs`. For a teacher's probabilities pass their logarithm.
     """
-    logits = as_tensor(logits, "logits")
-    check_floating(logits, "logits", "(N, K)")
-    num_classes, k = logits.shape[1], as_whole(k, "k")
+    logits = _inputs.as_tensor(logits, "logits")
+    _inputs.check_floating(logits, "logits", "(N, K)")
+    num_classes, k = logits.shape[1], _inputs.as_whole(k, "k")
     if k > num_classes:
         raise ValueError(f"k must be between 1 and the {num_classes} classes, got {k}")
-    temperature = as_positive(temperature, "temperature")
-    check_choice(remainder, "remainder", get_args(Rest))
-    if values_are_checked(logits):  # the greatest of a row with NaN is NaN
+    temperature = _inputs.as_positive(temperature, "temperature")
+    _inputs.one_of(*get_args(Rest))(remainder, "remainder")
+    if _inputs.values_are_checked(logits):  # the greatest of a row with NaN is NaN
         _check_rows(logits.amax(1).isfinite(), "logits hold NaN, +inf or no finite logit")
-    scaled = logits.to(at_least_float32(logits.dtype)) / temperature
+    scaled = logits.to(_inputs.at_least_float32(logits.dtype)) / temperature
     top, index = scaled.topk(k, dim=1)
     return of_topk(cls, index, (top - scaled.logsumexp(1, keepdim=True)).exp(), num_classes, remainder)
 
@@ -182,11 +172,11 @@ def from_topk_log_probs(
     as one group, which is exact for what is known, and for cross-entropy alone; ``"spread"`` spreads it uniformly over
     all classes; ``"renormalise"`` gives it to the k in proportion.
     """
-    num_classes = as_whole(num_classes, "num_classes")
-    check_choice(rest, "rest", get_args(Rest))
+    num_classes = _inputs.as_whole(num_classes, "num_classes")
+    _inputs.one_of(*get_args(Rest))(rest, "rest")
     index, log_probs = _pairs(index, log_probs, "log_probs", num_classes)
-    weight = log_probs.to(at_least_float32(log_probs.dtype)).exp()
-    if values_are_checked(log_probs):
+    weight = log_probs.to(_inputs.at_least_float32(log_probs.dtype)).exp()
+    if _inputs.values_are_checked(log_probs):
         total = weight.sum(1)
         _check_rows(
             (total > 0) & (total <= 1 + 1e-3), "log_probs are not logarithms of probabilities of a sum in (0, 1]"
@@ -196,7 +186,7 @@ def from_topk_log_probs(
 
 def of_topk(cls: type[SoftTargets], index: Tensor, weight: Tensor, num_classes: int, rest: Rest) -> SoftTargets:
     """Pairs of probabilities (N, k) among all classes; the remaining mass as ``rest`` says."""
-    total = weight.sum(1, dtype=exact_dtype(weight.device))
+    total = weight.sum(1, dtype=_inputs.exact_dtype(weight.device))
     if rest == "renormalise":
         return cls(num_classes, index, (weight / total[:, None]).to(weight.dtype))
     mass = (1 - total).clamp(0, 1).to(weight.dtype)
@@ -221,7 +211,7 @@ def from_votes(
     Stored as pairs if few of the K classes were ever chosen for one sample, else as dense rows. For one label per
     annotator (N, A) see :meth:`from_annotations`; ``num_classes`` tells one from the other.
     """
-    counts, num_classes = as_tensor(counts, "counts"), as_whole(num_classes, "num_classes")
+    counts, num_classes = _inputs.as_tensor(counts, "counts"), _inputs.as_whole(num_classes, "num_classes")
     if counts.dim() != 2 or counts.is_complex() or counts.dtype == torch.bool:
         raise ValueError(f"counts must be numbers of shape (N, K), got {tuple(counts.shape)} of {counts.dtype}")
     if counts.shape[1] != num_classes:
@@ -229,11 +219,11 @@ def from_votes(
             f"counts must have a column per class, {num_classes}, got {counts.shape[1]}; for a column of labels per "
             "annotator use SoftTargets.from_annotations"
         )
-    share = counts.to(exact_dtype(counts.device))
+    share = counts.to(_inputs.exact_dtype(counts.device))
     total = share.sum(1, keepdim=True)
     _check_rows((share.isfinite() & (share >= 0)).all(1), "counts are not finite or negative")
     _check_rows(total[:, 0] > 0, "counts has no vote, so leave it out,")
-    share, dtype = share / total, at_least_float32(torch.get_default_dtype())
+    share, dtype = share / total, _inputs.at_least_float32(torch.get_default_dtype())
     chosen = max(1, int((counts > 0).sum(1).amax())) if len(counts) else 1
     weight, index = (share, None) if 4 * chosen > num_classes else share.topk(chosen, dim=1)
     return cls(num_classes, index, weight, nominal_dtype=dtype).smooth(smoothing, smoothing_dist)
@@ -276,8 +266,8 @@ def from_annotations(
     (['a', 'b'], ['no', 'yes'], tensor([[0.0000, 1.0000],
             [0.5000, 0.5000]]))
     """
-    num_samples = None if num_samples is None else as_whole(num_samples, "num_samples")
-    num_classes = None if num_classes is None else as_whole(num_classes, "num_classes")
+    num_samples = None if num_samples is None else _inputs.as_whole(num_samples, "num_samples")
+    num_classes = None if num_classes is None else _inputs.as_whole(num_classes, "num_classes")
     rows, samples = _numbered(sample, "sample" if num_samples is None else "sample (below num_samples)", num_samples)
     chosen, classes = _numbered(label, "label", num_classes)
     who = None if annotator is None else _numbered(annotator, "annotator", None)[0]
@@ -286,7 +276,7 @@ def from_annotations(
         raise ValueError(f"sample, label and annotator must have one entry per annotation, got {lengths}")
     index, weight, mask = _shares_of_annotators(rows, who, chosen, len(samples), len(classes))
     device = label.device if isinstance(label, Tensor) else "cpu"
-    dtype = at_least_float32(torch.get_default_dtype())
+    dtype = _inputs.at_least_float32(torch.get_default_dtype())
     targets = cls(len(classes), index, weight, mask=mask, nominal_dtype=dtype).smooth(smoothing, smoothing_dist)
     return Annotated(targets.to(device), samples, classes)
 
@@ -319,8 +309,8 @@ def _numbered(given: Any, name: str, count: int | None) -> tuple[Tensor, list[An
     With a ``count`` the names are the numbers 0 … count − 1 themselves.
     """
     if count is not None:
-        found = as_tensor(given, name)
-        check_labels(found, count, name)
+        found = _inputs.as_tensor(given, name)
+        _inputs.check_labels(found, count, name)
         return found.flatten().long().cpu(), list(range(count))
     if isinstance(given, str):
         raise TypeError(f"{name} must have one entry per annotation, got {given!r:.60}")

@@ -14,7 +14,7 @@ among them, embeddings z (N, d) and y (K, d). Everything is dense: O(N·M·K) ti
 import torch
 from torch import Tensor
 
-from softnce import _checks
+from softnce import _inputs
 from softnce._core.options import positive
 from softnce.targets import SoftTargets
 
@@ -45,14 +45,14 @@ def dot_gradients(
     noise_probs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of Σ_n ℓ_n for scores s_nk = z_n·y_k/τ − log η_k, with respect to z and y; η is uniform if None."""
-    _checks.check_floating(z, "z", "(N, d)")
-    _checks.check_floating(y, "y", "(K, d)")
+    _inputs.check_floating(z, "z", "(N, d)")
+    _inputs.check_floating(y, "y", "(K, d)")
     if z.shape[-1] != y.shape[-1]:
         raise ValueError(f"z and y must have shapes (N, d) and (K, d), got {tuple(z.shape)} and {tuple(y.shape)}")
     positive(temperature, "temperature")
     scores = z @ y.mT / temperature
     if noise_probs is not None:
-        _checks.check_distribution(noise_probs, "noise_probs", len(y))
+        _inputs.check_distribution(noise_probs, "noise_probs", len(y))
         if not bool((noise_probs > 0).all()):
             raise ValueError(f"noise_probs must hold {len(y)} positive numbers, got {noise_probs.tolist()}")
         scores = scores - noise_probs.log()
@@ -73,7 +73,7 @@ def cosine_gradients(
     ∂ℓ/∂z = (I − ẑẑᵀ)/‖z‖ · ∂ℓ/∂ẑ: only the part across the embedding survives, and a long embedding moves less.
     """
     for name, rows in (("z", z), ("y", y)):
-        _checks.check_floating(rows, name, "(N, d)")
+        _inputs.check_floating(rows, name, "(N, d)")
         if not bool((rows.norm(dim=-1) > 0).all()):
             raise ValueError(f"{name} must have no zero rows: a cosine needs a direction")
     z_norm, y_norm = z.norm(dim=-1, keepdim=True), y.norm(dim=-1, keepdim=True)
@@ -109,7 +109,7 @@ def exponent_coefficients(target: Tensor, candidates: Candidates) -> Tensor:
     For one target (K,), entry [i, c, j] is c_j for j = i and c_j − α_j for j ≠ i; positive repels the sample from label
     j, negative attracts it.
     """
-    _checks.check_floating(target, "target", "(K,)")
+    _inputs.check_floating(target, "target", "(K,)")
     rows = _checked(target, candidates, "target")
     itself = torch.eye(len(target), dtype=target.dtype, device=target.device).unsqueeze(1)
     return rows - target * (1 - itself)
@@ -120,7 +120,7 @@ def cosine_response(cosines: Tensor, candidates: Candidates, own: Tensor, temper
 
     The root is ‖∂cos/∂z‖: it suppresses targets whose cosine is near ±1, also a true class at cosine −1.
     """
-    _checks.check_floating(cosines, "cosines", "(N, K)")
+    _inputs.check_floating(cosines, "cosines", "(N, K)")
     if not bool((cosines.abs() <= 1).all()):
         raise ValueError(f"cosines must lie in [-1, 1], got {cosines.abs().max():.4g} in absolute value")
     positive(temperature, "temperature")
@@ -130,15 +130,15 @@ def cosine_response(cosines: Tensor, candidates: Candidates, own: Tensor, temper
 
 def _checked(scores: Tensor, candidates: Candidates, name: str = "scores", own: Tensor | None = None) -> Tensor:
     """The candidates as rows (M, K), checked against scores (..., K) and the places of targets among them."""
-    _checks.check_floating(scores, name, "(..., K)")
+    _inputs.check_floating(scores, name, "(..., K)")
     if isinstance(candidates, SoftTargets):
         candidates = candidates.dense(scores.dtype)
-    rows = _checks.as_tensor(candidates, "candidates").to(scores.device)
-    _checks.check_floating(rows, "candidates", "(M, K)")
+    rows = _inputs.as_tensor(candidates, "candidates").to(scores.device)
+    _inputs.check_floating(rows, "candidates", "(M, K)")
     if rows.shape[-1] != scores.shape[-1]:
         raise ValueError(f"candidates must have the {scores.shape[-1]} classes of {name}, got {tuple(rows.shape)}")
-    if _checks.values_are_checked(rows):
-        _checks.check_rows_sum_to_one(rows, "candidates")
+    if _inputs.values_are_checked(rows):
+        _inputs.check_rows_sum_to_one(rows, "candidates")
     if own is not None:
-        _checks.check_places(own, scores.shape[:-1], len(rows), "own")
+        _inputs.check_places(own, scores.shape[:-1], len(rows), "own")
     return rows

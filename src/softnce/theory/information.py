@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from softnce import _checks
+from softnce import _inputs
 from softnce._core.ranks import gather_objects
 
 
@@ -41,7 +41,7 @@ def smoothed_joint(joint: Tensor, epsilon: float, noise_probs: Tensor | None = N
     ``noise_probs`` ξ (Y,) is the table's own p(y) if None, as I_ε requires.
     """
     _check_joint(joint)
-    epsilon = _checks.as_share(epsilon, "epsilon")
+    epsilon = _inputs.as_share(epsilon, "epsilon")
     if noise_probs is not None:
         _check_probs(noise_probs, "noise_probs", joint.shape[-1:])
     noise = joint.sum(-2, keepdim=True) if noise_probs is None else noise_probs
@@ -50,12 +50,12 @@ def smoothed_joint(joint: Tensor, epsilon: float, noise_probs: Tensor | None = N
 
 def information_bound(loss: Tensor, num_negatives: int) -> Tensor:
     """log(N + 1) − ℓ for losses of any shape and N negatives each; its expectation never exceeds the information."""
-    return _bound(loss, _checks.as_whole(num_negatives, "num_negatives") + 1)
+    return _bound(loss, _inputs.as_whole(num_negatives, "num_negatives") + 1)
 
 
 def paper_information_bound(loss: Tensor, num_negatives: int) -> Tensor:
     """log N − ℓ (``eq:softMIbound``): valid too, and lower than ``information_bound`` by log(1 + 1/N)."""
-    return _bound(loss, _checks.as_whole(num_negatives, "num_negatives"))
+    return _bound(loss, _inputs.as_whole(num_negatives, "num_negatives"))
 
 
 def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> Tensor:
@@ -64,7 +64,7 @@ def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> T
     ``scores`` (N, M) are a critic's; ``positive`` (N,) is the place of the true candidate, by default the diagonal. The
     others must be drawn from the marginal, independently of the sample.
     """
-    _checks.check_floating(scores, "scores", "(N, M)")
+    _inputs.check_floating(scores, "scores", "(N, M)")
     rows, candidates = scores.shape
     if candidates < 2:
         raise ValueError(f"scores must have at least 2 candidates per row, got shape {tuple(scores.shape)}")
@@ -73,7 +73,7 @@ def contrastive_information(scores: Tensor, positive: Tensor | None = None) -> T
             raise ValueError(f"positive is needed unless scores is square, got scores of shape {tuple(scores.shape)}")
         positive = torch.arange(rows, device=scores.device)
     else:
-        _checks.check_places(positive, (rows,), candidates, "positive")
+        _inputs.check_places(positive, (rows,), candidates, "positive")
     loss = scores.logsumexp(-1) - scores.gather(-1, positive.unsqueeze(-1)).squeeze(-1)
     return information_bound(loss, candidates - 1)
 
@@ -84,14 +84,14 @@ def classifier_information(logits: Tensor, targets: Tensor, class_probs: Tensor)
     Its expectation is I(Z;Y) − KL(truth ‖ q), and does not saturate at log M. ``targets`` are labels (N,), or the
     distribution of each row's label (N, K); ``class_probs`` p (K,) is their marginal, after smoothing the smoothed one.
     """
-    _checks.check_floating(logits, "logits", "(N, K)")
-    _checks.check_tensor(targets, "targets")
+    _inputs.check_floating(logits, "logits", "(N, K)")
+    _inputs.check_tensor(targets, "targets")
     _check_probs(class_probs, "class_probs", logits.shape[-1:])
     log_ratio = logits.log_softmax(-1) - class_probs.log()
     if targets.is_floating_point():
         _check_probs(targets, "targets", logits.shape)
         return torch.where(targets > 0, targets * log_ratio, 0.0).sum(-1)
-    _checks.check_places(targets, logits.shape[:-1], logits.shape[-1], "targets")
+    _inputs.check_places(targets, logits.shape[:-1], logits.shape[-1], "targets")
     return log_ratio.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
@@ -111,7 +111,7 @@ class InformationMeter:
 
     def update(self, samples: Tensor) -> None:
         """Add samples of a bound, of any shape."""
-        _checks.check_tensor(samples, "samples")
+        _inputs.check_tensor(samples, "samples")
         samples = samples.detach().double()
         if samples.numel():
             mean = samples.mean()
@@ -147,15 +147,15 @@ def _bound(loss: Tensor, candidates: int) -> Tensor:
 
 
 def _check_probs(probs: Tensor, name: str, shape: torch.Size | None = None) -> None:
-    _checks.check_floating(probs, name, "(..., K)")
+    _inputs.check_floating(probs, name, "(..., K)")
     if shape is not None and probs.shape != shape:
         raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(probs.shape)}")
-    if _checks.values_are_checked(probs):
-        _checks.check_rows_sum_to_one(probs, name)
+    if _inputs.values_are_checked(probs):
+        _inputs.check_rows_sum_to_one(probs, name)
 
 
 def _check_joint(joint: Tensor) -> None:
-    _checks.check_floating(joint, "joint", "(..., Z, Y)")
+    _inputs.check_floating(joint, "joint", "(..., Z, Y)")
     total = joint.detach().sum((-1, -2))
     if not ((joint >= 0).all() and torch.allclose(total, torch.ones_like(total), atol=1e-5)):
         raise ValueError("joint must hold probabilities: none negative, and a sum of 1 over its last two dimensions")

@@ -1,25 +1,24 @@
-"""Checking arguments: shapes always, values only where reading them is wanted.
+"""Inputs: checked where they enter, and computed with in float32 or better.
 
-A shape is known to the host; a value of a CUDA tensor is not, and reading it makes the host wait for the device.
-Values on an accelerator are therefore checked in the first calls only, and never while a CUDA graph is captured. Value
-checks can be switched off, and are skipped by themselves while ``torch.compile`` traces and for tensors that hold no
-data (fake and functional tensors) or many at once (inside ``torch.func.vmap``).
+The host knows a shape, but not a value of a CUDA tensor, for which it would wait. Values on an accelerator are checked
+in the first calls only, and never while a CUDA graph is captured. ``torch.compile`` and tensors that hold no data (fake
+and functional tensors) or many at once (inside ``torch.func.vmap``) skip value checks.
 """
 
 import operator
 from array import array
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 _enabled = _sums = True
-FIRST = 8
-"""Tensors of one kind on an accelerator whose values are checked; a mistake in the data mostly shows in the first."""
+FIRST = 8  # tensors of one kind on an accelerator whose values are checked; mistakes mostly show in the first
 _seen: Counter[tuple[torch.dtype, torch.Size]] = Counter()
 
 
@@ -71,13 +70,12 @@ def values_are_readable(*tensors: Tensor | None) -> bool:
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     for t in tensors:
-        if t is not None and (type(t) not in (Tensor, Parameter) or t.is_meta or (t.is_cuda and is_captured())):
+        if t is None:
+            continue
+        is_captured = t.is_cuda and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        if is_captured or t.is_meta or type(t) not in (Tensor, Parameter):
             return False
     return True
-
-
-def is_captured() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def check_tensor(value: object, name: str) -> None:
@@ -139,33 +137,25 @@ def one_of(*choices: str | bool | None) -> Callable[[Any, str], Any]:
     return check
 
 
-def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
-    one_of(*choices)(value, name)
-
-
 def check_generator(generator: object) -> None:
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
 
 
-def as_number(value: object, name: str, needed: str, fits: Callable[[float], bool] | None = None) -> float:
-    """A Python or numpy number that ``fits``, as float; ``needed`` says which numbers are accepted."""
-    is_number = isinstance(value, (float, Real)) and not isinstance(value, bool)
-    if not is_number or not (fits is None or fits(float(value))):  # type: ignore[arg-type]
-        raise ValueError(f"{name} must be {needed}, got {value!r}")
-    return float(value)  # type: ignore[arg-type]
+def number(needed: str, fits: Callable[[float], bool] = lambda _: True) -> Callable[[Any, str], float]:
+    """A check for a Python or numpy number that ``fits``, which it returns as float."""
+
+    def check(value: Any, name: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, (float, Real)) or not fits(float(value)):
+            raise ValueError(f"{name} must be {needed}, got {value!r}")
+        return float(value)
+
+    return check
 
 
-def as_positive(value: object, name: str) -> float:
-    return as_number(value, name, "a positive number", lambda number: 0 < number < torch.inf)
-
-
-def as_not_negative(value: object, name: str) -> float:
-    return as_number(value, name, "a finite number of at least 0", lambda number: 0 <= number < torch.inf)
-
-
-def as_share(value: object, name: str) -> float:
-    return as_number(value, name, "a number in [0, 1]", lambda number: 0 <= number <= 1)
+as_positive = number("a positive number", lambda x: 0 < x < torch.inf)
+as_not_negative = number("a finite number of at least 0", lambda x: 0 <= x < torch.inf)
+as_share = number("a number in [0, 1]", lambda x: 0 <= x <= 1)
 
 
 def check_floating(value: object, name: str, shape: str) -> None:
@@ -261,3 +251,39 @@ def check_labels(labels: Tensor, num_classes: int, name: str, ignore_index: int 
         wrong = labels[is_wrong].amin()
         raise ValueError(f"{name} holds the label {wrong}; labels are in [0, {num_classes}){ignored}")
     return True
+
+
+# ---------------------------------------------------------------------------------------------------------- precision
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of weights that come from Python numbers or counts: float64 if the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def autocast_is_on(device: torch.device) -> bool:
+    """Whether autocast is on for this device; tensors without data (``meta``) have none."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast switched off, where it is on."""
+    is_on = autocast_is_on(device)
+    return torch.autocast(device.type, enabled=False) if is_on else nullcontext()
+
+
+class KeepsPrecision(nn.Module):
+    """A module whose buffers keep their precision when the model around it is cast to half: they are constants."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in before.items():
+            after = self._buffers[name]
+            if buffer is not None and after is not None and after.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(after.device)
+        return self
