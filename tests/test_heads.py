@@ -115,7 +115,7 @@ def test_an_index_can_be_told_what_features_will_come() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"recall": 1.0}, r"recall must be in \(0, 1\), got 1.0"),
+        ({"recall": 1.0}, r"recall must be a number in \(0, 1\), got 1.0"),
         ({"recall": "high"}, "recall must be a number in"),
         ({"probes": 0}, "probes must be"),
         ({"cells": 51}, "cells must be at most the 50 classes, got 51"),

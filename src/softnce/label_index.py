@@ -45,7 +45,7 @@ class LabelIndex:
             cells = max(1, min(num_classes // 39, int(4 * math.sqrt(num_classes))))  # faiss wants 39 points per cell
         if as_whole(cells, "cells") > num_classes:
             raise ValueError(f"cells must be at most the {num_classes} classes, got {cells}")
-        number("in (0, 1)", lambda x: 0 < x < 1)(recall, "recall")
+        number("a number in (0, 1)", lambda x: 0 < x < 1)(recall, "recall")
         if features is None:
             features = torch.randn(256, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
         check_table(features, weight, None)
