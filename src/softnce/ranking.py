@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from softnce._core.ranks import gather_objects
 from softnce._inputs import as_whole, at_least_float32, check_flag, check_floating, check_places, full_precision
 from softnce.targets import SoftTargets
+from softnce.targets._algebra import names_first
 from softnce.targets.soft_targets import as_soft_targets
 
 if TYPE_CHECKING:
@@ -190,17 +191,11 @@ def _ranks(
 
 def _answers(targets: SoftTargets) -> tuple[Tensor, Tensor]:
     """The classes of the right answers and their weights, (N, S) each; every class once, weight 0 for no answer."""
-    weight = targets.pair_weight(torch.float64).detach()
-    if targets.index is None:
-        width = int((weight > 0).sum(1).max()) if len(weight) else 0
-        weight, classes = weight.topk(max(width, 1), dim=1)
-    else:
-        classes = targets.index
-        same = (classes[:, :, None] == classes[:, None, :]) & (weight > 0)[:, None, :]
-        first = ~(same.tril(-1).any(2)) & (weight > 0)
-        weight = torch.where(first, (same * weight[:, None, :]).sum(2), 0)
-    if targets.mask is not None:
-        weight, classes = weight * targets.mask[:, None], classes.where(targets.mask[:, None], 0)
+    weight, classes = targets.counted(targets.pair_weight(torch.float64)).detach(), targets.index
+    if classes is not None:
+        return classes, SoftTargets(targets.num_classes, classes, weight).at(classes) * names_first(classes)
+    width = int((weight > 0).sum(1).max()) if len(weight) else 0
+    weight, classes = weight.topk(max(width, 1), dim=1)
     return classes, weight
 
 
@@ -208,8 +203,9 @@ def excluded_classes(
     exclude: Exclude | None, rows: int, num_classes: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The rows, in order, and the classes excluded in them, (T,) each."""
+    nothing = torch.zeros(0, dtype=torch.long, device=device)
     if exclude is None:
-        return (torch.zeros(0, dtype=torch.long, device=device),) * 2
+        return nothing, nothing
     if isinstance(exclude, Tensor):
         if exclude.dim() != 2 or len(exclude) != rows or exclude.dtype != torch.int64:
             raise ValueError(f"exclude must be int64 ({rows}, E), padded by -1, got {exclude.dtype} {exclude.shape}")
@@ -224,7 +220,7 @@ def excluded_classes(
         if len(exclude) != rows:
             raise ValueError(f"exclude must hold one tensor for each of the {rows} rows, got {len(exclude)}")
         lengths = torch.tensor([len(each) for each in exclude], dtype=torch.long)
-        classes = torch.cat([torch.zeros(0, dtype=torch.long, device=device), *(each.to(device) for each in exclude)])
+        classes = torch.cat([nothing, *(each.to(device) for each in exclude)])
     if lengths.numel() and int(lengths.min()) < 0:
         raise ValueError("exclude must hold offsets that do not fall")
     check_places(classes, (len(classes),), num_classes, "exclude")
@@ -234,9 +230,8 @@ def excluded_classes(
 def _compared(s: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """How many scores (n, C) are above each of ``right`` (n, S), and how many equal it, (n, S) each."""
     if right.shape[1] <= FEW:
-        above, equal = (
-            torch.cat([f(s, c).sum(1, keepdim=True) for c in right.split(1, dim=1)], 1) for f in (torch.gt, torch.eq)
-        )
+        each = right.split(1, dim=1)
+        above, equal = (torch.cat([f(s, one).sum(1, keepdim=True) for one in each], 1) for f in (torch.gt, torch.eq))
         return above, equal
     ascending, right = s.sort(1).values, right.contiguous()
     below, not_above = (torch.searchsorted(ascending, right, right=after) for after in (False, True))

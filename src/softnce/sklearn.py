@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("softnce.sklearn needs scikit-learn 1.6 or later: pip install scikit-learn") from error
 
 from softnce import calibration, losses, noise
-from softnce._checks import as_tensor, as_whole
+from softnce._inputs import as_tensor, as_whole
 from softnce.targets import SoftTargets
 
 __all__ = ["SoftLabelClassifier", "neg_soft_log_loss"]
@@ -94,48 +94,42 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train on X (N, d), dense or sparse, and y: labels (N,) of any kind, probabilities (N, K) or SoftTargets."""
         self._check_options()
         X = validation.validate_data(self, X, ensure_min_samples=2, **READ)
-        targets, weight = self._targets(y, X.shape[0]), None
-        if sample_weight is not None:
-            checked = validation._check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
-            weight = torch.tensor(checked)
-        train, held = _counted(targets), None
+        targets = self._targets(y, X.shape[0])
+        checked = validation._check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
+        weight = torch.tensor(checked)
         seeds = check_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(seeds.randint(2**31)))
-        if self.early_stopping:
-            train, held = self._split(train, targets, seeds)
+        train, held = self._split(targets, seeds)
         self.network_ = self._network(int(seeds.randint(2**31)), X.dtype)
         criterion = self._criterion(targets[train])
         optimiser = torch.optim.AdamW(self.network_.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
         self.loss_curve_: list[float] = []
-        scores: list[float] = []
-        best, since = (copy.deepcopy(self.network_.state_dict()), self.temperature), 0
-        for epoch in range(self.max_epochs):
+        self.validation_curve_: list[float] | None = None if held is None else []
+        best = 0, self.temperature, copy.deepcopy(self.network_.state_dict())
+        for epoch in range(1, self.max_epochs + 1):
             total = 0.0
             for rows in train[torch.randperm(len(train), generator=generator)].split(self.batch_size):
                 optimiser.zero_grad()
-                logits, share = self.network_(_features(X, rows)), None if weight is None else weight[rows]
-                value = criterion(logits, targets[rows], sample_weight=share, generator=generator)
+                logits = self.network_(_features(X, rows))
+                value = criterion(logits, targets[rows], sample_weight=weight[rows], generator=generator)
                 value.backward()
                 optimiser.step()
                 total += value.item() * len(rows)
             self.loss_curve_.append(total / len(train))
-            line = f"epoch {epoch + 1}/{self.max_epochs}  loss {self.loss_curve_[-1]:.4f}"
-            if held is not None:
-                score, temperature = self._validated(X, targets[held], None if weight is None else weight[held], held)
-                scores.append(score)
+            line = f"epoch {epoch}/{self.max_epochs}  loss {self.loss_curve_[-1]:.4f}"
+            if held is not None and self.validation_curve_ is not None:
+                score, temperature = self._validated(X, targets, weight, held)
+                self.validation_curve_.append(score)
                 line += f"  held out {score:.4f}"
-                since += 1
-                if score == min(scores):
-                    best, since = (copy.deepcopy(self.network_.state_dict()), temperature), 0
+                if score == min(self.validation_curve_):
+                    best = epoch, temperature, copy.deepcopy(self.network_.state_dict())
             if self.verbose:
                 print(line)
-            if since >= self.patience:
+            if held is not None and epoch - best[0] >= self.patience:
                 break
         if held is not None:
-            self.network_.load_state_dict(best[0])
-        self.temperature_ = best[1]
-        self.validation_curve_ = None if held is None else scores
-        self.n_iter_ = len(self.loss_curve_)
+            self.network_.load_state_dict(best[2])
+        self.temperature_, self.n_iter_ = best[1], epoch
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -156,22 +150,18 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; against the likeliest class of soft labels. Ignored rows do not count."""
-        predicted = self.predict(X)
-        targets = _soft_targets(y)
-        if targets is not None:
-            rows, truth = _counted(targets).numpy(), self.classes_[targets.argmax(0).numpy()]
-        else:
-            truth = validation.column_or_1d(y)
-            rows = np.flatnonzero(~_is_ignored(truth))
+        predicted, soft = self.predict(X), _soft_targets(y)
+        truth = validation.column_or_1d(y) if soft is None else self.classes_[soft.argmax(0).numpy()]
+        rows = ~_is_ignored(truth) if soft is None else _counted(soft).numpy()
         weight = None if sample_weight is None else np.asarray(sample_weight)[rows]
         return float(accuracy_score(truth[rows], predicted[rows], sample_weight=weight))
 
-    def _validated(self, X: Any, targets: SoftTargets, weight: Tensor | None, held: Tensor) -> tuple[float, float]:
+    def _validated(self, X: Any, targets: SoftTargets, weight: Tensor, held: Tensor) -> tuple[float, float]:
         """Cross-entropy of the rows held out, and the temperature at which it is taken."""
-        logits, temperature = self._logits(X, held).double(), self.temperature
+        logits, targets, temperature = self._logits(X, held).double(), targets[held], self.temperature
         if issubclass(LOSSES[self.loss], losses.ContrastiveLoss):
             temperature = calibration.fit_temperature(logits, targets)
-        return -_log_likelihood((logits / temperature).log_softmax(1), targets, weight), temperature
+        return -_log_likelihood((logits / temperature).log_softmax(1), targets, weight[held]), temperature
 
     def _logits(self, X: Any, rows: Tensor) -> Tensor:
         dtype = next(self.network_.parameters()).dtype
@@ -195,15 +185,19 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         network = nn.Sequential(*layers[:-1])
         return network.to(torch.float64 if dtype == np.float64 else torch.float32)
 
-    def _split(self, rows: Tensor, targets: SoftTargets, seeds: np.random.RandomState) -> tuple[Tensor, Tensor]:
+    def _split(self, targets: SoftTargets, seeds: np.random.RandomState) -> tuple[Tensor, Tensor | None]:
         """Rows to train on and rows to hold out, with the classes in equal shares if there are enough of each."""
+        rows = _counted(targets)
+        if not self.early_stopping:
+            return rows, None
         classes = targets.argmax(0)[rows].numpy()
         count = max(1, round(self.validation_fraction * len(rows)))
         sizes = np.unique(classes, return_counts=True)[1]
         possible = sizes.min() >= 2 and min(count, len(rows) - count) >= len(sizes)
         stratify = classes if possible else None
-        train, held = train_test_split(rows.numpy(), test_size=count, random_state=seeds, stratify=stratify)
-        return torch.from_numpy(np.sort(train)), torch.from_numpy(np.sort(held))
+        parts = train_test_split(rows.numpy(), test_size=count, random_state=seeds, stratify=stratify)
+        train, held = (torch.from_numpy(np.sort(part)) for part in parts)
+        return train, held
 
     def _check_options(self) -> None:
         if self.loss not in LOSSES:

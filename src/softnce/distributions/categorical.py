@@ -1,8 +1,10 @@
 """Class probabilities that may be exactly zero, and the mean of n labels drawn from them."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.distributions import Binomial, Distribution, constraints, register_kl
+from torch.distributions import Binomial, Distribution, Multinomial, constraints, register_kl
 from torch.distributions.utils import lazy_property
 from torch.types import _size
 
@@ -25,7 +27,7 @@ log_weights = _LogWeights()
 class ClassWeights(Distribution):
     """A distribution with ``probs`` λ or ``logits`` log λ up to a constant, (..., K); the other is made when needed."""
 
-    def _set_weights(
+    def __init__(
         self, probs: Tensor | None, logits: Tensor | None, batch_shape: torch.Size, validate_args: bool | None
     ) -> None:
         given = checked_parameter(probs, logits)
@@ -38,11 +40,15 @@ class ClassWeights(Distribution):
         if probs is None:  # after validation: a row without a finite logit has no normaliser
             self.logits = given - given.logsumexp(-1, keepdim=True)
 
-    def _expand_weights(self, new: "ClassWeights", batch_shape: torch.Size) -> None:
-        for name in {"probs", "logits"} & vars(self).keys():
-            setattr(new, name, getattr(self, name).expand(batch_shape + self.event_shape))
-        super(ClassWeights, new).__init__(batch_shape, self.event_shape, validate_args=False)
+    def expand(self, batch_shape: _size, _instance: Any = None) -> Any:
+        new, shape = self._get_checked_instance(type(self), _instance), torch.Size(batch_shape)
+        given = vars(self)  # what is made when needed is made anew
+        for name in self.arg_constraints.keys() & given.keys():
+            own = self.event_shape if name in ("probs", "logits") else torch.Size()
+            setattr(new, name, given[name].expand(shape + own))
+        Distribution.__init__(new, shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
+        return new
 
     @lazy_property
     def probs(self) -> Tensor:
@@ -112,12 +118,11 @@ class AveragedCategorical(ClassWeights):
         validate_args: bool | None = None,
     ):
         self.total_count = as_whole(total_count, "total_count")
-        self._set_weights(probs, logits, checked_parameter(probs, logits).shape[:-1], validate_args)
+        super().__init__(probs, logits, checked_parameter(probs, logits).shape[:-1], validate_args)
 
-    def expand(self, batch_shape, _instance=None):  # type: ignore[no-untyped-def]
-        new = self._get_checked_instance(AveragedCategorical, _instance)
+    def expand(self, batch_shape: _size, _instance: Any = None) -> Any:
+        new = super().expand(batch_shape, _instance)
         new.total_count = self.total_count
-        self._expand_weights(new, torch.Size(batch_shape))
         return new
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
@@ -160,11 +165,9 @@ class AveragedCategorical(ClassWeights):
         """log of the multinomial probability of the counts n · value, computed in fp64."""
         if self._validate_args:
             self._validate_sample(value)
-        counts, logits = (self.total_count * value.double()).round(), self.logits.double()
-        drawn = (counts > 0) & (logits == -torch.inf)
-        terms = counts * torch.where(logits > -torch.inf, logits, 0.0) - torch.lgamma(counts + 1)
-        log_arrangements = torch.lgamma(counts.new_tensor(self.total_count + 1.0))
-        return torch.where(drawn.any(-1), -torch.inf, terms.sum(-1) + log_arrangements).to(self.probs.dtype)
+        of_counts = Multinomial(self.total_count, logits=self.logits.double(), validate_args=False)
+        log_prob: Tensor = of_counts.log_prob((self.total_count * value.double()).round())
+        return log_prob.to(self.probs.dtype)
 
     def entropy(self) -> Tensor:
         """In nats. O(n·K) time and memory per row: it sums over the binomial distribution of every class's count."""

@@ -61,13 +61,7 @@ class ContinuousCategorical(ClassWeights, ExponentialFamily):
         except RuntimeError as error:
             raise ValueError(f"concentration does not broadcast against the batch shape: {error}") from None
         self.concentration = concentration.expand(batch_shape)
-        self._set_weights(probs, logits, batch_shape, validate_args)
-
-    def expand(self, batch_shape, _instance=None):  # type: ignore[no-untyped-def]
-        new = self._get_checked_instance(ContinuousCategorical, _instance)
-        new.concentration = self.concentration.expand(batch_shape)
-        self._expand_weights(new, torch.Size(batch_shape))
-        return new
+        super().__init__(probs, logits, batch_shape, validate_args)
 
     @lazy_property
     def natural_parameters(self) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from softnce._core import cpu
 from softnce import _inputs
+from softnce._core import cpu
 
 if TYPE_CHECKING:
     from softnce.targets.soft_targets import SoftTargets

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from softnce._checks import as_tensor, as_whole, check_labels, values_are_readable
 from softnce._core import cpu
-from softnce._precision import exact_dtype
+from softnce._inputs import as_tensor, as_whole, check_labels, exact_dtype, values_are_readable
 from softnce.targets import _algebra, _constructors
 from softnce.targets._constructors import FOR_COUNTS, ArrayLike, Rest
 
@@ -30,6 +30,7 @@ class Form(enum.IntEnum):
 LABELS, PAIRS, DENSE = Form
 
 
+@dataclass(eq=False, repr=False)
 class SoftTargets:
     """N points on the simplex of K classes, made by the ``from_*`` methods and used like a tensor (N, K).
 
@@ -51,25 +52,21 @@ class SoftTargets:
             [0.2950, 0.0250, 0.6550, 0.0250]])
     """
 
+    num_classes: int
+    index: Tensor | None
+    weight: Tensor | None
+    smoothing: float | Tensor = 0.0
+    smoothing_dist: Tensor | None = None
+    mask: Tensor | None = None
+    rest: Tensor | None = None
+    nominal_dtype: torch.dtype | None = None
     ndim = 2
 
-    def __init__(
-        self,
-        num_classes: int,
-        index: Tensor | None,
-        weight: Tensor | None,
-        smoothing: float | Tensor = 0.0,
-        smoothing_dist: Tensor | None = None,
-        mask: Tensor | None = None,
-        rest: Tensor | None = None,
-        nominal_dtype: torch.dtype | None = None,
-    ) -> None:
-        if index is None and weight is None:
+    def __post_init__(self) -> None:
+        if self.index is None and self.weight is None:
             raise ValueError("SoftTargets needs index, weight or both")
-        is_spread = isinstance(smoothing, Tensor) or smoothing != 0
-        self.num_classes, self.index, self.weight = num_classes, index, weight
-        self.smoothing, self.smoothing_dist = smoothing, smoothing_dist if is_spread else None
-        self.mask, self.rest, self.nominal_dtype = mask, rest, nominal_dtype
+        if not self.has_background:
+            self.smoothing_dist = None
 
     @classmethod
     def from_labels(
@@ -224,8 +221,9 @@ class SoftTargets:
     def shares_background(self, other: SoftTargets) -> bool:
         """Whether every row of both has one and the same background, so that it cancels between their scores."""
         mine, its = self.smoothing, other.smoothing
-        is_one = not isinstance(mine, Tensor) and not isinstance(its, Tensor) and mine == its
-        return is_one and (mine == 0 or self.shares_dist(other))
+        if isinstance(mine, Tensor) or isinstance(its, Tensor) or mine != its:
+            return False
+        return mine == 0 or self.shares_dist(other)
 
     def counted(self, values: Tensor) -> Tensor:
         """Numbers of the rows, (N,) or (N, S), with 0 for rows that are ignored."""
