@@ -19,7 +19,7 @@ def counted(logits: Tensor, targets: Targets, **given: Any) -> Tensor:
         targets: α, N rows; a_k = α_k·class_weight_k and A = Σ_k a_k.
         given: fields of :class:`~softnce._core.contrast.Sum`, here and below.
     """
-    return _evaluate(Counted(Alpha.of(targets), targets.mask, **given), logits)
+    return _evaluate(Counted(_alpha(targets), targets.mask, **given), logits)
 
 
 def expected(
@@ -29,8 +29,8 @@ def expected(
 
     With ``drop_own_classes``, ``own`` is not used.
     """
-    alpha = Alpha.of(targets)
-    mine = None if own is None or drop_own_classes else alpha if own is targets else Alpha.of(own)
+    alpha = _alpha(targets)
+    mine = None if own is None or drop_own_classes else alpha if own is targets else _alpha(own)
     problem = Expected(alpha, targets.mask, own=mine, drop_own_classes=drop_own_classes, **given)
     return _evaluate(problem, logits)
 
@@ -50,8 +50,8 @@ def soft_target(
         own: (N,) position of each row's own target among the candidates; None: it is added. It counts once.
         remove_hits: candidates equal to the row's target, in any storage form, do not count.
     """
-    alpha = Alpha.of(targets)
-    others = alpha if candidates is targets else Alpha.of(candidates)
+    alpha = _alpha(targets)
+    others = alpha if candidates is targets else _alpha(candidates)
     problem = SoftTarget(alpha, targets.mask, candidates=others, candidate_mask=candidates.mask, place=own, **given)
     problem.shares_background = alpha.shares_background(others)
     if remove_hits:
@@ -59,6 +59,23 @@ def soft_target(
             rows.signatures(logits.shape[1]) for rows in (alpha, others)
         )
     return _evaluate(problem, logits)
+
+
+def _alpha(targets: Targets) -> Alpha:
+    index = targets.index
+    if index is not None and targets.mask is not None:  # the class of an ignored row may be anything
+        index = index * targets.mask[:, None]
+    return Alpha(index, targets.weight, targets.smoothing, targets.smoothing_dist)
+
+
+def _tensors(problem: Sum) -> list[Tensor]:
+    """Every tensor that a sum reads, but the logits and the temperature."""
+    found = [problem.mask, problem.row_weight, problem.log_noise, problem.counts, problem.class_weight, problem.exclude]
+    found += problem.candidate_mask, problem.place
+    for alpha in {id(alpha): alpha for alpha in (problem.targets, problem.own, problem.candidates)}.values():
+        if alpha is not None:
+            found += alpha.index, alpha.weight, alpha.mass, alpha.dist  # type: ignore[arg-type]
+    return [t for t in found if isinstance(t, Tensor)]
 
 
 def _evaluate(problem: Sum, logits: Tensor) -> Tensor:
@@ -72,7 +89,7 @@ def _evaluate(problem: Sum, logits: Tensor) -> Tensor:
     if len(logits) == 0 or (problem.candidates is not None and len(problem.candidates) == 0):
         zeros = logits[:, :0].to(at_least_float32(logits.dtype)).sum(1)  # connected to the graph
         return zeros.sum() if problem.reduced else zeros
-    tensors = problem.tensors()
+    tensors = _tensors(problem)
     is_plain = not is_eager() or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
     if divisor is not None:
         is_number = not is_plain and (not isinstance(divisor, Tensor) or (divisor.is_cpu and type(divisor) is Tensor))

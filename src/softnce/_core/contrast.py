@@ -7,7 +7,7 @@ Scores of row i are s_k = logit_k/temperature − log_noise_k, its soft target i
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -61,22 +61,12 @@ class Alpha:
     mass: float | Tensor  # ε, or (N,)
     dist: Tensor | None  # ξ (K,), None: uniform
 
-    @classmethod
-    def of(cls, targets: Targets) -> Self:
-        index = targets.index
-        if index is not None and targets.mask is not None:  # the class of an ignored row may be anything
-            index = index * targets.mask[:, None]
-        return cls(index, targets.weight, targets.smoothing, targets.smoothing_dist)
-
     def __len__(self) -> int:
         return len(self._stored)
 
     @property
     def _stored(self) -> Tensor:
         return self.weight if self.index is None else self.index  # type: ignore[return-value]
-
-    def parts(self) -> tuple[Tensor | float | None, ...]:
-        return self.index, self.weight, self.mass, self.dist
 
     @property
     def has_background(self) -> bool:
@@ -269,15 +259,6 @@ class Sum:
     def width(self, classes: int) -> int:
         """Scores of a row that are in memory at once."""
         return 2 * classes
-
-    def tensors(self) -> list[Tensor]:
-        found = [self.mask, self.row_weight, self.log_noise, self.counts, self.class_weight, self.exclude]
-        found += self.targets.parts()  # type: ignore[arg-type]
-        if self.own is not None and self.own is not self.targets:
-            found += self.own.parts()  # type: ignore[arg-type]
-        if self.candidates is not None:
-            found += self.candidate_mask, self.place, *self.candidates.parts()  # type: ignore[arg-type]
-        return [t for t in found if isinstance(t, Tensor)]
 
     def weighted(
         self, logits: Tensor, rows: slice = slice(None)
