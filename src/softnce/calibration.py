@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from softnce import _inputs
+from softnce._core.call import Logits, rows_of
 from softnce._core.ranks import gather_objects
 from softnce.targets import SoftTargets
 from softnce.targets.soft_targets import ArrayLike, as_soft_targets
@@ -97,11 +98,10 @@ def fit_temperature(
     The likelihood is convex in 1/T: about ten Newton steps of O(N·K), kept in a bracket by bisection. If it falls all
     the way to one of the ``limits``, returns that limit; if all temperatures are equal, 1 or the limit nearest.
     """
-    if not isinstance(limits, (tuple, list)) or len(limits) != 2:
-        raise ValueError(f"limits must be the lowest and the highest temperature, got {limits!r}")
-    lowest, highest = (_inputs.as_positive(limit, "limits") for limit in limits)
+    is_pair = isinstance(limits, (tuple, list)) and len(limits) == 2
+    lowest, highest = (_inputs.as_positive(limit, "limits") for limit in limits) if is_pair else (1, 0)
     if lowest >= highest:
-        raise ValueError(f"limits must be the lowest and the highest temperature, got {limits}")
+        raise ValueError(f"limits must be the lowest and the highest temperature, got {limits!r}")
     z, frequency = _rows_and_frequency(logits, targets, ignore_index, "logits")
     if not bool(z.isfinite().all()):
         raise ValueError("logits must be finite to fit a temperature")
@@ -228,20 +228,13 @@ def _rows_and_frequency(
     _inputs.check_floating(scores, name, "(N, K, ...)")
     if 0 in scores.shape[1:]:
         raise ValueError(f"{name} must have at least one class, got shape {tuple(scores.shape)}")
-    spread = scores.movedim(1, -1)
-    rows = spread.reshape(-1, scores.shape[1])
+    source = Logits(scores)
+    source.name, rows = name, source.rows
     if not isinstance(targets, SoftTargets):
-        targets = _inputs.as_tensor(targets, "targets")
-        if targets.shape == scores.shape:
-            targets = targets.movedim(1, -1).reshape(rows.shape)
-        elif targets.shape == spread.shape[:-1]:
-            targets = targets.flatten()
-    if targets.shape not in (rows.shape, rows.shape[:1]):
-        raise ValueError(
-            f"targets must be labels {tuple(spread.shape[:-1])} or probabilities {tuple(scores.shape)} of these "
-            f"{name}, got shape {tuple(targets.shape)} of {targets.dtype}"
-        )
-    soft = as_soft_targets(targets.to(rows.device), rows.shape[1], ignore_index=ignore_index)
+        targets = rows_of(_inputs.as_tensor(targets, "targets"), source)
+    elif len(targets) != len(rows):
+        raise ValueError(f"targets have {len(targets)} rows, but {name} have {len(rows)}")
+    soft = as_soft_targets(targets.to(rows.device), source.num_classes, ignore_index=ignore_index)
     frequency = soft.unmasked_dense(torch.float64)
     if soft.mask is not None:
         rows, frequency = rows[soft.mask], frequency[soft.mask]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from softnce._core.ranks import gather_objects
-from softnce._inputs import as_whole, at_least_float32, check_flag, check_floating, check_places, full_precision
+from softnce._core.table import Table
+from softnce._inputs import as_whole, check_floating, check_places, full_precision
 from softnce.targets import SoftTargets
 from softnce.targets._algebra import names_first
 from softnce.targets.soft_targets import as_soft_targets
@@ -109,14 +109,10 @@ def linear_ranks(
     """
     check_floating(features, "features", "(N, d)")
     check_floating(table, "table", "(K, d)")
-    if features.shape[1] != table.shape[1]:
-        raise ValueError(f"features and table must be (N, d) and (K, d), got {features.shape} and {table.shape}")
-    dtype = at_least_float32(torch.promote_types(features.dtype, table.dtype))
-    unit = F.normalize if check_flag(cosine, "cosine") else Tensor.clone
+    source = Table(features.to(torch.promote_types(features.dtype, table.dtype)), table, bias, cosine=cosine)
 
     def scores(rows: slice, part: slice) -> Tensor:
-        found = unit(features[rows].to(dtype)) @ unit(table[part].to(dtype)).t()
-        return found if bias is None else found + bias[part]
+        return source.logits(torch.arange(part.start, part.stop, device=table.device))(source.rows[rows])
 
     return _ranks(scores, features, len(table), targets, exclude, ignore_index, chunk_size)
 
