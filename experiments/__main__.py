@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from difflib import get_close_matches
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 from textwrap import fill
@@ -37,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE + "\n" + EXAMPLES)
         return 0
     if command not in COMMANDS:
-        refuse(f"{command!r} is no command;{near(command, list(COMMANDS))} `python -m experiments help` lists them")
+        refuse(unknown(command, "command", COMMANDS, "help"))
     try:
         if command in ("train", "evaluate"):
             return int(getattr(import_module("experiments.cells.commands"), command)(rest) or 0)
@@ -86,7 +85,7 @@ def run(argv: Sequence[str]) -> int:
     chosen, options = argv[:first_option], ["--help" if word == "help" else word for word in argv[first_option:]]
     for name in chosen:
         if name not in (*every, "all"):
-            refuse(f"run: {name!r} is no experiment;{near(name, every)} `python -m experiments list` lists them")
+            refuse(unknown(name, "experiment", every, "list"))
     if not chosen:
         refuse("run: which experiment? `python -m experiments list` lists them")
     wanted = every if "all" in chosen else chosen
@@ -139,9 +138,10 @@ def report(argv: Sequence[str]) -> int:
     return 1 if problems else 0
 
 
-def near(name: str, known: list[str]) -> str:
-    found = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    return f" did you mean {found[0]!r}?" if found else ""
+def unknown(name: str, kind: str, known: Collection[str], command: str) -> str:
+    from experiments.harness.options import near
+
+    return f"{name!r} is no {kind}{near(name, known)}; `python -m experiments {command}` lists them"
 
 
 def refuse(line: str) -> NoReturn:

@@ -8,9 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from experiments.cells import recipes
 from experiments.cells.recipes import GraphRecipe
 from experiments.harness.options import parser_of
+from experiments.harness.tables import Table
 
 TRAIN = """usage: python -m experiments train RECIPE [--out DIR] [--resume] [--seeds N] [--folds all] [--FIELD VALUE]
        python -m experiments train --resume DIR
@@ -28,8 +31,7 @@ def train(argv: list[str]) -> int:
         print(TRAIN + "\n         ".join(recipes.names()))
         return 0
     name, rest = ("", argv) if argv[0].startswith("-") else (argv[0], argv[1:])
-    parser = ArgumentParser("python -m experiments train", usage=TRAIN.partition("\n\n")[0][7:], add_help=False,
-                            allow_abbrev=False)  # fmt: skip
+    parser = ArgumentParser(usage=TRAIN.partition("\n\n")[0][7:], add_help=False, allow_abbrev=False)
     parser.add_argument("--resume", nargs="?", const="", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=0)
@@ -93,33 +95,27 @@ def _train(recipe: Any, out: Path, resume: bool) -> int:
 
 
 def _show(title: str, columns: dict[str, dict[str, float]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title, *columns)
+    rows = []
     for metric in next(iter(columns.values())):
-        form = "{:g}" if metric in ("epoch", "step") else "{:.4f}"
-        table.add_row(metric, *(form.format(of[metric]) if metric in of else "" for of in columns.values()))
-    Console().print(table)
+        form = "g" if metric in ("epoch", "step") else ".4f"
+        rows.append([metric, *(f"{of[metric]:{form}}" if metric in of else "" for of in columns.values())])
+    Table(title, ["", *columns], rows).show()
 
 
 def _summary(folders: list[Path]) -> None:
     """Mean and deviation over runs; of graphs also the accuracies pooled over the specimens of all folds."""
-    import torch
-
     found, confusions = (
         [json.loads((folder / name).read_text()) for folder in folders if (folder / name).is_file()]
         for name in ("results.json", "confusions.json")
     )
-    measured = [run.get("test", run["best"]) for run in found if run["best"]]
-    if measured:
-        values = {name: torch.tensor([run[name] for run in measured]).double() for name in measured[0]}
-        columns = {
-            f"mean of {len(measured)}": {name: value.mean().item() for name, value in values.items()},
-            "deviation": {name: value.std().item() for name, value in values.items()},
-        }
-        _show(str(folders[0].parent), columns)
+    if measured := [run.get("test", run["best"]) for run in found if run["best"]]:
+        values = {name: np.array([run[name] for run in measured]) for name in measured[0]}
+        means = {name: value.mean() for name, value in values.items()}
+        deviations = {name: value.std(ddof=1) for name, value in values.items()}
+        _show(str(folders[0].parent), {f"mean of {len(measured)}": means, "deviation": deviations})
     if confusions:
+        import torch
+
         from experiments.data.celltypegraph import EMBRYO_SAC
         from experiments.data.graph_metrics import pooled
 

@@ -7,6 +7,7 @@ from typing import Any
 import lightning as L
 import torch
 import torch.distributed as dist
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -14,7 +15,7 @@ from experiments.cells.batches import Batch, EvaluationBatches, Loader, Share, T
 from experiments.cells.recipes import GraphRecipe, ImageRecipe, Recipe, TextRecipe
 from experiments.data.graph_metrics import pooled, specimen_confusions
 from experiments.data.images import UNREADABLE, Images, open_images
-from experiments.data.seeds import borrowed_generators, start_generators
+from experiments.data.seeds import start_generators
 from experiments.data.stored import Unreadable
 from experiments.harness.runs import cores
 from experiments.training import Scores
@@ -58,7 +59,7 @@ def select(inputs: Tensor, rows: list[int], epoch: int) -> Tensor:
 def _pictures(images: Images, transform: Any, seed: int, rows: list[int], epoch: int) -> Tensor:
     """Images as tensors; the augmentation of one is a function of (seed, epoch, row)."""
     inputs = []
-    with borrowed_generators():
+    with isolate_rng(include_cuda=False):
         for row in rows:
             try:
                 image = images.image(row)
@@ -77,7 +78,7 @@ def _graphs(graphs: Sequence[Any], augment: bool, seed: int, rows: list[int], ep
 
     chosen = [graphs[row] for row in rows]
     if augment:
-        with borrowed_generators():
+        with isolate_rng(include_cuda=False):
             for place, row in enumerate(rows):
                 start_generators(seed, epoch, row)
                 chosen[place] = augmented(chosen[place])
@@ -154,26 +155,16 @@ class ImageSource(TrainingData):
         self.found: dict[str, Tensor] = {}
         self.backbone = ""  # digest of the weights that the features are computed with
 
-    def prepare_data(self) -> None:
-        """On one process of a node, so that the others find the features in the cache."""
-        if self.frozen:
-            from experiments.data.frozen import features_of
-
-            data = self.recipe.data
-            name = f"{self.recipe.model.name}-{data.kind}"
-            self.found = {
-                part: features_of(images, self.network.backbone, self.view, name, data.cache)
-                for part, images in (("train", self.train), ("validation", self.validation))
-            }
-
     def setup(self, stage: str) -> None:
         if self.frozen and not self.backbone:
-            from experiments.data.frozen import weights_digest
+            from experiments.data.frozen import features_of, weights_digest
 
-            if not self.found:
-                self.prepare_data()
+            backbone, data = self.network.backbone, self.recipe.data
+            name = f"{self.recipe.model.name}-{data.kind}"
+            for part, images in (("train", self.train), ("validation", self.validation)):
+                self.found[part] = features_of(images, backbone, self.view, name, data.cache)
             self.network.scale.measure(self.found["train"])
-            self.backbone = weights_digest(self.network.backbone).hex()
+            self.backbone = weights_digest(backbone).hex()
 
     def state_dict(self) -> dict[str, Any]:
         return {"backbone": self.backbone} if self.frozen else {}

@@ -28,14 +28,13 @@ def parameter_groups(network: nn.Module, config: Optimiser) -> list[Group]:
 
     ``layer_decay`` is BEiT's and MAE's rule, by timm. Vectors, position embeddings and class tokens are not decayed.
     """
-    parts = dict(network.named_children())
+    parts: dict[str, Any] = dict(network.named_children())
     if config.decayed:
         if config.decayed not in parts:
             raise ValueError(f"optimiser.decayed: got {config.decayed!r}, but the network has {', '.join(parts)}")
-        others = [p for name, part in parts.items() if name != config.decayed for p in part.parameters()]
         return [
-            {"params": list(parts[config.decayed].parameters()), "weight_decay": config.weight_decay},
-            {"params": others, "weight_decay": 0.0},
+            {"params": list(part.parameters()), "weight_decay": config.weight_decay * (name == config.decayed)}
+            for name, part in parts.items()
         ]
     if "backbone" not in parts:
         if config.layer_decay != 1:
@@ -43,12 +42,11 @@ def parameter_groups(network: nn.Module, config: Optimiser) -> list[Group]:
         return decay_groups(network.parameters(), config.weight_decay)
     from timm.optim import param_groups_layer_decay
 
-    backbone: Any = network.backbone
+    groups, backbone = decay_groups(parts["head"].parameters(), config.weight_decay), parts["backbone"]
+    if not any(p.requires_grad for p in backbone.parameters()):
+        return groups
     exempt = backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else ()
-    groups: list[Group] = []
-    if any(p.requires_grad for p in backbone.parameters()):
-        groups = param_groups_layer_decay(
-            backbone, config.weight_decay, no_weight_decay_list=exempt, layer_decay=config.layer_decay
-        )
-    head: Any = network.head
-    return [*groups, *decay_groups(head.parameters(), config.weight_decay)]
+    layers = param_groups_layer_decay(
+        backbone, config.weight_decay, no_weight_decay_list=exempt, layer_decay=config.layer_decay
+    )
+    return [*layers, *groups]

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import os
 import warnings
 from dataclasses import asdict
 from pathlib import Path
 
 import timm
 import torch
+from filelock import FileLock
 from torch import Tensor, nn
 
 from experiments.data import stored
@@ -32,16 +32,17 @@ def features_of(images: Images, backbone: nn.Module, seen: View, name: str, cach
     else:
         digest.update(repr(images.inputs.shape).encode() + images.inputs.tobytes())
     path = cache.expanduser() / f"{name}-{seen.size}-{digest.hexdigest()}.pt"
-    if path.is_file():
-        try:
-            return stored.load(path)
-        except stored.Unreadable as error:
-            warnings.warn(f"computing features again: {path}: {error}", stacklevel=2)
-    features = _compute(images, backbone, seen)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # several processes may write it
-    torch.save(features, partial)
-    partial.replace(path)
+    with FileLock(f"{path}.lock"):  # several processes may want them, one computes them
+        if path.is_file():
+            try:
+                return stored.load(path)
+            except stored.Unreadable as error:
+                warnings.warn(f"computing features again: {path}: {error}", stacklevel=2)
+        features = _compute(images, backbone, seen)
+        partial = path.with_suffix(".partial")
+        torch.save(features, partial)
+        partial.replace(path)
     return features
 
 

@@ -1,8 +1,6 @@
 """Random numbers that depend only on a key, such as (seed, epoch, sample), in any process and at any time."""
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -21,15 +19,3 @@ def start_generators(*key: int) -> None:
     random.seed(start)
     np.random.seed(start)  # noqa: NPY002
     torch.default_generator.manual_seed(start)
-
-
-@contextmanager
-def borrowed_generators() -> Iterator[None]:
-    """Restore the global random generators when the block ends."""
-    state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(state[0])
-        np.random.set_state(state[1])  # noqa: NPY002
-        torch.set_rng_state(state[2])

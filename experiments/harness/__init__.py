@@ -1,20 +1,8 @@
 """Everything that experiments share: options, runs, rows, statistics, verdicts, tables, figures, report.
 
 An experiment is one file, `experiments/<name>.py`, that reads from question to figure and ends in
-
-    EXPERIMENT = Experiment(
-        name="digits",                                   # rows go to DIR/digits.jsonl
-        question="How do the six losses compare on a network that trains in seconds?",
-        minutes=1,                                       # of the paper preset on two cores
-        presets={"quick": Options(seeds=3), "paper": Options()},
-        runs=runs,                                       # Options → list of Run
-        perform=perform,                                 # Run → dict of measurements, in a process of one thread
-        findings=findings,                               # rows → {key: Finding(ours, on, verdict(…))}
-        tables=tables, figures=figures,                  # rows → list[Table], list[Figure]
-    )
-
-Nothing has to be registered: a file (or folder's `__init__.py`) with a line `EXPERIMENT = Experiment(` is found.
-`Experiment` documents the further fields: `follow_up`, `prepare`, `alone`, `groups` and `perform_group`.
+`EXPERIMENT = Experiment(…)`, whose fields :class:`Experiment` documents. Nothing has to be registered: a file (or
+folder's `__init__.py`) with that line is found.
 
 - **Options and runs** are frozen dataclasses. Fields of options are declared with `option(default, help, least=…)`;
   a field added to a run after rows were committed with `later(default, help)`. A run's id hashes experiment, version
@@ -37,34 +25,17 @@ Nothing has to be registered: a file (or folder's `__init__.py`) with a line `EX
   variant where a reader prefers dark.
 """
 
-from experiments.harness.claims import MARGIN, ON_PAR, Claim, Finding, decided, needed, together, verdict
+from experiments.harness.claims import Finding, decided
 from experiments.harness.experiment import Experiment
-from experiments.harness.figures import LOOKS, OTHER, SERIES, Figure, Look, curve, dots, heat, label, level
+from experiments.harness.figures import LOOKS, OTHER, SERIES, Figure, curve, dots, label, level
 from experiments.harness.options import later, option, to_mapping
-from experiments.harness.rows import Row, run_id
+from experiments.harness.rows import Row
 from experiments.harness.runs import Diverged
-from experiments.harness.search import LEARNING_RATES, Setting, at_best_rate, chosen, climb, trials, tuned
-from experiments.harness.statistics import (
-    Estimate,
-    alike,
-    by_seed,
-    difference,
-    difference_of_differences,
-    estimate,
-    exactly,
-    for_other_samples,
-    largest,
-    mean,
-    nats,
-    over,
-    percent,
-)
+from experiments.harness.search import Setting
+from experiments.harness.statistics import Estimate, largest, mean, nats, percent
 from experiments.harness.tables import Table
 
 __all__ = [
-    "LEARNING_RATES", "LOOKS", "MARGIN", "ON_PAR", "OTHER", "SERIES", "Claim", "Diverged", "Estimate", "Experiment",
-    "Figure", "Finding", "Look", "Row", "Setting", "Table", "alike", "at_best_rate", "by_seed", "chosen", "climb",
-    "curve", "decided", "difference", "difference_of_differences", "dots", "estimate", "exactly", "for_other_samples",
-    "heat", "label", "largest", "later", "level", "mean", "nats", "needed", "option", "over", "percent", "run_id",
-    "to_mapping", "together", "trials", "tuned", "verdict",
+    "LOOKS", "OTHER", "SERIES", "Diverged", "Estimate", "Experiment", "Figure", "Finding", "Row", "Setting", "Table",
+    "curve", "decided", "dots", "label", "largest", "later", "level", "mean", "nats", "option", "percent", "to_mapping",
 ]  # fmt: skip

@@ -71,11 +71,8 @@ class Finding:
 
 def verdict(
     *found: Estimate,
-    above: float = -math.inf,
-    below: float = math.inf,
-    new: bool = False,
-    cause: Sequence[Estimate] = (),
-) -> Verdict:
+    above: float = -math.inf, below: float = math.inf, new: bool = False, cause: Sequence[Estimate] = (),
+) -> Verdict:  # fmt: skip
     """The verdict on a claim that every number in ``found`` lies above ``above`` and below ``below``.
 
     It holds if all intervals lie inside, fails if one lies outside, and is undecided otherwise, or if a number comes
@@ -89,33 +86,20 @@ def verdict(
         cause: the numbers under the condition that explains the paper's claim. If the claim fails on ``found`` but
             holds here, the verdict is "explained".
     """
-    holds = _holds(found, above, below)
-    if holds is None:
+    inside = [_inside(e, above, below) for e in found]
+    if False in inside:
+        is_explained = len(cause) > 0 and all(_inside(e, above, below) for e in cause)
+        return "explained" if is_explained else "not reproduced"
+    if not inside or None in inside:
         return "undecided"
-    if not holds:
-        return "explained" if _holds(cause, above, below) else "not reproduced"
     return "beyond" if new else "reproduced"
 
 
-def decided(
-    *found: Estimate,
-    on: str,
-    unit: str = " points",
-    digits: int = 2,
-    above: float = -math.inf,
-    below: float = math.inf,
-    new: bool = False,
-) -> Finding:
-    """The finding of differences between the same bounds, each with the number of seeds that would decide it."""
-    ours = "; ".join(f"{e.signed(digits)}{unit}{needed(e, above=above, below=below)}" for e in found)
-    return Finding(ours, on, verdict(*found, above=above, below=below, new=new))
-
-
-def _holds(found: Sequence[Estimate], above: float, below: float) -> bool | None:
-    decided = [_inside(e, above, below) for e in found]
-    if False in decided:
-        return False
-    return True if decided and all(decided) else None
+def decided(*found: Estimate, on: str, unit: str = " points", digits: int = 2, new: bool = False,
+            **bounds: Any) -> Finding:  # fmt: skip
+    """The finding of differences within ``bounds`` of :func:`verdict`, each with the seeds that would decide it."""
+    ours = "; ".join(f"{e.signed(digits)}{unit}{needed(e, **bounds)}" for e in found)
+    return Finding(ours, on, verdict(*found, new=new, **bounds))
 
 
 def _inside(e: Estimate, above: float, below: float) -> bool | None:

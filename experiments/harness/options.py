@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import ge, gt, le, lt
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
@@ -27,8 +27,6 @@ def option(default: Value, help: str, *, fewest: int = 0, of: Collection[Any] = 
     """A dataclass field with its default and one line of help.
 
     Args:
-        default: an immutable value.
-        help: shown by ``--help``.
         fewest: number of values that a tuple needs at least.
         of: the values that it, or each value of a tuple, can have; empty: any.
         limits: ``least``, ``above``, ``most`` or ``below``, of the number or of each number of a tuple.
@@ -112,12 +110,10 @@ class _Help(DefaultHelpFormatter):
     """Help without Python types."""
 
     def _get_help_string(self, action: Any) -> str:
-        shown = action.default
+        shown = list(action.default) if isinstance(action.default, tuple) else action.default
         if action.dest == "help" or shown is None or shown == "==SUPPRESS==":
             return str(action.help or "")
-        return (
-            f"{action.help} (default: {list(shown) if isinstance(shown, tuple) else 'empty' if shown == '' else shown})"
-        )
+        return f"{action.help} (default: {'empty' if shown == '' else shown})"
 
 
 def parser_of(prog: str, description: str = "", **groups: Any) -> ArgumentParser:
@@ -127,18 +123,10 @@ def parser_of(prog: str, description: str = "", **groups: Any) -> ArgumentParser
         allow_abbrev=False, epilog="Several numbers: --name '[1, 2]'. A repeated command does what is missing.",
     )  # fmt: skip
     for title, options in groups.items():
-        _add(parser.add_argument_group(title.replace("_", " ")), options)
+        group = parser.add_argument_group(title.replace("_", " "))
+        for name, field, value in leaves(options):
+            group.add_argument(f"--{name}", type=field.type, default=value, help=field.metadata.get("help", ""))
     return parser
-
-
-def _add(group: Any, options: Any, prefix: str = "") -> None:
-    hints = get_type_hints(type(options))
-    for field in dataclasses.fields(options):
-        name, value = f"{prefix}{field.name}", getattr(options, field.name)
-        if dataclasses.is_dataclass(value):
-            _add(group, value, f"{name}.")
-        else:
-            group.add_argument(f"--{name}", type=hints[field.name], default=value, help=field.metadata.get("help", ""))
 
 
 def parsed(parser: ArgumentParser, argv: Sequence[str], *like: Any) -> list[Any]:
@@ -159,23 +147,18 @@ def parse(
     """The options of the command line. Raises a one-line ValueError; ``--help`` prints and exits.
 
     Args:
-        argv: ``--name value`` or ``--name=value``.
-        prog: name of the command in messages.
-        description: first paragraph of the help.
         presets: the options of an experiment by the name of their preset; None for those of every experiment alone.
     """
-    if not presets:
-        (where,) = parsed(parser_of(prog, description, of_every_experiment=Where()), argv, Where())
-        return where, None
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--preset", nargs="?")
-    preset = first.parse_known_args(argv)[0].preset or next(iter(presets))
-    if preset not in presets:
-        raise ValueError(f"preset: got {preset!r}, need one of {', '.join(presets)}")
-    own = presets[preset]
-    parser = parser_of(prog, description, of_every_experiment=Where(), of_this_experiment=own)
-    where, options = parsed(parser, argv, Where(), own)
-    return where, options
+    groups: dict[str, Any] = {"of_every_experiment": Where()}
+    if presets:
+        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        first.add_argument("--preset", nargs="?")
+        preset = first.parse_known_args(argv)[0].preset or next(iter(presets))
+        if preset not in presets:
+            raise ValueError(f"preset: got {preset!r}, need one of {', '.join(presets)}")
+        groups["of_this_experiment"] = presets[preset]
+    where, *options = parsed(parser_of(prog, description, **groups), argv, *groups.values())
+    return where, options[0] if options else None
 
 
 def _built(like: Any, values: Any, prefix: str = "") -> Any:

@@ -7,11 +7,10 @@ A line that cannot be used is reported with file and line, skipped and kept.
 import datetime
 import hashlib
 import json
-import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,7 +38,8 @@ class Row:
 
 def run_id(experiment: str, version: int, config: Mapping[str, Any]) -> str:
     """Name of a run: 16 hexadecimal digits of its experiment, version and configuration."""
-    text = json.dumps([experiment, version, _plain(config, _canonical)], sort_keys=True, allow_nan=False)
+    canonical = json.loads(json.dumps(config, allow_nan=False), parse_float=_canonical)
+    text = json.dumps([experiment, version, canonical], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -91,7 +91,8 @@ class Results:
         """Writes a finished run and forces it to disk; a run that another process finished first is kept."""
         line = {
             "id": self.id_of(config), "study": self.experiment, "version": self.version, "config": config,
-            "result": _plain(result, _finite), "seconds": round(seconds, 4),
+            "result": json.loads(json.dumps(result), parse_constant=lambda _: None),  # JSON has no NaN
+            "seconds": round(seconds, 4),
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "versions": versions(),
         }  # fmt: skip
         text = json.dumps(line, allow_nan=False).encode() + b"\n"
@@ -134,18 +135,6 @@ def versions() -> dict[str, str]:
             "platform": f"{sys.platform} {platform.machine()}"}  # fmt: skip
 
 
-def _plain(value: Any, number: Callable[[float], Any]) -> Any:
-    """Mappings and lists of JSON, each float replaced."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, number) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, number) for item in value]
-    return number(value) if isinstance(value, float) else value
-
-
-def _canonical(number: float) -> float:
+def _canonical(digits: str) -> float:
+    number = float(digits)
     return int(number) if number.is_integer() else number  # 1 and 1.0 are one setting
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None  # JSON has no NaN

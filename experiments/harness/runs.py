@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_all_start_methods, get_context, parent_process
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -167,43 +167,54 @@ def _perform(perform: Any, perform_group: Any, job: Job) -> Outcome:
 def one_per_core(perform: Callable[[Job], Outcome], jobs: Iterable[Job], slots: int = 0) -> Iterator[Outcome]:
     """``perform(job)`` in processes of one thread, as many as cores; yields outcomes as they arrive.
 
-    Jobs start in the order given. One whose process is killed is started again, at most :data:`ATTEMPTS` times.
-
     Args:
         perform: a function of a module: new processes import it.
         jobs: each is taken when a process is free.
         slots: number of processes instead of one per core, each with all cores.
     """
-    waiting = ((job, 1) for job in jobs)
-    threads = cores() if slots else 1
-    idle = [_pool(threads) for _ in range(slots or cores())]  # one each: a killed process takes no other job with it
-    pending: dict[Future[Outcome], tuple[ProcessPoolExecutor, Job, int]] = {}
-    again: list[tuple[Job, int]] = []
+    threads, places = cores() if slots else 1, slots or cores()
+    idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
+    used: set[ProcessPoolExecutor] = set()
+    for _ in range(places):  # a pool for each process: a killed one takes no other job with it
+        idle.put(_pool(threads))
+
+    def start(job: Job) -> Future[Outcome]:
+        pool = idle.get()
+        used.add(pool)
+        future = pool.submit(perform, job)
+        future.add_done_callback(lambda done: idle.put(_pool(threads) if done.exception() else pool))
+        return future
+
     try:
-        while True:
-            while idle and (found := again.pop() if again else next(waiting, None)):
-                pool = idle.pop()
-                pending[pool.submit(perform, found[0])] = pool, *found
-            if not pending:
-                return
-            for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                pool, job, attempt = pending.pop(future)
-                killed = isinstance(future.exception(), BrokenProcessPool)
-                idle.append(_pool(threads) if killed else pool)
-                if not killed:
-                    yield future.result()
-                elif attempt < ATTEMPTS:
-                    again.append((job, attempt + 1))
-                else:
-                    yield Outcome(job, error=f"its process was killed {ATTEMPTS} times, possibly out of memory")
+        yield from _outcomes(jobs, start, lambda: places)
     finally:
-        for pool, _, _ in pending.values():
+        for pool in used:
             processes = list((pool._processes or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False)
             for process in processes:
                 process.terminate()
-        for pool in idle:
-            pool.shutdown()
+
+
+def _outcomes(
+    jobs: Iterable[Job], start: Callable[[Job], Future[Outcome]], places: Callable[[], int]
+) -> Iterator[Outcome]:
+    """Jobs in the order given, as many at a time as there are places; a killed one starts :data:`ATTEMPTS` times."""
+    waiting = ((job, 1) for job in jobs)
+    again: list[tuple[Job, int]] = []
+    pending: dict[Future[Outcome], tuple[Job, int]] = {}
+    while True:
+        while len(pending) < places() and (found := again.pop() if again else next(waiting, None)):
+            pending[start(found[0])] = found
+        if not pending:
+            return
+        for future in wait(pending, timeout=5, return_when=FIRST_COMPLETED).done:  # then look at the places again
+            job, attempt = pending.pop(future)
+            if future.exception() is None:
+                yield future.result()
+            elif attempt < ATTEMPTS:
+                again.append((job, attempt + 1))
+            else:
+                yield Outcome(job, error=f"its process was killed {ATTEMPTS} times, possibly out of memory")
 
 
 def _pool(threads: int) -> ProcessPoolExecutor:
@@ -243,35 +254,16 @@ def _on_ray(perform: Callable[[Job], Outcome], address: str, jobs: Iterable[Job]
         import ray
     except ModuleNotFoundError:
         raise ValueError("engine: ray is not installed; the extra `cluster` of pyproject.toml has it") from None
-    if started := not ray.is_initialized():
-        try:
-            ray.init(address or None, log_to_driver=False, logging_level=logging.WARNING)
-        except (ConnectionError, ValueError):
-            raise ValueError(f"address: no Ray cluster at {address!r}; `ray start --head` starts one") from None
-    remote: Any = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1, retry_exceptions=False)(_on_one_thread)
-    waiting = iter(jobs)
-    pending: dict[Any, Job] = {}
     try:
-        while True:
-            while len(pending) < max(1, int(ray.cluster_resources().get("CPU", 1))) and (job := next(waiting, None)):
-                pending[remote.remote(perform, job)] = job
-            if not pending:
-                return
-            for reference in ray.wait(list(pending), timeout=5)[0]:  # then look whether nodes have come or gone
-                job = pending.pop(reference)
-                try:
-                    yield ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    yield Outcome(job, error=f"its worker was lost {ATTEMPTS} times ({type(error).__name__})")
+        ray.init(address or None, log_to_driver=False, logging_level=logging.WARNING)
+    except (ConnectionError, ValueError):
+        raise ValueError(f"address: no Ray cluster at {address!r}; `ray start --head` starts one") from None
+    remote: Any = ray.remote(num_cpus=1, max_retries=0)(lambda job: perform(job))  # Ray sets OMP_NUM_THREADS to 1
+
+    def places() -> int:
+        return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    try:
+        yield from _outcomes(jobs, lambda job: remote.remote(job).future(), places)
     finally:
-        for reference in pending:
-            ray.cancel(reference, force=True)
-        if started:
-            ray.shutdown()
-
-
-def _on_one_thread(perform: Callable[[Job], Outcome], job: Job) -> Outcome:
-    import torch
-
-    torch.set_num_threads(1)
-    return perform(job)
+        ray.shutdown()  # ends what is under way

@@ -132,21 +132,17 @@ def load_mae(backbone: nn.Module, state: Mapping[str, Tensor], source: str) -> N
     Only the norm of the pooled features may be missing (MAE normalises tokens, fine-tuning the average), and only the
     encoder's ``norm``, a decoder, a mask token or a classifier may be left over; any other difference is an error.
     """
-    state, own, vit = dict(state), backbone.state_dict(), cast(Any, backbone)
+    own, vit = backbone.state_dict(), cast(Any, backbone)
+    optional = ("norm.", "decoder_", "head.", "mask_token")
+    state = {name: value for name, value in state.items() if name in own or not name.startswith(optional)}
     if "pos_embed" in state and "pos_embed" in own and state["pos_embed"].shape != own["pos_embed"].shape:
         grid, prefix = vit.patch_embed.grid_size, vit.num_prefix_tokens
         state["pos_embed"] = resample_abs_pos_embed(state["pos_embed"], grid, num_prefix_tokens=prefix)
-    shared = own.keys() & state.keys()
-    optional = ("norm.", "decoder_", "head.", "mask_token")
-    complaints = {
-        "missing:": [name for name in own.keys() - shared if not name.startswith("fc_norm.")],
-        "unexpected:": [name for name in state.keys() - shared if not name.startswith(optional)],
-        "of another shape:": [name for name in shared if own[name].shape != state[name].shape],
-    }
-    if any(complaints.values()):
-        said = "; ".join(f"{what} {', '.join(sorted(names)[:5])}" for what, names in complaints.items() if names)
-        raise ValueError(f"{source} does not fit the model; {said}")
-    backbone.load_state_dict({name: state[name] for name in shared}, strict=False)
+    pooled = {name: value for name, value in own.items() if name.startswith("fc_norm.")}
+    try:
+        backbone.load_state_dict(pooled | state)
+    except RuntimeError as error:  # names all keys that are missing, unexpected or of another shape
+        raise ValueError(f"{source} does not fit the model: {' '.join(str(error).split())[:500]}") from None
 
 
 def load_packaged(backbone: nn.Module, name: str) -> None:

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from experiments import regime
-from experiments.harness import Row, climb
+from experiments.harness import Row
 from experiments.harness.options import check
 from experiments.harness.rows import run_id
+from experiments.harness.search import climb
 from experiments.regime import training
 
 OPTIONS = regime.Options()

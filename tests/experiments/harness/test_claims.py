@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from experiments.harness import MARGIN, Claim, Estimate, Finding, estimate, exactly, needed, together, verdict
-from experiments.harness.claims import checked, seeds_needed
+from experiments.harness.claims import MARGIN, Claim, Finding, checked, needed, seeds_needed, together, verdict
+from experiments.harness.statistics import Estimate, estimate, exactly
 
 
 def e(low, high, count=5):

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from experiments.harness import later, option, run_id, to_mapping
-from experiments.harness.rows import Results
+from experiments.harness import later, option, to_mapping
+from experiments.harness.rows import Results, run_id
 
 
 @pytest.fixture

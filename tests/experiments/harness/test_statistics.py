@@ -4,8 +4,18 @@ from base64 import b64encode
 import numpy as np
 import pytest
 
-from experiments.harness import Estimate, Row, alike, difference, difference_of_differences, estimate
-from experiments.harness.statistics import for_other_samples, largest, over, over_samples, percent
+from experiments.harness import Estimate, Row
+from experiments.harness.statistics import (
+    alike,
+    difference,
+    difference_of_differences,
+    estimate,
+    for_other_samples,
+    largest,
+    over,
+    over_samples,
+    percent,
+)
 
 
 def row(seed, top1, **config):

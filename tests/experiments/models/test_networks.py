@@ -65,15 +65,15 @@ def test_mae_weights_reproduce_timms_features(pretrained):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda s: s.pop("blocks.1.attn.qkv.weight"), "missing: blocks.1.attn.qkv.weight"),
-        (lambda s: s.update({"blocks.9.x": torch.zeros(1)}), "unexpected: blocks.9.x"),
-        (lambda s: s.update({"cls_token": torch.zeros(1, 1, 5)}), "of another shape: cls_token"),
+        (lambda s: s.pop("blocks.1.attn.qkv.weight"), 'Missing .*: "blocks.1.attn.qkv.weight"'),
+        (lambda s: s.update({"blocks.9.x": torch.zeros(1)}), 'Unexpected .*: "blocks.9.x"'),
+        (lambda s: s.update({"cls_token": torch.zeros(1, 1, 5)}), "size mismatch for cls_token"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(pretrained, change, message):
     state = dict(pretrained.state_dict())
     change(state)
-    with pytest.raises(ValueError, match=f"my.pth does not fit the model; {message}"):
+    with pytest.raises(ValueError, match=f"my.pth does not fit the model: .*{message}"):
         load_mae(fresh(), state, "my.pth")
 
 
