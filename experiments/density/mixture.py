@@ -104,41 +104,22 @@ def kl_divergence(data: Mixture, weights: Tensor, smoothing: float = 0.0) -> Ten
     return torch.einsum("dm,dlm->dl", data.weight, kl)
 
 
-def parameter_error(data: Mixture, weights: Tensor) -> Tensor:
-    """(D, L) root mean square error of the parameters after removing the shift common to all classes, to which a
-    softmax is blind."""
-    difference = weights.double() - data.modes[:, None]
-    return (difference - difference.mean(2, keepdim=True)).square().mean((2, 3)).sqrt()
-
-
 def best_temperature(data: Mixture, weights: Tensor) -> tuple[Tensor, Tensor]:
     """(D, L) temperature that, dividing the scores, makes the KL smallest, and that KL.
 
-    It separates what a fit gets wrong in scale from what it gets wrong in direction. KL is convex in 1/τ: golden
-    section on log 1/τ in [−7, 7], one evaluation per step.
+    It separates what a fit gets wrong in scale from what it gets wrong in direction. KL is convex in 1/τ: bisection of
+    its slope, E_q[s] − E_p[s], over log 1/τ in [−7, 7].
     """
     low, high = (torch.full(weights.shape[:2], end, dtype=torch.float64) for end in (-7.0, 7.0))
-    logits, p = torch.einsum("dmj,dlkj->dlmk", data.points, weights.double()), data.conditional[:, None]
-    entropy, score, weight = torch.special.xlogy(p, p).sum(3), (p * logits).sum(3), data.weight
-
-    def kl(log_scale: Tensor) -> Tensor:
-        scale = log_scale.exp()[..., None]
-        normaliser = (scale[..., None] * logits).logsumexp(3)
-        return torch.einsum("dm,dlm->dl", weight, entropy - scale * score + normaliser)
-
-    golden = (5**0.5 - 1) / 2
-    left, right = high - golden * (high - low), low + golden * (high - low)
-    at_left, at_right = kl(left), kl(right)
+    scores = torch.einsum("dmj,dlkj->dlmk", data.points, weights.double())
+    of_truth = (data.conditional[:, None] * scores).sum(3)
     for _ in range(40):
-        go_left = at_left < at_right
-        low, high = torch.where(go_left, low, left), torch.where(go_left, right, high)
-        # One of the two inner points of the shorter interval was an inner point of the longer one.
-        new = torch.where(go_left, high - golden * (high - low), low + golden * (high - low))
-        value = kl(new)
-        left, right = torch.where(go_left, new, right), torch.where(go_left, left, new)
-        at_left, at_right = torch.where(go_left, value, at_right), torch.where(go_left, at_left, value)
-    middle = (low + high) / 2
-    return (-middle).exp(), kl(middle)
+        middle = (low + high) / 2
+        q = (middle.exp()[..., None, None] * scores).softmax(3)
+        falling = torch.einsum("dm,dlm->dl", data.weight, (q * scores).sum(3) - of_truth) < 0
+        low, high = torch.where(falling, middle, low), torch.where(falling, high, middle)
+    scale = ((low + high) / 2).exp()
+    return 1 / scale, kl_divergence(data, scale[..., None, None] * weights.double())
 
 
 def agreement(data: Mixture, weights: Tensor) -> Tensor:
@@ -171,14 +152,8 @@ def hessian(points: Tensor, weight: Tensor, q: Tensor) -> Tensor:
 
     Singular: it does not see the d directions that shift all classes alike.
     """
-    M, d = points.shape
-    K = q.shape[1]
-    outer = torch.einsum("mk,mj->mkj", q * weight.sqrt()[:, None], points).view(M, K * d)
-    result = -(outer.T @ outer)
-    blocks = torch.einsum("mk,mi,mj->kij", q * weight[:, None], points, points)
-    for k in range(K):
-        result[k * d : (k + 1) * d, k * d : (k + 1) * d] += blocks[k]
-    return result
+    outer = torch.einsum("mk,mj->mkj", q * weight.sqrt()[:, None], points).flatten(1)
+    return torch.block_diag(*torch.einsum("mk,mi,mj->kij", q * weight[:, None], points, points)) - outer.T @ outer
 
 
 def _newton(points: Tensor, share: Tensor, start: Tensor, max_steps: int) -> Tensor:
