@@ -17,7 +17,6 @@ import numpy as np
 
 from experiments import training
 from experiments.data import features
-from experiments.data.features import NAMES, Source
 from experiments.data.targets import Targets
 from experiments.features import CE, DRAWN, ECE, EXPECTED, NLL, OURS, TOP1, TOP5, Compared, scores_table, spread
 from experiments.harness import Experiment, Figure, Row, Table, curve, dots, label, option
@@ -26,12 +25,13 @@ from experiments.harness.search import LEARNING_RATES, Setting, chosen, setting_
 from experiments.harness.statistics import Value, alike, difference, for_other_samples, largest, over, percent
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
 from experiments.models.heads import Head
-from experiments.training import MIXED, Probe
+from experiments.training import BATCH, MIXED, Probe
 
 IMAGE_TARGETS = Targets(smoothing=0.1, mixup=0.8, cutmix=1.0)
 PAPERS = {"nll": "90.84", CE: "90.74", "info-nce": "90.75", DRAWN: "89.82", OURS: "90.80"}
 """The paper's top-1 of ViT-B/16 on CIFAR-100."""
 IMAGE_RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+HELD_OUT_TOP1 = percent("top1", "held_out")
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,7 @@ class Options:
     seeds: int = option(3, "number of seeds of every loss", least=1)
     compared_seeds: int = option(36, "seeds of the head with the two soft target losses", least=1)
     rate_seeds: int = option(6, "seeds of these two at the rates beside the best", least=1)
-    data: Source = option("cifar100", "data set of the head")
-    epochs: int = option(3, "passes over the training set, head", least=1)
-    batch: int = option(256, "rows per batch, both models", least=2)
+    data: features.Source = option("cifar100", "data set of the head")
     rates: tuple[float, ...] = option((*LEARNING_RATES, 1e-2), "rates tried for the head", above=0, fewest=1)
     image_epochs: int = option(4, "passes over the training set, network; 0 omits it", least=0)
 
@@ -60,25 +58,22 @@ class EndToEnd:
     held_out: float = features.HELD_OUT
 
 
-Run = Probe | EndToEnd
-
-
-def heads(options: Options) -> list[Probe]:
-    head, batch, epochs = Head(hidden=512), options.batch, options.epochs
-    return [Probe(options.data, Loss(x), targets_for(x, MIXED), head, batch, epochs=epochs) for x in STUDIED]
+def heads(options: Options, losses: Sequence[str] = STUDIED) -> list[Probe]:
+    data, head = options.data, Head(hidden=512)
+    return [Probe(data, Loss(name), targets_for(name, MIXED), head, BATCH[data]) for name in losses]
 
 
 def networks(options: Options) -> list[EndToEnd]:
     losses, epochs = PAPER if options.image_epochs else (), options.image_epochs
-    return [EndToEnd(Loss(x), targets_for(x, IMAGE_TARGETS), options.batch, epochs) for x in losses]
+    return [EndToEnd(Loss(name), targets_for(name, IMAGE_TARGETS), 256, epochs) for name in losses]
 
 
-def runs(options: Options) -> list[Run]:
+def runs(options: Options) -> list[Probe | EndToEnd]:
     return [*trials(networks(options), IMAGE_RATES), *trials(heads(options), options.rates)]
 
 
-def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
-    compared = [probe for probe in heads(options) if probe.loss.name in (CE, OURS)]
+def follow_up(options: Options, rows: Sequence[Row]) -> list[Probe | EndToEnd]:
+    compared = heads(options, (CE, OURS))
     best = tuned(compared, rows, options.rates, options.compared_seeds)
     beside = {lr for run in best for lr in neighbours(options.rates, run.lr)}
     return [
@@ -94,25 +89,20 @@ def neighbours(rates: Sequence[float], lr: float) -> list[float]:
     return [a if b == lr else b for a, b in pairwise(sorted(rates)) if lr in (a, b)]
 
 
-def prepare(todo: Sequence[Run]) -> None:
+def prepare(todo: Sequence[Probe | EndToEnd]) -> None:
     training.prepare(run for run in todo if isinstance(run, Probe))
     if any(isinstance(run, EndToEnd) for run in todo):
         features.folder("cifar100")
 
 
-def perform(run: Run) -> dict[str, Any]:
-    """Scores; of a head also ``right``, one bit per test sample, in base64."""
-    if isinstance(run, EndToEnd):
-        return train_network(run)
-    data = features.load(run.data)
-    watch = training.trained(run, data)
-    result = watch.measurements(data)
-    right = watch.logits(data.test.x).argmax(1) == data.test.y
-    return result | {"right": b64encode(np.packbits(right.numpy()).tobytes()).decode("ascii")}
-
-
-def train_network(run: EndToEnd) -> dict[str, Any]:
-    """Scores of the epoch that is best on the held-out part."""
+def perform(run: Probe | EndToEnd) -> dict[str, Any]:
+    """Scores of the epoch that is best on the held-out part; of a head also ``right``, a bit per test sample."""
+    if isinstance(run, Probe):
+        data = features.load(run.data)
+        watch = training.trained(run, data)
+        result = watch.measurements(data)
+        right = watch.logits(data.test.x).argmax(1) == data.test.y
+        return result | {"right": b64encode(np.packbits(right.numpy()).tobytes()).decode("ascii")}
     from experiments.cells import recipes
     from experiments.cells.train import scored
 
@@ -127,26 +117,27 @@ def train_network(run: EndToEnd) -> dict[str, Any]:
 
 def parts(rows: Sequence[Row]) -> list[Compared]:
     """Of each model the largest group of trainings."""
-    heads = largest([row for row in rows if "data" in row.config], "data", "head", "batch", "epochs")
-    networks = largest([row for row in rows if "recipe" in row.config], "recipe", "batch", "epochs", "held_out")
-    data = f"{NAMES[heads[0].config['data']]} features" if heads else ""
+    heads = largest([row for row in rows if "data" in row.config], "data", "batch", "epochs")
+    networks = largest([row for row in rows if "recipe" in row.config], "recipe", "batch", "epochs")
+    data = f"{features.NAMES[heads[0].config['data']]} features" if heads else ""
     found = (("accuracy-features", data, heads), ("accuracy-network", "CIFAR-100 from scratch", networks))
     return [Compared(name, on, group, {s.loss: s for s in chosen(group)}) for name, on, group in found if group]
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     """Of the models whose search on images is finished for all of the paper's losses."""
-    found = [part for part in parts(rows) if part.data != "digits features" and part.settings.keys() >= set(PAPER)]
     answers: dict[str, list[Finding]] = defaultdict(list)
     others = [name for name in PAPER if name != DRAWN]
-    for part in found:
+    for part in parts(rows):
+        if part.is_quick or not part.settings.keys() >= set(PAPER):
+            continue
         answers["accuracy-soft-ce"].append(part.decided(OURS, CE, **ON_PAR))
         answers["accuracy-nll"].append(ahead(part, OURS, ["nll"]))
         answers["accuracy-info-nce"].append(ahead(part, OURS, ["info-nce"]))
         answers["accuracy-soft-distribution"].append(ahead(part, OURS, [DRAWN]))
         answers["accuracy-worst"].append(ahead(part, DRAWN, others, sign=-1.0))
         answers["accuracy-top-5"].append(ahead(part, DRAWN, others, TOP5))
-        answers["accuracy-rates"].append(_rates(part))
+        answers["accuracy-rates"].append(same_rate(part))
         if EXPECTED in part.settings:
             answers["accuracy-expected"].append(ahead(part, EXPECTED, [DRAWN]))
     return {key: together(of) for key, of in answers.items()}
@@ -159,67 +150,58 @@ def ahead(part: Compared, a: str, others: Sequence[str], value: Value = TOP1, si
     return Finding(f"{nearest.signed()} points", part.on(a, *others), verdict(*gaps, above=0, new=a == EXPECTED))
 
 
-def _rates(part: Compared) -> Finding:
+def same_rate(part: Compared) -> Finding:
     """Held-out top-1 of both losses at soft target cross-entropy's rate, minus that at the rates beside."""
     gaps, ce, ours = [], part.settings[CE], part.settings[OURS]
     for setting in (ce, ours):
-        by_rate = {rate(of[0]): of for of in alike(_like(part.rows, setting), "lr")}
+        by_rate = {of[0].config["lr"]: of for of in alike(at_all_rates(part.rows, setting), "lr")}
         beside = neighbours(list(by_rate), ce.lr)
-        gaps += [difference(by_rate[ce.lr], by_rate[lr], percent("top1", "held_out")) for lr in beside]
+        gaps += [difference(by_rate[ce.lr], by_rate[lr], HELD_OUT_TOP1) for lr in beside]
     text = f"{ce.lr:g} and {ours.lr:g}; held out, ahead of the rates beside by {', '.join(g.signed() for g in gaps)}"
     on = f"{part.on(CE, OURS).rpartition(',')[0]}, seeds per rate {min((gap.count for gap in gaps), default=0)}"
     return Finding(text, on, verdict(*gaps, above=0))
 
 
+def at_all_rates(rows: Sequence[Row], setting: Setting) -> list[Row]:
+    return [row for row in rows if setting_key(row.config) == setting_key(setting.config)]
+
+
 def tables(rows: Sequence[Row]) -> list[Table]:
+    """Scores; and top-1 minus soft target cross-entropy's, for other seeds, and for other test images too."""
     found = []
+    columns = {"top-1 (%)": (TOP1, 2), "top-5 (%)": (TOP5, 2), "ECE (%)": (ECE, 2), "NLL (nats)": (NLL, 3)}
+    over = ("minus soft target cross-entropy (points of top-1)", "other seeds", "other seeds and images", "seeds")
     for part in parts(rows):
-        columns = {"top-1 (%)": (TOP1, 2), "top-5 (%)": (TOP5, 2), "ECE (%)": (ECE, 2), "NLL (nats)": (NLL, 3)}
-        scores = scores_table(part.name, ["loss"], {(name,): s for name, s in part.settings.items()}, columns)
+        scores = scores_table(part.name, ["loss"], part.settings, columns)
         papers = [[*line, PAPERS.get(name, "–")] for name, line in zip(part.settings, scores.rows, strict=True)]
         found.append(Table(part.name, (*scores.header, "paper, ViT-B/16"), papers))
-        if part.settings.keys() >= {CE, OURS}:
-            found.append(_gaps(part))
+        gaps = []
+        for name, setting in part.settings.items():
+            if name != CE and (gap := part.gap(name, CE)):
+                images = for_other_samples(setting.rows, part.settings[CE].rows)
+                wide = images if images and images.count > 1 else None
+                gaps.append([TITLES[name], spread(gap), spread(wide), str(gap.count)])
+        found.append(Table(f"{part.name}-gaps", over, gaps))
     return found
 
 
-def _gaps(part: Compared) -> Table:
-    """Top-1 minus soft target cross-entropy's, for other seeds, and for other test images too."""
-    body, ce = [], part.settings[CE]
-    for name, setting in part.settings.items():
-        if name != CE:
-            gap, images = setting.minus(ce, TOP1), for_other_samples(setting.rows, ce.rows)
-            wide = spread(images if images and images.count > 1 else None)
-            body.append([TITLES[name], spread(gap), wide, str(gap.count)])
-    header = ("minus soft target cross-entropy (points of top-1)", "other seeds", "other seeds and images", "seeds")
-    return Table(f"{part.name}-gaps", header, body)
-
-
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    return [Figure(part.name, partial(_draw, part), panels=2) for part in parts(rows)]
+    return [Figure(part.name, partial(draw, part), panels=2) for part in parts(rows)]
 
 
-def _draw(part: Compared, axes: Sequence[Any]) -> None:
+def draw(part: Compared, axes: Sequence[Any]) -> None:
     dots(axes[0], {name: setting.mean(TOP1) for name, setting in part.settings.items()})
     label(axes[0], "top-1 (%)", title="test")
-    first, held_out = [row for row in part.rows if row.config["seed"] == 0], percent("top1", "held_out")
+    first = [row for row in part.rows if row.config["seed"] == 0]
     for name, setting in part.settings.items():
-        curve(axes[1], over(_like(first, setting), rate, held_out), loss=name, band=False)
+        by_rate = over(at_all_rates(first, setting), lambda row: row.config["lr"], HELD_OUT_TOP1)
+        curve(axes[1], by_rate, loss=name, band=False)
     label(axes[1], "learning rate", "top-1 (%)", title="held out, seed 0", log="x")
-
-
-def rate(row: Row) -> float:
-    return float(row.config["lr"])
-
-
-def _like(rows: Sequence[Row], setting: Setting) -> list[Row]:
-    """The rows of a setting at all rates."""
-    return [row for row in rows if setting_key(row.config) == setting_key(setting.config)]
 
 
 EXPERIMENT = Experiment(
     name="accuracy", question="Which loss is the most accurate on images?", minutes=100,
-    presets={"quick": Options(2, 2, 2, "digits", batch=64, rates=(1e-3, 3e-3), image_epochs=0), "paper": Options()},
+    presets={"quick": Options(2, 2, 2, "digits", rates=(1e-3, 3e-3), image_epochs=0), "paper": Options()},
     runs=runs, follow_up=follow_up, prepare=prepare, perform=perform, findings=findings, tables=tables,
     figures=figures,
 )  # fmt: skip

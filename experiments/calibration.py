@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from experiments import training
 from experiments.data.features import NAMES, Source
-from experiments.features import CE, ECE, EXPECTED, OURS, SCALED_ECE, TOP1, Compared, scores_table, spread
+from experiments.features import CE, ECE, EXPECTED, NLL, OURS, SCALED_ECE, TOP1, Compared, scores_table, spread
 from experiments.harness import Experiment, Figure, Row, Table, curve, label, option
 from experiments.harness.claims import ON_PAR, Finding, decided, needed, verdict
 from experiments.harness.search import chosen, trials, tuned
 from experiments.harness.statistics import largest, nats, percent
 from experiments.losses import STUDIED, TITLES, Loss, targets_for
-from experiments.training import MIXED, SMOOTH, Probe
+from experiments.training import BATCH, MIXED, SMOOTH, Probe
 
 AUGMENTATIONS = {"smoothing": SMOOTH, "smoothing and MixUp": MIXED}
 CASES = {  # claim, case, and where the paper has soft target InfoNCE's ECE minus soft target cross-entropy's
@@ -34,14 +34,13 @@ class Options:
     seeds: int = option(6, "number of seeds", least=1)
     expected_seeds: int = option(3, "those of expected InfoNCE", least=1)
     data: tuple[Source, ...] = option(("cifar100", "tiny-imagenet"), "data sets", fewest=1)
-    batch: int = option(256, "rows per batch", least=2)
     rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "rates tried for each loss and case", above=0, fewest=1)
 
 
 def settings(options: Options) -> list[Probe]:
     """Every loss on every data set and augmentation; losses on labels once."""
     found = [
-        Probe(data, Loss(name), targets_for(name, soft), batch=options.batch, epochs=EPOCHS[data])
+        Probe(data, Loss(name), targets_for(name, soft), batch=BATCH[data], epochs=EPOCHS[data])
         for data in options.data
         for soft in AUGMENTATIONS.values()
         for name in STUDIED
@@ -91,13 +90,13 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
 def tables(rows: Sequence[Row]) -> list[Table]:
     columns = {
         "top-1 (%)": (TOP1, 2), "ECE (%)": (ECE, 2), "equal mass (%)": (percent("ece_mass"), 2),
-        "by class (%)": (percent("classwise_ece"), 2), "NLL (nats)": (nats("nll"), 3),
+        "by class (%)": (percent("classwise_ece"), 2), "NLL (nats)": (NLL, 3),
         "temperature": (lambda row: float(row.result["temperature"]), 2), "ECE, scaled (%)": (SCALED_ECE, 2),
         "NLL, scaled (nats)": (nats("nll", "scaled"), 3),
     }  # fmt: skip
     found, body = [], []
     for (data, augmentation), case in cases(rows).items():
-        found.append(scores_table(case.name, ["loss"], {(name,): s for name, s in case.settings.items()}, columns))
+        found.append(scores_table(case.name, ["loss"], case.settings, columns))
         for loss in (OURS, EXPECTED):
             gaps = (case.gap(loss, CE, value) for value in (ECE, SCALED_ECE))
             body.append([TITLES[loss], NAMES[data], augmentation, *(spread(gap, 1) for gap in gaps)])
@@ -122,7 +121,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     name="calibration", question="Is soft target InfoNCE better calibrated?", minutes=11,
-    presets={"quick": Options(2, 2, ("digits",), batch=64, rates=(1e-3, 3e-3)), "paper": Options()}, runs=runs,
+    presets={"quick": Options(2, 2, ("digits",), rates=(1e-3, 3e-3)), "paper": Options()}, runs=runs,
     follow_up=follow_up, prepare=training.prepare, perform=training.train, findings=findings, tables=tables,
     figures=figures,
 )  # fmt: skip

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from experiments import training
 from experiments.data import features
-from experiments.data.features import NAMES as DATA
-from experiments.data.features import Part, Source
+from experiments.data.features import Features, Part, Source
 from experiments.data.samples import stratified
 from experiments.features import ALONE, CE, DRAWN, ECE, EXPECTED, NAMES, NLL, OURS, TOP1, Compared, scores_table, spread
 from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, later, level, option
@@ -31,6 +30,7 @@ from softnce import SoftTargets, noise
 from softnce.teacher import TeacherOutputs
 
 HARD, SOFT = ("nll", "info-nce"), (CE, DRAWN, OURS, "averaged")
+METHODS = [*HARD, *SOFT, EXPECTED, ALONE]
 NAMED = NAMES | {"averaged": "mean of 2 draws"}
 Lesson = tuple[int | None, str, float]
 """k (None: labels, 0: all classes), remainder and temperature."""
@@ -102,11 +102,9 @@ def runs(options: Options) -> list[Teacher | Student]:
 
 
 def follow_up(options: Options, rows: Sequence[Row]) -> list[Student]:
-    whole = [x for x in settings(options) if x.method in (CE, EXPECTED) and x.k == 0 and x.noise_count is None]
-    return [
-        *tuned(settings(options), pupils(rows), options.rates, options.seeds),
-        *tuned(whole, pupils(rows), options.rates, options.compared_seeds),
-    ]
+    found = tuned(settings(options), pupils(rows), options.rates, max(options.seeds, options.compared_seeds))
+    compared = [run for run in found if run.method in (CE, EXPECTED) and run.k == 0 and run.noise_count is None]
+    return [run for run in found if run.seed < (options.compared_seeds if run in compared else options.seeds)]
 
 
 def pupils(rows: Sequence[Row]) -> list[Row]:
@@ -131,30 +129,24 @@ def taught(teacher: Teacher) -> tuple[Tensor, dict[str, Any]]:
 
 
 def perform(run: Teacher | Student) -> dict[str, Any]:
-    return taught(run)[1] if isinstance(run, Teacher) else learn(run)
-
-
-def learn(student: Student) -> dict[str, Any]:
-    """Trains the student; measurements of its best held-out epoch."""
-    whole = features.load(student.teacher.data)
-    columns = torch.randperm(whole.dim, generator=torch.Generator().manual_seed(0))[: student.features].sort().values
-    rows = stratified(whole.train.y, student.share)[1]
-    parts = [Part(part.x[:, columns], part.y) for part in (whole.train[rows], whole.held_out, whole.test)]
-    data = replace(whole, train=parts[0], held_out=parts[1], test=parts[2])
-    if student.k is None:
-        soft = SoftTargets.from_labels(data.train.y, data.num_classes, student.smoothing)
+    """The teacher's scores; or trains a student, measurements of its best held-out epoch."""
+    if isinstance(run, Teacher):
+        return taught(run)[1]
+    whole = features.load(run.teacher.data)
+    columns = torch.randperm(whole.dim, generator=torch.Generator().manual_seed(0))[: run.features].sort().values
+    rows = stratified(whole.train.y, run.share)[1]
+    parts = (Part(part.x[:, columns], part.y) for part in (whole.train[rows], whole.held_out, whole.test))
+    data = Features(*parts, whole.num_classes)
+    if run.k is None:
+        soft = SoftTargets.from_labels(data.train.y, data.num_classes, run.smoothing)
     else:
-        soft = lesson(taught(student.teacher)[0], student)[rows]
-    if student.method in HARD and not soft.is_hard:
+        soft = lesson(taught(run.teacher)[0], run)[rows]
+    if run.method in HARD and not soft.is_hard:
         soft = SoftTargets.from_labels(soft.dense().argmax(1), data.num_classes)
-    eta = noise.from_counts(soft.class_mass(), floor=1)
-    loss = loss_with_noise(student.method, eta, student.n, student.noise_count)
-    head = build_head(Head("linear"), data.dim, data.num_classes, student.seed)
+    loss = loss_with_noise(run.method, noise.from_counts(soft.class_mass(), floor=1), run.n, run.noise_count)
+    head = build_head(Head("linear"), data.dim, data.num_classes, run.seed)
     watch = BestEpoch(head, data.held_out)
-    fit(
-        head, loss, data.train.x, soft,
-        batch=student.batch, lr=student.lr, epochs=student.epochs, seed=student.seed, after=watch,
-    )  # fmt: skip
+    fit(head, loss, data.train.x, soft, batch=run.batch, lr=run.lr, epochs=run.epochs, seed=run.seed, after=watch)
     return watch.measurements(data)
 
 
@@ -170,22 +162,24 @@ def lesson(logits: Tensor, student: Student) -> SoftTargets:
 
 def find(rows: Sequence[Row]) -> Compared:
     """The largest group of students with one teacher, by method and lesson."""
-    group, found = largest(pupils(rows), "teacher", "features", "share", "batch", "epochs"), {}
-    for setting in at_best_rate(group).values():
-        c = setting.config
-        found[method(c), (c["k"], c["remainder"], c["temperature"])] = setting
-    data = f"{DATA[group[0].config['teacher']['data']]} features" if group else ""
-    return Compared("distillation", data, group, found)
+    group = largest(pupils(rows), "teacher", "features", "share", "batch", "epochs")
+    settings = {(method(s.config), lesson_of(s.config)): s for s in at_best_rate(group).values()}
+    data = f"{features.NAMES[group[0].config['teacher']['data']]} features" if group else ""
+    order = sorted(settings, key=lambda key: (METHODS.index(key[0]), str(key)))
+    return Compared("distillation", data, group, {key: settings[key] for key in order})
 
 
 def method(config: dict[str, Any]) -> str:
     return ALONE if config.get("noise_count") == 0 else str(config["method"])
 
 
+def lesson_of(config: dict[str, Any]) -> Lesson:
+    return config["k"], config["remainder"], config["temperature"]
+
+
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found, labels = find(rows), ("nll", LABELS)
-    needed = {labels, (OURS, ALL), (EXPECTED, ALL), (CE, ALL)}
-    if not needed <= found.settings.keys() or found.data == "digits features":
+    if found.is_quick or not {labels, (OURS, ALL), (EXPECTED, ALL), (CE, ALL)} <= found.settings.keys():
         return {}
     lessons = [key for key in found.settings if key[0] == OURS and key[1] != LABELS]
     best = max(lessons, key=lambda key: found.settings[key].mean(percent("top1", "held_out")).mean)
@@ -196,17 +190,14 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    found, order = find(rows), [*HARD, *SOFT, EXPECTED, ALONE]
-    body, names = [], {}
-    for name in order:
+    found, body, names = find(rows), [], {}
+    for name in METHODS:
         over_ce = [found.gap((name, of), (CE, of)) if name != CE else None for of in (LABELS, ALL, (0, "spread", 2.0))]
         body.append([NAMED[name], *map(spread, [found.gap((name, ALL), ("nll", LABELS)), *over_ce])])
     header = ("points of top-1", "whole output, over NLL on labels", "labels, minus soft target cross-entropy",
               "whole output, minus it", "temperature 2, minus it")  # fmt: skip
-    for name, lesson in sorted(found.settings, key=lambda key: (order.index(key[0]), str(key))):
-        k, remainder, t = lesson
-        told = "labels" if k is None else f"{k or 'all'}, {remainder}, {t:g}"
-        names[NAMED[name], told] = found.settings[name, lesson]
+    for (name, (k, remainder, t)), setting in found.settings.items():
+        names[NAMED[name], "labels" if k is None else f"{k or 'all'}, {remainder}, {t:g}"] = setting
     columns = {"top-1 (%)": (TOP1, 2), "ECE (%)": (ECE, 1), "NLL (nats)": (NLL, 3)}
     return [Table("distillation-gaps", header, body),
             scores_table("distillation", ["loss", "k, remainder, temperature"], names, columns)]  # fmt: skip
@@ -219,11 +210,10 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     def draw(axes) -> None:
         for ax, (remainder, temperature) in zip(axes, kinds, strict=True):
             for name in (*SOFT, EXPECTED):
-                taught_by = {key[1]: s for key, s in found.items() if key[0] == name and key[1][2] == temperature}
-                shown = {k: s for (k, r, _), s in taught_by.items() if k == 0 or (k and r == remainder)}
-                points = {k or 100: shown[k].mean(TOP1) for k in sorted(shown, key=lambda k: k or 100)}
+                points = {k or 100: s.mean(TOP1) for (of, (k, r, t)), s in found.items()
+                          if of == name and t == temperature and (k == 0 or (k and r == remainder))}  # fmt: skip
                 look = {"name": NAMED[name], "colour": SERIES[4]} if name == "averaged" else {"loss": name}
-                curve(ax, points, **look)
+                curve(ax, dict(sorted(points.items())), **look)
             if ("nll", LABELS) in found:
                 level(ax, found["nll", LABELS].mean(TOP1).mean, "labels, NLL")
             title = f"{remainder}, temperature {temperature:g}"

@@ -12,16 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, largest, option
+from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, label, option
+from experiments.harness.statistics import exactly, largest
 from softnce.theory import dynamics
+
+CASES = {  # a class i of the attraction term, and the label i_l of the candidate; the sample's label i₀ is 0
+    "i = i₀, i_l ≠ i₀": (0, 1), "i = i₀, i_l = i₀": (0, 0), "i ≠ i₀, i_l = i": (1, 1), "i ≠ i₀, i_l ≠ i, i₀": (1, 2),
+    "i ≠ i₀, i_l = i₀": (1, 0),
+}  # fmt: skip
+NEGATIVES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
 class Options:
     classes: int = option(10, "K", least=3)
-    smoothing: tuple[float, ...] = option(
-        (0.0, 0.1, 0.3), "ε of the targets and candidates", least=0, below=1, fewest=1
-    )
+    smoothing: tuple[float, ...] = option((0.0, 0.1, 0.3), "ε of targets and candidates", least=0, below=1, fewest=1)
     temperature: float = option(0.2, "τ that divides the cosines; the supplement has 1", above=0)
 
 
@@ -39,9 +44,13 @@ def runs(options: Options) -> list[Run]:
 
 
 def perform(run: Run) -> dict[str, Any]:
-    """Responses of the true class 0 and the wrong class 1, all other classes at cosine 0."""
-    cosines = torch.linspace(-1, 1, 81, dtype=torch.float64)
-    labels = smoothed_labels(run.classes, run.smoothing)  # one candidate per class
+    """Responses of the true class 0 and the wrong class 1, all other classes at cosine 0.
+
+    ``cases`` are the supplement's, by the factors of the scores of i₀, of i and of the candidate's own label i_l.
+    """
+    cosines, zero = torch.linspace(-1, 1, 81, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    # one candidate per class, smoothed by ε
+    labels = (1 - run.smoothing) * torch.eye(run.classes, dtype=torch.float64) + run.smoothing / run.classes
 
     def response(true: Tensor, wrong: Tensor, candidates: Tensor, place: int) -> list[float]:
         true, wrong = torch.broadcast_tensors(true, wrong)
@@ -50,43 +59,21 @@ def perform(run: Run) -> dict[str, Any]:
         own = torch.zeros(len(true), dtype=torch.long)
         return dynamics.cosine_response(rows, candidates, own, run.temperature)[:, place].tolist()
 
-    zero = torch.zeros(1, dtype=torch.float64)
-    numbers = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    # The target, and negatives that all hold the wrong class.
-    hard = [torch.cat([labels[:1], labels[1:2].expand(number, -1)]) for number in numbers]
-    target = labels[0]
+    # the target, and negatives that all hold the wrong class
+    hard = [torch.cat([labels[:1], labels[1:2].expand(number, -1)]) for number in NEGATIVES]
+    penalty = labels[0] * (1 - labels[0])
+    factors = dynamics.exponent_coefficients(labels[0], labels)  # [i, l, j]
     return {
         "cosine": cosines.tolist(),
         "true": response(cosines, zero, labels, 0),
         "wrong": response(zero + 0.5, cosines, labels, 1),
-        "negatives": numbers,
+        "negatives": NEGATIVES,
         "hard_positive": [response(zero, zero, candidates, 0)[0] for candidates in hard],
         "hard_negative": [response(zero + 0.5, zero, candidates, 1)[0] for candidates in hard],
-        "penalty_true": (target[0] * (1 - target[0])).item(),
-        "penalty_other": (target[1] * (1 - target[1])).item(),
-        "cases": cases(labels),
+        "penalty_true": penalty[0].item(),
+        "penalty_other": penalty[1].item(),
+        "cases": {name: [factors[i, own, j].item() for j in (0, i, own)] for name, (i, own) in CASES.items()},
     }
-
-
-def smoothed_labels(classes: int, epsilon: float) -> Tensor:
-    """All K labels smoothed by ε, (K, K)."""
-    return (1 - epsilon) * torch.eye(classes, dtype=torch.float64) + epsilon / classes
-
-
-def cases(labels: Tensor) -> dict[str, list[float]]:
-    """The supplement's four cases: factors of the scores of i₀, of i and of the candidate's own label i_l.
-
-    The sample's label i₀ is 0. Each case has a class i of the attraction term and a label i_l of the candidate.
-    """
-    c = dynamics.exponent_coefficients(labels[0], labels)  # [i, l, j]
-    places = {
-        "i = i₀, i_l ≠ i₀": (0, 1),
-        "i = i₀, i_l = i₀": (0, 0),
-        "i ≠ i₀, i_l = i": (1, 1),
-        "i ≠ i₀, i_l ≠ i, i₀": (1, 2),
-        "i ≠ i₀, i_l = i₀": (1, 0),
-    }
-    return {name: [c[i, own, j].item() for j in (0, i, own)] for name, (i, own) in places.items()}
 
 
 def by_epsilon(rows: Sequence[Row]) -> dict[float, dict[str, Any]]:
@@ -99,7 +86,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     found = by_epsilon(rows)
     epsilon = next((e for e in found if e > 0), 0.0)
     factors = [
-        [name, *(f"{value:+.3f}".replace("-", "−") for value in values)]
+        [name, *(exactly(value).spread(3, sign=True) for value in values)]
         for name, values in found[epsilon]["cases"].items()
     ]
     penalty = [[f"ε = {e:g}", f"{r['penalty_true']:.4f}", f"{r['penalty_other']:.4f}"] for e, r in found.items()]

@@ -1,4 +1,4 @@
-"""Names of losses and scores, conditions of a finding and tables of scores, for the experiments on features."""
+"""Names of losses and scores, comparisons of trainings and tables of scores, for the experiments on features."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,6 @@ TOP1, TOP5, NLL = percent("top1"), percent("top5"), nats("nll")
 ECE, SCALED_ECE = percent("ece"), percent("ece", "scaled")
 
 
-def conditions(data: str, rows: Sequence[Row], *settings: Setting) -> str:
-    """Data, epochs, batch, rates tried and seeds, for a finding."""
-    config, rates, seeds = settings[0].config, tried_rates(rows), min(map(len, settings))
-    between = f"rates {rates[0]:g} to {rates[-1]:g}"
-    return f"{data}, epochs {config['epochs']}, batch {config['batch']}, {between}, {seeds} seeds"
-
-
 @dataclass(frozen=True)
 class Compared:
     """Trainings that are compared: settings at their chosen rates, by loss or another key, and all rows of the group.
@@ -39,13 +32,22 @@ class Compared:
     rows: Sequence[Row]
     settings: Mapping[Any, Setting]
 
+    @property
+    def is_quick(self) -> bool:
+        """On digits, as in the quick presets, which decide no claim."""
+        return self.data.startswith("digits")
+
     def gap(self, ours: Any, theirs: Any, value: Value = TOP1) -> Estimate | None:
         """One setting minus another, paired by seed; None if one is missing."""
         both = {ours, theirs} <= self.settings.keys()
         return self.settings[ours].minus(self.settings[theirs], value) if both else None
 
     def on(self, *keys: Any) -> str:
-        return conditions(self.data, self.rows, *(self.settings[key] for key in keys))
+        """Data, epochs, batch, rates tried and seeds, for a finding."""
+        settings, rates = [self.settings[key] for key in keys], tried_rates(self.rows)
+        config, seeds = settings[0].config, min(map(len, settings))
+        training = f"epochs {config['epochs']}, batch {config['batch']}, rates {rates[0]:g} to {rates[-1]:g}"
+        return f"{self.data}, {training}, {seeds} seeds"
 
     def decided(self, ours: Any, theirs: Any, digits: int = 2, **bounds: Any) -> Finding:
         """The finding of a difference of top-1."""
@@ -58,18 +60,16 @@ def spread(gap: Estimate | None, digits: int = 2) -> str:
     return gap.spread(digits) if gap else "–"
 
 
-Columns = Mapping[str, tuple[Value, int]]
-
-
 def scores_table(
-    name: str, titles: Sequence[str], settings: Mapping[tuple[str, ...], Setting], columns: Columns
+    name: str, titles: Sequence[str], settings: Mapping[Any, Setting], columns: Mapping[str, tuple[Value, int]]
 ) -> Table:
     """A row per setting: its names under ``titles``, mean ± half of the interval for each of ``columns``, its rate.
 
     ``columns``: value and digits after the point by header.
     """
     rows = [
-        [*(NAMES.get(part, part) for part in names), *(s.mean(v).spread(digits) for v, digits in columns.values()),
-         f"{s.lr:g}"] for names, s in settings.items()
+        [*(NAMES.get(part, part) for part in (key if isinstance(key, tuple) else (key,))),
+         *(s.mean(value).spread(digits) for value, digits in columns.values()), f"{s.lr:g}"]
+        for key, s in settings.items()
     ]  # fmt: skip
     return Table(name, (*titles, *columns, "learning rate"), rows)

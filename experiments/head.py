@@ -20,7 +20,7 @@ from experiments.harness.search import chosen, trials, tuned
 from experiments.harness.statistics import Estimate, difference_of_differences, largest
 from experiments.losses import PAPER, STUDIED, TITLES, Loss, targets_for
 from experiments.models.heads import Head
-from experiments.training import MIXED, Probe
+from experiments.training import BATCH, MIXED, Probe
 
 LINEAR, LAYERS, AUTHORS = ("linear", False), ("mlp", False), ("mlp", True)
 HEADS = {LINEAR: "linear", ("linear", True): "linear, normalised", LAYERS: "three layers",
@@ -35,13 +35,12 @@ class Options:
     compared_seeds: int = option(6, "seeds of the two soft target losses with plain heads", least=1)
     linear_seeds: int = option(40, "seeds of these two with a linear head", least=1)
     data: tuple[Source, ...] = option(("cifar100", "tiny-imagenet"), "data sets", fewest=1)
-    batch: int = option(256, "rows per batch", least=2)
     rates: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "rates tried for each loss and head", above=0, fewest=1)
 
 
 def settings(options: Options) -> list[Probe]:
     return [
-        Probe(data, Loss(x), targets_for(x, MIXED), Head(kind, 256, norm), options.batch, epochs=EPOCHS[data])
+        Probe(data, Loss(x), targets_for(x, MIXED), Head(kind, 256, norm), BATCH[data], epochs=EPOCHS[data])
         for data in options.data
         for kind, norm in sorted(HEADS, reverse=True)  # the longest first
         for x in (PAPER if norm else STUDIED)
@@ -76,7 +75,7 @@ def extra(part: Compared) -> Estimate:
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     plain = (LINEAR, LAYERS)
     needed = {(loss, head) for loss in (CE, OURS, EXPECTED) for head in plain}
-    found = [part for part in parts(rows) if part.name != "head-digits" and part.settings.keys() >= needed]
+    found = [part for part in parts(rows) if not part.is_quick and part.settings.keys() >= needed]
     if not found:
         return {}
 
@@ -124,7 +123,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     name="head", question="Linear head or three layers: which loss gains?", minutes=16,
-    presets={"quick": Options(2, 2, 2, ("digits",), batch=64, rates=(1e-3, 1e-2)), "paper": Options()},
+    presets={"quick": Options(2, 2, 2, ("digits",), rates=(1e-3, 1e-2)), "paper": Options()},
     runs=lambda options: trials(settings(options), options.rates), follow_up=follow_up, prepare=training.prepare,
     perform=training.train, findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

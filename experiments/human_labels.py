@@ -38,7 +38,6 @@ class Options:
     seeds: int = option(5, "number of seeds", least=1)
     data: Source = option("cifar10h", "cifar10h, or simulated votes on digits")
     votes: tuple[int, ...] = option((1, 3, 10, 0), "votes per image; 0 for all", least=0, fewest=1)
-    draws: tuple[int, ...] = option((2, 4), "n of averaged draws", least=1)
     epochs: int = option(15, "passes over the training part", least=1)
     batch: int = option(256, "rows in a batch, which are also the candidates", least=2)
     rates: tuple[float, ...] = option((3e-4, 1e-3, 3e-3), "rates tried for each setting", above=0, fewest=1)
@@ -61,13 +60,10 @@ class Run:
 
 
 def settings(options: Options) -> list[Run]:
-    methods = [*((name, 0) for name in PLAIN), *(("averaged", n) for n in options.draws), (EXPECTED, 0)]
-    found = [
-        Run(options.data, method, n, number, 128, options.batch, options.epochs)
-        for number in options.votes
-        for method, n in methods
-    ]
-    return [*found, *(replace(run, noise_count=0.0) for run in found if run.method == EXPECTED)]
+    run = Run(options.data, CE, 0, 0, 128, options.batch, options.epochs)
+    methods = [*(replace(run, method=name) for name in PLAIN), *(replace(run, method="averaged", n=n) for n in (2, 4)),
+               replace(run, method=EXPECTED), replace(run, method=EXPECTED, noise_count=0.0)]  # fmt: skip
+    return [replace(method, votes=number) for number in options.votes for method in methods]
 
 
 def likelihood(row: Row) -> float:
@@ -76,19 +72,11 @@ def likelihood(row: Row) -> float:
     return float("-inf") if value is None else -value
 
 
-def prepare(todo: Sequence[Run]) -> None:
-    for source in {run.data for run in todo}:
-        votes.load(source)
-
-
 def perform(run: Run) -> dict[str, Any]:
     """Trains on drawn votes; scores of the last epoch. Held-out images have as many votes, test images all."""
-    parts = votes.load(run.data)
-    generator = torch.Generator().manual_seed(run.seed)
-    asked, known = (
-        votes.draw(part.votes, run.votes, generator) if run.votes else part.votes
-        for part in (parts.train, parts.held_out)
-    )
+    parts, generator = votes.load(run.data), torch.Generator().manual_seed(run.seed)
+    asked, known = (votes.draw(part.votes, run.votes, generator) if run.votes else part.votes
+                    for part in (parts.train, parts.held_out))  # fmt: skip
     soft = SoftTargets.from_votes(asked, asked.shape[1])
     loss = loss_with_noise(run.method, noise.from_counts(soft.class_mass(), floor=1), run.n, run.noise_count)
     if run.method == "nll":
@@ -127,7 +115,7 @@ def shares(counts: Tensor) -> Tensor:
     return counts.double() / counts.sum(1, keepdim=True)
 
 
-def way(config: dict[str, Any]) -> str:
+def method_of(config: dict[str, Any]) -> str:
     """The method, with n of averaged draws and m where it is not the default."""
     if config["method"] == "averaged":
         return f"mean of {config['n']} draws"
@@ -136,37 +124,34 @@ def way(config: dict[str, Any]) -> str:
 
 def find(rows: Sequence[Row]) -> Compared:
     """The largest group of runs by method and votes, few votes first."""
-    group = largest(rows, "data", "hidden", "batch", "epochs")
-    found = {(way(s.config), s.config["votes"]): s for s in at_best_rate(group, (), likelihood).values()}
-    order = [*PLAIN, EXPECTED, ALONE, *sorted({way for way, _ in found})]
+    group = largest(rows, "data", "batch", "epochs")
+    found = {(method_of(s.config), s.config["votes"]): s for s in at_best_rate(group, (), likelihood).values()}
+    order = [*PLAIN, EXPECTED, ALONE, *sorted({method for method, _ in found})]
     keys = sorted(found, key=lambda key: (key[1] or VOTERS, order.index(key[0])))
-    return Compared("human-labels", "CIFAR-10H, all votes", group, {key: found[key] for key in keys})
+    return Compared(group[0].config["data"], "CIFAR-10H, all votes", group, {key: found[key] for key in keys})
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = find(rows)
     gains = [gain for method in PLAIN[1:] if (gain := found.gap((method, 0), ("nll", 0), KL))]
     kl, top1 = (found.gap((EXPECTED, 0), (CE, 0), value) for value in (KL, TOP1))
-    if len(gains) < len(PLAIN) - 1 or not kl or found.rows[0].config["data"] != "cifar10h":
+    if found.name != "cifar10h" or len(gains) < len(PLAIN) - 1 or not kl:
         return {}
     nll = found.settings["nll", 0]
     on = f"{found.data}, {nll.config['epochs']} epochs, batch {nll.config['batch']}, {len(nll)} seeds"
-    ours = f"KL {'; '.join(gain.signed(3) for gain in gains)} nats"
     within = verdict(kl * (1 / KL_MARGIN), top1 * (1 / MARGIN), above=-1, below=1, new=True)
     return {
-        "human-labels": Finding(ours, on, verdict(*gains, below=0, new=True)),
+        "human-labels": Finding(f"KL {'; '.join(gain.signed(3) for gain in gains)} nats", on,
+                                verdict(*gains, below=0, new=True)),
         "expected-votes": Finding(f"KL {kl.signed(4)} nats, top-1 {top1.signed()} points", on, within),
-    }
+    }  # fmt: skip
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     found = find(rows)
     methods, numbers = (list(dict.fromkeys(part)) for part in zip(*found.settings, strict=True))
-    body = []
-    for method in methods:
-        gaps = [found.gap((method, number), (CE, number), KL) for number in numbers]
-        if method != CE:
-            body.append([NAMES.get(method, method), *(spread(gap, 4) for gap in gaps)])
+    body = [[NAMES.get(m, m), *(spread(found.gap((m, number), (CE, number), KL), 4) for number in numbers)]
+            for m in methods if m != CE]  # fmt: skip
     header = ("KL minus soft target cross-entropy's (nats)", *(f"{number or 'all'} votes" for number in numbers))
     return [Table("human-labels-gaps", header, body)]
 
@@ -185,13 +170,14 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
                 curve(ax, points, **look)
             label(ax, "votes per image in training", unit, log="x")
 
-    return [Figure("human-labels", draw, panels=4, columns=2)] if found else []
+    return [Figure("human-labels", draw, panels=4, columns=2)]
 
 
 EXPERIMENT = Experiment(
     name="human-labels", question="Which losses learn from people's votes?", minutes=11,
-    presets={"quick": Options(3, "simulated", (1, 3, 0), (2,), epochs=8, batch=64, rates=(3e-3,)), "paper": Options()},
+    presets={"quick": Options(3, "simulated", (1, 3, 0), epochs=8, batch=64, rates=(3e-3,)), "paper": Options()},
     runs=lambda options: trials(settings(options), options.rates),
     follow_up=lambda options, rows: tuned(settings(options), rows, options.rates, options.seeds, likelihood),
-    prepare=prepare, perform=perform, findings=findings, tables=tables, figures=figures,
+    prepare=lambda todo: [votes.load(source) for source in {run.data for run in todo}], perform=perform,
+    findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

@@ -12,6 +12,7 @@ targets. The corrected variant, "η smoothed", passes the frequencies of the smo
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,14 @@ from torch import Tensor
 
 from experiments import training
 from experiments.data import features
-from experiments.data.features import NAMES, Source
 from experiments.data.samples import thinned, thirds
-from experiments.features import ALONE, CE, CORRECTED, DRAWN, ECE, EXPECTED, OURS, TOP1, Compared, scores_table
-from experiments.features import NAMES as LOSS_NAMES
+from experiments.features import ALONE, CE, CORRECTED, DRAWN, ECE, EXPECTED, NAMES, OURS, TOP1, Compared, scores_table
 from experiments.harness import LOOKS, Experiment, Figure, Row, Table, curve, label, option
 from experiments.harness.claims import Finding, verdict
 from experiments.harness.search import Setting, at_best_rate, trials, tuned
 from experiments.harness.statistics import Estimate, Value, alike, by_seed, estimate, largest, percent
 from experiments.losses import LOSSES, STUDIED, Loss, targets_for
-from experiments.training import MIXED, Probe
+from experiments.training import BATCH, MIXED, Probe
 from softnce import noise
 
 CONTRASTIVE = tuple(name for name in STUDIED if LOSSES[name].contrastive)
@@ -40,10 +39,9 @@ SWITCHED = percent("top1", "switched")
 @dataclass(frozen=True)
 class Options:
     seeds: int = option(3, "number of seeds", least=1)
-    data: Source = option("cifar100", "data set to make long-tailed")
+    data: features.Source = option("cifar100", "data set to make long-tailed")
     imbalance: tuple[float, ...] = option((10.0, 100.0), "commonest class over the rarest", least=1, fewest=1)
     epochs: int = option(6, "passes over the training part", least=1)
-    batch: int = option(256, "rows in a batch, which are also the candidates", least=2)
     rates: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "rates tried for each setting", above=0, fewest=1)
 
 
@@ -58,13 +56,13 @@ def settings(options: Options) -> list[Run]:
     """Every loss at every imbalance; expected InfoNCE at the largest only."""
     losses = [*map(Loss, (*STUDIED, CORRECTED)), *(Loss(name, noise="uniform") for name in CONTRASTIVE)]
     losses += [replace(loss, noise_count=0) for loss in losses if loss.name == EXPECTED]
+    run = Run(options.data, batch=BATCH[options.data], epochs=options.epochs)
     return [
-        Run(options.data, loss, targets_for(loss.name, MIXED), batch=options.batch, epochs=options.epochs,
-            imbalance=imbalance)
+        replace(run, loss=loss, targets=targets_for(loss.name, MIXED), imbalance=imbalance)
         for imbalance in options.imbalance
         for loss in losses
         if loss.name != EXPECTED or imbalance == max(options.imbalance)
-    ]  # fmt: skip
+    ]
 
 
 def perform(run: Run) -> dict[str, Any]:
@@ -96,117 +94,105 @@ def class_accuracy(logits: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     return right / torch.bincount(labels, minlength=num_classes)
 
 
-@dataclass(frozen=True)
-class Tail(Compared):
-    """The trainings at one imbalance, by loss and whether log η is subtracted in training."""
-
-    @property
-    def both_ways(self) -> list[str]:
-        """Contrastive losses trained with and without the correction."""
-        return [name for name in (*CONTRASTIVE, ALONE) if {(name, True), (name, False)} <= self.settings.keys()]
-
-    def effect(self, loss: str, value: Value = TOP1) -> Estimate:
-        """The gain of leaving the correction out."""
-        return self.settings[loss, False].minus(self.settings[loss, True], value)
-
-    def switched(self, loss: str) -> Estimate:
-        """Points of top-1 added by subtracting log p(y) after training with the correction."""
-        return self.settings[loss, True].mean(lambda row: SWITCHED(row) - TOP1(row))
-
-    def slope(self, loss: str) -> float:
-        """Shift of the classes' mean scores by leaving the correction out, against −log p(y): theory says 1.
-
-        Seed 0, mean over the rates.
-        """
-        first = [row for row in self.rows if row.config["seed"] == 0]
-        scores = {(*variant(row.config), row.config["lr"]): np.array(row.result["class_score"]) for row in first}
-        counts = self.rows[0].result["class_counts"]
-        surprise = [math.log(sum(counts) / count) for count in counts]
-        rates = [lr for name, is_corrected, lr in scores if name == loss and is_corrected]
-        shifts = [scores[loss, False, lr] - scores[loss, True, lr] for lr in rates if (loss, False, lr) in scores]
-        return float(np.mean([np.polyfit(surprise, shift, 1)[0] for shift in shifts]))
-
-    def by_frequency(self, setting: Setting) -> dict[float, Estimate]:
-        """Accuracy of ten equally large groups of classes by their mean number of training samples."""
-        counts, found = np.array(self.rows[0].result["class_counts"]), {}
-        for classes in np.array_split(np.argsort(counts, kind="stable"), 10):
-            accuracy = setting.mean(lambda row, of=classes: 100 * np.array(row.result["class_accuracy"])[of].mean())
-            found[float(counts[classes].mean())] = accuracy
-        return found
-
-
 def variant(config: dict[str, Any]) -> tuple[str, bool]:
+    """The loss, and whether log η is subtracted in training."""
     loss = config["loss"]
     is_corrected = loss["name"] in (*CONTRASTIVE, CORRECTED) and loss["noise"] == "labels"
     return ALONE if loss.get("noise_count") == 0 else loss["name"], is_corrected
 
 
-def tails(rows: Sequence[Row]) -> list[Tail]:
-    """The largest group of trainings on one data set, the largest imbalance last."""
+def tails(rows: Sequence[Row]) -> list[Compared]:
+    """By :func:`variant`, the largest group of trainings on one data set; the largest imbalance last."""
     group = largest(rows, "data", "epochs", "batch")
     order, found = [*STUDIED[:4], CORRECTED, *STUDIED[4:], ALONE], []
-    for of_tail in alike(sorted(group, key=lambda row: row.config["imbalance"]), "imbalance"):
-        settings = {variant(setting.config): setting for setting in at_best_rate(of_tail).values()}
+    for tail in alike(sorted(group, key=lambda row: row.config["imbalance"]), "imbalance"):
+        settings = {variant(setting.config): setting for setting in at_best_rate(tail).values()}
         keys = sorted(settings, key=lambda key: (order.index(key[0]), not key[1]))
-        config, ordered = of_tail[0].config, {key: settings[key] for key in keys}
-        data = f"{NAMES[config['data']]} features, imbalance {config['imbalance']:g}"
-        found.append(Tail(f"long-tail-{config['imbalance']:g}", data, of_tail, ordered))
-    return [tail for tail in found if tail.settings]
+        config = tail[0].config
+        data = f"{features.NAMES[config['data']]} features, imbalance {config['imbalance']:g}"
+        found.append(Compared(f"long-tail-{config['imbalance']:g}", data, tail, {key: settings[key] for key in keys}))
+    return found
+
+
+def effect(tail: Compared, loss: str, value: Value = TOP1) -> Estimate | None:
+    """The gain of leaving the correction out; None for a loss that was not trained both ways."""
+    return tail.gap((loss, False), (loss, True), value)
+
+
+def switched(tail: Compared, loss: str) -> Estimate:
+    """Points of top-1 added by subtracting log p(y) after training with the correction."""
+    return tail.settings[loss, True].mean(lambda row: SWITCHED(row) - TOP1(row))
+
+
+def slope(tail: Compared, loss: str) -> float:
+    """Shift of the classes' mean scores by leaving the correction out, against −log p(y): theory says 1.
+
+    Seed 0, mean over the rates.
+    """
+    first = [row for row in tail.rows if row.config["seed"] == 0]
+    scores = {(*variant(row.config), row.config["lr"]): np.array(row.result["class_score"]) for row in first}
+    counts = tail.rows[0].result["class_counts"]
+    surprise = [math.log(sum(counts) / count) for count in counts]
+    rates = [lr for name, is_corrected, lr in scores if name == loss and is_corrected]
+    shifts = [scores[loss, False, lr] - scores[loss, True, lr] for lr in rates if (loss, False, lr) in scores]
+    return float(np.mean([np.polyfit(surprise, shift, 1)[0] for shift in shifts]))
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
-    found, answers = tails(rows), {}
-    if not found or rows[0].config["data"] == "digits":
+    tail, answers = tails(rows)[-1], {}
+    if tail.is_quick:
         return {}
-    tail = found[-1]
-    if OURS in tail.both_ways:
-        effect, switched = tail.effect(OURS), tail.switched(OURS)
-        ours = f"{effect.signed(1)} points without it; {switched.signed(1)} by log p(y) afterwards"
+    if gain := effect(tail, OURS):
+        after = switched(tail, OURS)
+        ours = f"{gain.signed(1)} points without it; {after.signed(1)} by log p(y) afterwards"
         on = tail.on((OURS, False), (OURS, True))
-        answers["noise-correction"] = Finding(ours, on, verdict(effect, switched, above=0, new=True))
-    if ALONE in tail.both_ways:
+        answers["noise-correction"] = Finding(ours, on, verdict(gain, after, above=0, new=True))
+    if effect(tail, ALONE):
         answers["long-tail-expected"] = tail.decided((ALONE, False), (ALONE, True), digits=1, above=0, new=True)
-    if {(CORRECTED, True), (DRAWN, True)} <= tail.settings.keys():
+    if tail.gap((CORRECTED, True), (DRAWN, True)):
         answers["long-tail-smoothed-noise"] = tail.decided((CORRECTED, True), (DRAWN, True), above=0, new=True)
     return answers
 
 
-def title(loss: str, is_corrected: bool) -> str:
-    return LOSS_NAMES[loss] + ("" if loss in ("nll", CE) else f", {'with' if is_corrected else 'without'} −log η")
+def of_group(group: str, row: Row) -> float:
+    return float(100 * row.result["groups"][group])
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Of the largest imbalance."""
-    columns: dict[str, tuple[Value, int]] = {"top-1 (%)": (TOP1, 2)}
-    for group in GROUPS:
-        columns[f"classes with {group} (%)"] = (lambda row, of=group: 100 * row.result["groups"][of], 1)
-    columns |= {"ECE (%)": (ECE, 1), "prior switched, top-1 (%)": (SWITCHED, 2)}
-    found = []
-    for tail in tails(rows)[-1:]:
-        settings = {(title(*key),): setting for key, setting in tail.settings.items()}
-        found.append(scores_table(tail.name, ["loss"], settings, columns))
-        by_group = [columns[f"classes with {group} (%)"][0] for group in GROUPS]
-        body = [
-            [LOSS_NAMES[loss], tail.effect(loss).spread(1), tail.switched(loss).spread(1), f"{tail.slope(loss):.2f}",
-             *(tail.effect(loss, value).spread(1) for value in by_group)]
-            for loss in tail.both_ways
-        ]  # fmt: skip
-        header = ("without minus with −log η (points)", "top-1", "predicted: prior switched", "slope of scores",
-                  *(f"classes with {group}" for group in GROUPS))  # fmt: skip
-        found.append(Table(f"{tail.name}-effect", header, body))
-        if ("nll", False) in tail.settings and "info-nce" in tail.both_ways:
-            found.append(theory(tail))
-    return found
-
-
-def theory(tail: Tail) -> Table:
-    """InfoNCE with −log η should equal NLL, and without it NLL with its prior taken out."""
+    """Of the largest imbalance: every score, the effect of −log η, and what theory says of it."""
+    tail = tails(rows)[-1]
+    by_group: dict[str, Value] = {f"classes with {group}": partial(of_group, group) for group in GROUPS}
+    columns = {"top-1 (%)": (TOP1, 2), **{f"{name} (%)": (value, 1) for name, value in by_group.items()},
+               "ECE (%)": (ECE, 1), "prior switched, top-1 (%)": (SWITCHED, 2)}  # fmt: skip
+    titles = {True: ", with −log η", False: ", without −log η"}
+    named = {NAMES[loss] + ("" if loss in ("nll", CE) else titles[is_corrected]): setting
+             for (loss, is_corrected), setting in tail.settings.items()}  # fmt: skip
+    body = []
+    for loss in (*CONTRASTIVE, ALONE):
+        if gain := effect(tail, loss):
+            gains = (tail.gap((loss, False), (loss, True), value) for value in by_group.values())
+            body.append([NAMES[loss], gain.spread(1), switched(tail, loss).spread(1), f"{slope(tail, loss):.2f}",
+                         *(of.spread(1) for of in gains)])  # fmt: skip
+    header = ("without minus with −log η (points)", "top-1", "predicted: prior switched", "slope of scores", *by_group)
     nll, top1 = tail.settings["nll", False], by_seed(tail.settings["info-nce", False].rows, TOP1)
     with_eta = tail.settings["info-nce", True].minus(nll, TOP1)
     without = estimate([top1[seed] - switched for seed, switched in by_seed(nll.rows, SWITCHED).items()])
-    body = [["InfoNCE with −log η, minus NLL", "0", with_eta.spread(2)],
-            ["InfoNCE without, minus NLL with log p(y) subtracted", "0", without.spread(2)]]  # fmt: skip
-    return Table(f"{tail.name}-theory", ("points of top-1", "theory", "measured"), body)
+    theory = [["InfoNCE with −log η, minus NLL", "0", with_eta.spread(2)],
+              ["InfoNCE without, minus NLL with log p(y) subtracted", "0", without.spread(2)]]  # fmt: skip
+    return [
+        scores_table(tail.name, ["loss"], named, columns),
+        Table(f"{tail.name}-effect", header, body),
+        Table(f"{tail.name}-theory", ("points of top-1", "theory", "measured"), theory),
+    ]
+
+
+def by_frequency(tail: Compared, setting: Setting) -> dict[float, Estimate]:
+    """Accuracy of ten equally large groups of classes by their mean number of training samples."""
+    counts, found = np.array(tail.rows[0].result["class_counts"]), {}
+    for classes in np.array_split(np.argsort(counts, kind="stable"), 10):
+        accuracy = setting.mean(lambda row, of=classes: 100 * np.array(row.result["class_accuracy"])[of].mean())
+        found[float(counts[classes].mean())] = accuracy
+    return found
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
@@ -217,16 +203,16 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
             for (loss, is_corrected), setting in tail.settings.items():
                 if loss in LOOKS:
                     look = {"dash": "--", "name": ""} if loss in CONTRASTIVE and not is_corrected else {}
-                    curve(ax, tail.by_frequency(setting), loss=loss, band=False, **look)
+                    curve(ax, by_frequency(tail, setting), loss=loss, band=False, **look)
             title = tail.data.partition(", ")[2]
             label(ax, "training samples of the class", "accuracy (%)", title=title, log="x")
 
-    return [Figure("long-tail", draw, panels=len(found), size=(5.6, 3.6))] if found else []
+    return [Figure("long-tail", draw, panels=len(found), size=(5.6, 3.6))]
 
 
 EXPERIMENT = Experiment(
     name="long-tail", question="What does −log η do when classes are not balanced?", minutes=20,
-    presets={"quick": Options(3, "digits", (10.0,), epochs=8, batch=64, rates=(3e-3, 1e-2)), "paper": Options()},
+    presets={"quick": Options(3, "digits", (10.0,), epochs=8, rates=(3e-3, 1e-2)), "paper": Options()},
     runs=lambda options: trials(settings(options), options.rates),
     follow_up=lambda options, rows: tuned(settings(options), rows, options.rates, options.seeds),
     prepare=training.prepare, perform=perform, findings=findings, tables=tables, figures=figures,

@@ -12,14 +12,13 @@ from typing import Any
 import torch
 
 from experiments.data import features
-from experiments.data.features import NAMES, Source
 from experiments.data.targets import Targets
 from experiments.features import EXPECTED, NLL, TOP1
 from experiments.harness import Experiment, Figure, Row, Table, curve, label, option
 from experiments.harness.claims import Finding, verdict
 from experiments.harness.statistics import Estimate, Value, alike, difference, largest, mean, nats
 from experiments.losses import TITLES, Loss, build_loss
-from experiments.training import scores
+from experiments.training import BATCH, scores
 
 LOSSES = ("nll", "info-nce", EXPECTED)
 
@@ -27,18 +26,14 @@ LOSSES = ("nll", "info-nce", EXPECTED)
 @dataclass(frozen=True)
 class Options:
     seeds: int = option(10, "number of seeds", least=1)
-    data: Source = option("tiny-imagenet", "data set")
-    batch: int = option(256, "rows per batch", least=2)
+    data: features.Source = option("tiny-imagenet", "data set")
     epochs: int = option(5, "passes over the training part", least=1)
     rates: tuple[float, ...] = option((100.0, 300.0, 1000.0), "rates, for features of mean square length 1", above=0)
 
 
-PRESETS = {"quick": Options(3, "digits", batch=64, epochs=4, rates=(3.0, 10.0, 30.0)), "paper": Options()}
-
-
 @dataclass(frozen=True)
 class Run:
-    data: Source
+    data: features.Source
     loss: str
     batch: int
     epochs: int
@@ -48,7 +43,7 @@ class Run:
 
 def runs(options: Options) -> list[Run]:
     return [
-        Run(options.data, loss, options.batch, options.epochs, lr, seed)
+        Run(options.data, loss, BATCH[options.data], options.epochs, lr, seed)
         for seed in range(options.seeds)
         for lr in options.rates
         for loss in LOSSES
@@ -70,19 +65,17 @@ def perform(run: Run) -> dict[str, Any]:
             optimiser.zero_grad()
             loss(x[rows] @ weight.t(), y[rows]).backward()
             optimiser.step()
-    with torch.no_grad():
-        parts = {"held_out": data.held_out, "test": data.test}
-        return {name: scores(scale * part.x @ weight.t(), part.y) for name, part in parts.items()}
+    parts = {"held_out": data.held_out, "test": data.test}
+    return {name: scores(scale * part.x @ weight.detach().t(), part.y) for name, part in parts.items()}
 
 
 def grid(rows: Sequence[Row]) -> dict[str, dict[float, list[Row]]]:
-    """The largest group of trainings by loss and rate; {} without all losses at two rates."""
+    """The largest group of trainings by loss and rate."""
     found: dict[str, dict[float, list[Row]]] = {loss: {} for loss in LOSSES}
-    for of in alike(
-        sorted(largest(rows, "data", "batch", "epochs"), key=lambda row: float(row.config["lr"])), "loss", "lr"
-    ):
+    group = largest(rows, "data", "batch", "epochs")
+    for of in alike(sorted(group, key=lambda row: float(row.config["lr"])), "loss", "lr"):
         found[of[0].config["loss"]][of[0].config["lr"]] = of
-    return found if len(set.intersection(*map(set, found.values()))) > 1 else {}
+    return found
 
 
 def best_rate(by_rate: dict[float, list[Row]]) -> float:
@@ -98,33 +91,29 @@ def at_best(found: dict[str, dict[float, list[Row]]], loss: str, value: Value = 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found = grid(rows)
-    if not found or (row := rows[0]).config["data"] == "digits":
+    *rates, last = found["nll"]
+    config = found["nll"][last][0].config
+    if config["data"] == "digits" or not rates:
         return {}
-    rates = list(found["nll"])
-    best, most = at_best(found, EXPECTED), difference(found[EXPECTED][rates[-1]], found["nll"][rates[-1]], NLL)
-    config = row.config
-    on = f"{NAMES[config['data']]} features, linear model, {config['epochs']} epochs, batch {config['batch']}, rates "
-    return {
-        "noisy-steps": Finding(
-            f"{best.signed(3)} nats at the best rates, {most.signed(3)} at {rates[-1]:g}",
-            f"{on}{', '.join(f'{lr:g}' for lr in rates)}, {best.count} seeds",
-            verdict(best, most, below=0, new=True),
-        )
-    }
+    best, most = at_best(found, EXPECTED), difference(found[EXPECTED][last], found["nll"][last], NLL)
+    text = f"{best.signed(3)} nats at the best rates, {most.signed(3)} at {last:g}"
+    training = f"linear model, {config['epochs']} epochs, batch {config['batch']}"
+    tried = ", ".join(f"{lr:g}" for lr in (*rates, last))
+    on = f"{features.NAMES[config['data']]} features, {training}, rates {tried}, {best.count} seeds"
+    return {"noisy-steps": Finding(text, on, verdict(best, most, below=0, new=True))}
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     found, body = grid(rows), []
     for loss, by_rate in found.items():
-        for lr, of_rate in by_rate.items():
-            gaps = [difference(of_rate, found["nll"][lr], value) for value in (NLL, TOP1)]
+        for lr, of in by_rate.items():
+            gaps = ["–", "–"]
+            if loss != "nll":
+                gaps = [difference(of, found["nll"][lr], value).spread(n) for value, n in ((NLL, 3), (TOP1, 2))]
             mark = " (best)" if lr == best_rate(by_rate) else ""
-            scores = [mean(of_rate, NLL).spread(3), mean(of_rate, TOP1).spread(2)]
-            shown = ["–", "–"] if loss == "nll" else [gaps[0].spread(3), gaps[1].spread(2)]
-            body.append([TITLES[loss], f"{lr:g}{mark}", *scores, *shown])
+            body.append([TITLES[loss], f"{lr:g}{mark}", mean(of, NLL).spread(3), mean(of, TOP1).spread(2), *gaps])
     header = ("loss", "rate", "NLL (nats)", "top-1 (%)", "NLL minus NLL's", "top-1 minus NLL's")
-    best = [[TITLES[loss], at_best(found, loss).spread(3), at_best(found, loss, TOP1).spread(2)]
-            for loss in LOSSES[1:] if found]  # fmt: skip
+    best = [[TITLES[loss], at_best(found, loss).spread(3), at_best(found, loss, TOP1).spread(2)] for loss in LOSSES[1:]]
     titles = ("best rates: minus training with NLL", "NLL (nats)", "top-1 (points)")
     return [Table("noisy-steps", header, body), Table("noisy-steps-best", titles, best)]
 
@@ -135,14 +124,15 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     def draw(axes) -> None:
         for ax, value, unit in ((axes[0], NLL, "NLL (nats)"), (axes[1], TOP1, "top-1 (%)")):
             for loss, by_rate in found.items():
-                curve(ax, {lr: mean(of_rate, value) for lr, of_rate in by_rate.items()}, loss=loss)
+                curve(ax, {lr: mean(of, value) for lr, of in by_rate.items()}, loss=loss)
             label(ax, "learning rate", unit, log="x")
 
-    return [Figure("noisy-steps", draw, panels=2)] if found else []
+    return [Figure("noisy-steps", draw, panels=2)]
 
 
 EXPERIMENT = Experiment(
     name="noisy-steps", question="With noisy steps, does a contrast with the batch beat cross-entropy on real data?",
-    minutes=3, presets=PRESETS, runs=runs, prepare=lambda todo: features.prepare(run.data for run in todo),
-    perform=perform, findings=findings, tables=tables, figures=figures,
+    minutes=3, presets={"quick": Options(3, "digits", epochs=4, rates=(3.0, 10.0, 30.0)), "paper": Options()},
+    runs=runs, prepare=lambda todo: features.prepare(run.data for run in todo), perform=perform, findings=findings,
+    tables=tables, figures=figures,
 )  # fmt: skip

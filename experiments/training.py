@@ -24,6 +24,8 @@ SMOOTH = Targets(smoothing=0.1)
 MIXED = Targets(smoothing=0.1, mixup=0.8, mix_probability=1.0)
 """The augmentation of targets that features allow: label smoothing and MixUp. CutMix needs images."""
 MLP = Head(hidden=256)
+BATCH = {"digits": 64, "cifar100": 256, "tiny-imagenet": 256}
+"""Rows per batch, unless an experiment varies them."""
 
 
 @dataclass(frozen=True)
