@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from softnce._core import autograd, options
-from softnce._core.call import Call, Logits, Place
+from softnce._core.call import Call, Logits
 from softnce._core.exact import exact_cross_entropy, group_cross_entropy
 from softnce._core.options import DECLARED, checked, positive, takes
 from softnce._core.table import Table, check_table
@@ -27,20 +27,10 @@ from softnce.targets import SoftTargets
 from softnce.targets.soft_targets import DENSE
 
 __all__ = [
-    "expected_info_nce",
-    "info_nce",
-    "linear_expected_info_nce",
-    "linear_info_nce",
-    "linear_nll",
-    "linear_soft_target_cross_entropy",
-    "linear_soft_target_info_nce",
-    "linear_topk",
-    "nll",
-    "probabilities",
-    "soft_distribution_info_nce",
-    "soft_target_cross_entropy",
-    "soft_target_info_nce",
-]
+    "expected_info_nce", "info_nce", "linear_expected_info_nce", "linear_info_nce", "linear_nll",
+    "linear_soft_target_cross_entropy", "linear_soft_target_info_nce", "linear_topk", "nll", "probabilities",
+    "soft_distribution_info_nce", "soft_target_cross_entropy", "soft_target_info_nce",
+]  # fmt: skip
 
 Targets = Tensor | SoftTargets
 Eta = Tensor | None
@@ -208,21 +198,21 @@ def soft_target(call: Call) -> Tensor:
     if isinstance(given, ClassCandidates) and given.smoothing == 0:
         call.gather_for_noise()
         return cross_entropy(call)
-    candidates, place = call.candidates()
+    candidates, hold_own = call.candidates()
     are_labels = call.targets.weight is None and candidates.weight is None
     if are_labels and call.targets.shares_background(candidates):
-        return of_labels(call, candidates, place)
+        return of_labels(call, candidates, hold_own)
     if call.options["exclude"] is not None:
         raise ValueError("exclude needs candidates that are labels, or ExpectedInfoNCE: soft targets are no classes")
     alpha, candidates = call.columns(call.targets, candidates, cancels=True)
     n = 1.0 if draw is None else draw.scale  # the likelihood ratio is exp(n·σ)
     return call.evaluate(
-        autograd.soft_target, alpha, {"own": None if place is None else place()}, candidates=candidates,
-        temperature=call.temperature / n, log_noise=drawn_noise(call, place, n), remove_hits=call.drops_hits,
+        autograd.soft_target, alpha, {"own": call.places() if hold_own else None}, candidates=candidates,
+        temperature=call.temperature / n, log_noise=drawn_noise(call, hold_own, n), remove_hits=call.drops_hits,
     )  # fmt: skip
 
 
-def of_labels(call: Call, candidates: SoftTargets, place: Place | None) -> Tensor:
+def of_labels(call: Call, candidates: SoftTargets, hold_own: bool) -> Tensor:
     """The same for labels: only the class counts n of the candidates matter, log(1 + Σ_k n_k e^{s_k − s_y}).
 
     Smoothing ε that all share cancels but for the temperature τ/(1 − ε) and the noise η^(1 − ε).
@@ -230,10 +220,10 @@ def of_labels(call: Call, candidates: SoftTargets, place: Place | None) -> Tenso
     alpha, negatives, kept = call.targets, candidates, 1 - call.targets.smoothing
     if kept != 1:
         alpha, negatives = (SoftTargets(t.num_classes, t.index, None, mask=t.mask) for t in (alpha, negatives))
-    alpha, negatives, own = call.columns(alpha, negatives, call.own_labels(alpha, place))
+    alpha, negatives, own = call.columns(alpha, negatives, call.own_labels(alpha) if hold_own else None)
     counts = negatives.class_mass(torch.float64)
     call.counts = counts if negatives is call.batch else None
-    return by_class(call, alpha, counts, own, call.temperature / kept, drawn_noise(call, place, kept))
+    return by_class(call, alpha, counts, own, call.temperature / kept, drawn_noise(call, hold_own, kept))
 
 
 def expected(call: Call) -> Tensor:
@@ -286,30 +276,30 @@ def mean_negatives(call: Call) -> tuple[SoftTargets | None, SoftTargets | None, 
         batch, exchange = call.batch, call.exchange  # ranks send their counts instead of targets
         call.counts = batch.class_mass(torch.float64) if exchange is None else exchange.class_counts(batch)
         return None, call.targets, classes
-    candidates, place = call.candidates()
-    return candidates, None if place is None else call.targets, classes if given is None else noise_count(given)
+    candidates, hold_own = call.candidates()
+    return candidates, call.targets if hold_own else None, classes if given is None else noise_count(given)
 
 
 def drawn_negatives(call: Call) -> tuple[SoftTargets, SoftTargets | None, float]:
     """One label drawn from each candidate, the one drawn from each row's own, and m labels drawn from η."""
-    candidates, place = call.candidates()
+    candidates, hold_own = call.candidates()
     if call.options["batch"] is not None and call.generator is None and not candidates.is_hard:
         raise ValueError("negatives='drawn' with batch needs a generator, in the same state for every micro-batch")
     labels = candidates.labels if candidates.is_hard else candidates.sample(call.generator)
     drawn, own = SoftTargets(candidates.num_classes, labels[:, None], None, mask=candidates.mask), None
     if isinstance(call.given, ClassCandidates):
         own = call.targets
-    elif place is not None:
+    elif hold_own:
         is_known = candidates.is_hard and call.targets.is_hard
-        own = call.own_labels(call.targets if is_known else drawn[place()], place)
+        own = call.own_labels(call.targets if is_known else drawn[call.places()])
     if m := round(noise_count(call.given)):
         drawn = SoftTargets.cat([drawn, SoftTargets(drawn.num_classes, call.draw_noise(m)[:, None], None)])
     return drawn, own, 0.0
 
 
-def drawn_noise(call: Call, place: Place | None, exponent: float | Tensor) -> Tensor | None:
+def drawn_noise(call: Call, hold_own: bool, exponent: float | Tensor) -> Tensor | None:
     """log η^exponent; η is smoothed as the targets are if labels are drawn from them."""
-    log_noise = call.log_noise(smoothed=call.options["draw"] is not None and place is not None)
+    log_noise = call.log_noise(smoothed=call.options["draw"] is not None and hold_own)
     return log_noise if log_noise is None or exponent == 1 else log_noise * exponent
 
 

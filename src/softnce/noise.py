@@ -84,7 +84,7 @@ class FixedNoise(KeepsPrecision):
         self.register_buffer("edges", None, persistent=False)
 
     def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(*args)
         self.edges = None  # those of the η before
 
     @property
@@ -94,10 +94,13 @@ class FixedNoise(KeepsPrecision):
     def extra_repr(self) -> str:
         return f"{self.num_classes} classes"
 
-    def log_probs(self, classes: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
+    def log_probs(
+        self, classes: Tensor | None = None, smoothing: float = 0.0, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """log η of ``classes``; of all classes, (K,), if None; ``smoothing`` ε: of (1 − ε)·η + ε/K."""
         logs = self.log_eta if classes is None else self.log_eta[classes]
-        return logs if smoothing == 0 else ((1 - smoothing) * logs.exp() + smoothing / self.num_classes).log()
+        logs = logs if smoothing == 0 else ((1 - smoothing) * logs.exp() + smoothing / self.num_classes).log()
+        return logs.to(dtype or logs.dtype)
 
     def sample(self, n: int, generator: torch.Generator | None = None, smoothing: float = 0.0) -> Tensor:
         """n labels drawn from η, each replaced by a uniform one with probability ``smoothing``.
@@ -161,12 +164,13 @@ class RunningNoise(KeepsPrecision):
 
     def fit(self, num_classes: int, device: torch.device) -> None:
         """Take the number of classes and the device of a first batch; later, check them."""
-        if self.sums is not None and self.num_classes != num_classes:
+        sums = self.sums
+        if sums is not None and sums.shape[0] != num_classes + 2:
             raise ValueError(
                 f"the running noise has {self.num_classes} classes, but there are {num_classes} classes; "
                 "losses of different classes need a noise each"
             )
-        if self.sums is not None and self.sums.device == device:
+        if sums is not None and sums.device == device:
             return
         with _normal_tensors():
             if self.sums is None or self.sums.is_meta:
@@ -199,28 +203,30 @@ class RunningNoise(KeepsPrecision):
                 self.tree.index_add_(0, node, weight)
                 node = node // 2
 
-    @torch.no_grad()
     def add_counts(self, counts: Tensor) -> None:
         """Take in a batch of which only the class counts (K,) are known. O(K)."""
-        self.fit(len(counts), counts.device)
+        self.fit(counts.shape[0], counts.device)
         self._age()
         assert self.sums is not None
-        counts = counts if self.unit == 1 else counts * self.unit
+        counts = counts.detach() if self.unit == 1 else counts.detach() * self.unit
         self.sums[:-2].add_(counts)
         self.sums[-1].add_(counts.sum())
-        if self.tree is not None:  # an assignment to a Module's attribute takes as long as the sums
+        if self.tree is not None:
             self.tree = None
 
     def _age(self) -> None:
         """Let earlier batches lose weight: new counts gain it instead, and rarely all are scaled down."""
-        self.unit /= self.decay
+        if self.decay < 1:  # an assignment to a Module's attribute takes as long as a sum
+            self.unit /= self.decay
         if self.unit > 1e100 and self.sums is not None:
             self._start(None, self.sums.device, self.sums / self.unit)
 
-    def log_probs(self, classes: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
-        """log η of ``classes``; of all classes, (K,), if None. ``smoothing`` is 0: the targets seen are smoothed."""
+    def log_probs(
+        self, classes: Tensor | None = None, smoothing: float = 0.0, dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        """log η of ``classes``; of all classes, (K,), if None. ``smoothing`` changes nothing: targets seen have it."""
         counts, even, total = self._estimate(classes)
-        return (counts + even).log_().sub_(total.log() if isinstance(total, Tensor) else math.log(total))
+        return (counts + even).to(dtype).log_().sub_(total.log() if isinstance(total, Tensor) else math.log(total))
 
     def probs(self) -> Tensor:
         """The current estimate of η, (K,), in float64."""
@@ -231,12 +237,10 @@ class RunningNoise(KeepsPrecision):
         """Counts of ``classes``, what each class has besides, and the sum over all classes."""
         if self.sums is None:
             raise ValueError("the running noise has seen no targets and was made without num_classes")
-        counts = self.sums[:-2]
-        spread: Any = self.sums[-2]
-        total: Any = self.sums[-1]
-        if counts.is_cpu and values_are_readable(counts):  # numbers of Python are added faster than tensors
-            spread, total = float(spread), float(total)
-        prior, size = self.prior * self.unit, len(counts)
+        counts, rest = self.sums[:-2], self.sums[-2:]
+        # Numbers of Python are added faster than tensors.
+        spread, total = rest.tolist() if rest.is_cpu and values_are_readable(rest) else rest
+        prior, size = self.prior * self.unit, counts.shape[0]
         return counts if classes is None else counts[classes], spread / size + prior, total + prior * size
 
     def sample(self, n: int, generator: torch.Generator | None = None, smoothing: float = 0.0) -> Tensor:
@@ -291,11 +295,13 @@ Noise = FixedNoise | RunningNoise
 """η as a loss uses it: its logarithm at some classes, and labels drawn from it."""
 
 
-def draw_labels(noise: Noise | None, n: int, like: SoftTargets, generator: torch.Generator | None) -> Tensor:
+def draw_labels(
+    noise: Noise | None, n: int, like: SoftTargets, generator: torch.Generator | None, smoothing: float = 0.0
+) -> Tensor:
     """n labels drawn from η, uniform if None, for targets such as ``like``."""
     if noise is None:
         return draw_uniform(like.num_classes, (n,), like.device, generator)
-    return noise.sample(n, generator)
+    return noise.sample(n, generator, smoothing)
 
 
 def as_noise(noise_probs: Any) -> Noise | None:

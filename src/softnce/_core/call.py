@@ -25,8 +25,7 @@ from softnce._inputs import (
     values_are_checked,
 )
 from softnce.candidates import Candidates, GivenCandidates
-from softnce.noise import FixedNoise, Noise, RunningNoise
-from softnce.targets._sampling import drawn_by
+from softnce.noise import FixedNoise, Noise, RunningNoise, draw_labels
 from softnce.targets.soft_targets import LABELS, SoftTargets, as_soft_targets
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
 OWN_TOLERANCE = 8 * torch.finfo(torch.bfloat16).eps
 """Relative tolerance when ``own`` is checked: dense rows may have been rounded to half precision before."""
-Place = Callable[[], Tensor]
-"""Gives the positions (N,) of the rows' own targets among the candidates; −1: not among them."""
 
 
 class Logits:
@@ -69,6 +66,7 @@ class Call:
         targets: α of the rows, N targets, smoothed and drawn.
         batch: the targets of the whole batch, of all ranks once :meth:`gather` has exchanged them.
         position: (N,) positions of the rows in ``batch``; None: row i is target i.
+        place: (N,) positions of the rows' own targets among the candidates, −1: not among them; None: as in ``batch``.
         classes: the classes of the columns that are scored, (U,), sorted; None: all.
         counts: (K,) class counts of the batches of all ranks, for a running noise; None: it counts ``batch``.
     """
@@ -95,6 +93,7 @@ class Call:
         self.counts: Tensor | None = None
         self.classes: Tensor | None = None
         self.scores: Scores | None = None
+        self.place: Tensor | None = None
         self.is_gathered = False
         self._check_classes()
         self.targets = self._targets(targets, hard)
@@ -198,27 +197,31 @@ class Call:
 
     # ------------------------------------------------------------------------------------------------- steps
 
-    def candidates(self) -> tuple[SoftTargets, Place | None]:
-        """The candidates, M targets, and their :data:`Place`: None if they hold no row's own target by construction."""
+    def candidates(self) -> tuple[SoftTargets, bool]:
+        """The candidates, M targets, and whether they can hold the rows' own targets, at :attr:`places`."""
         given, draw = self.given, self.options["draw"]
         self.gather_for_noise()
         if isinstance(given, SoftTargets):
             own = self.options["own"] if self.options["batch"] is None else None
-            group, place = self._holder(given, "candidates", own)
-            return group, _known(place)
+            group, self.place = self._holder(given, "candidates", own)
+            return group, self.place is not None
         if given is None and draw is not None:
             rows = len(self.batch)
             if self.exchange is not None and not self.is_gathered:
                 rows = int(self.exchange.all_sum(torch.tensor(rows, device=self.batch.device)))
             drawn = draw.candidates_from(self.noise, rows, self.targets, self.generator)
             if drawn is not None:
-                return drawn, None
+                return drawn, False
         if given is None or given.uses_batch:
             self.gather()
         if given is None:
-            return self.batch, self.positions
-        groups, place = given(self.batch, self.positions(), self.generator, self.noise)
-        return together(groups, self.targets), _known(place)
+            return self.batch, True
+        groups, self.place = given(self.batch, self.positions(), self.generator, self.noise)
+        return together(groups, self.targets), self.place is not None
+
+    def places(self) -> Tensor:
+        """:attr:`place`, (N,), also if it is that of the batch."""
+        return self.positions() if self.place is None else self.place
 
     def positions(self) -> Tensor:
         """The positions of the rows in the batch, (N,)."""
@@ -226,11 +229,13 @@ class Call:
             return self.position
         return torch.arange(len(self.targets), device=self.targets.device)
 
-    def own_labels(self, labels: SoftTargets, place: Place | None) -> SoftTargets | None:
-        """The label of each row among label candidates, with weight 0 where ``place`` is −1."""
-        if place is None or not isinstance(self.given, Candidates) or self.given.holds_batch:
-            return None if place is None else labels
-        return SoftTargets(labels.num_classes, labels.index, (place() >= 0).to(torch.get_default_dtype())[:, None])
+    def own_labels(self, labels: SoftTargets) -> SoftTargets:
+        """The label of each row among label candidates, with weight 0 for rows that are not among them."""
+        if not isinstance(self.given, Candidates) or self.given.holds_batch:
+            return labels
+        return SoftTargets(
+            labels.num_classes, labels.index, (self.places() >= 0).to(torch.get_default_dtype())[:, None]
+        )
 
     def gather(self) -> None:
         """Replace the batch by the batches of all ranks, in rank order; once per call."""
@@ -256,10 +261,11 @@ class Call:
     @property
     def exclude(self) -> Tensor | None:
         """The option ``exclude``, (N, E), as columns; −1 for classes that have none."""
-        exclude, classes, rows = self.options["exclude"], self.classes, len(self.targets)
+        exclude, classes = self.options["exclude"], self.classes
         if exclude is None:
             return None
         check_tensor(exclude, "exclude")
+        rows = len(self.targets)
         check_places(exclude, (rows, exclude.numel() // max(1, rows)), self.source.num_classes, "exclude", least=-1)
         exclude = exclude.long()
         if classes is None:
@@ -276,18 +282,14 @@ class Call:
 
     def log_noise(self, smoothed: bool) -> Tensor | None:
         """log η of the columns, smoothed as the targets are if ``smoothed``; None: uniform."""
-        return None if self.noise is None else self.noise.log_probs(self.classes, self._noise_smoothing(smoothed))
+        if self.noise is None:
+            return None
+        dtype = at_least_float32(self.source.rows.dtype)
+        return self.noise.log_probs(self.classes, self.smoothing if smoothed else 0.0, dtype)
 
     def draw_noise(self, count: int) -> Tensor:
-        """Labels drawn from η, (count,)."""
-        if self.noise is None:
-            classes, device = self.source.num_classes, self.source.rows.device
-            return torch.randint(classes, (count,), device=device, **drawn_by(self.generator))
-        return self.noise.sample(count, self.generator, self._noise_smoothing(True))
-
-    def _noise_smoothing(self, smoothed: bool) -> float:
-        """ε by which η is smoothed: a running η has seen smoothed targets already."""
-        return self.smoothing if smoothed and not isinstance(self.noise, RunningNoise) else 0.0
+        """Labels drawn from η, (count,), smoothed as the targets are."""
+        return draw_labels(self.noise, count, self.targets, self.generator, self.smoothing)
 
     # ------------------------------------------------------------------------------------------------ reduce
 
@@ -341,10 +343,6 @@ class Call:
         # The empty sum connects a rank without rows to its model, whose gradients DDP waits for; 0·τ likewise.
         mine = value + self.source.rows[:0].sum() + 0.0 * self.temperature
         return self.exchange.reduce(mine, self.total, self.options["reduction"])
-
-
-def _known(positions: Tensor | None) -> Place | None:
-    return None if positions is None else lambda: positions
 
 
 def rows_of(targets: Tensor, source: Logits | Table) -> Tensor:

@@ -22,7 +22,7 @@ from softnce._inputs import (
     check_weights,
     one_of,
     values_are_checked,
-)  # fmt: skip
+)
 from softnce.candidates import Candidates
 from softnce.draws import Draw
 from softnce.targets import SoftTargets
@@ -186,59 +186,26 @@ class OfTable(TypedDict, total=False):
 # ------------------------------------------------------------------------------- functions, of a table, and Modules
 
 
+# fmt: off
 class TableCall(OfTable, ExcludingCall, total=False): ...
-
-
 class OfNLL(Common, Call, total=False): ...
-
-
 class OfCrossEntropy(Smoothed, Call, total=False): ...
-
-
 class OfInfoNCE(InfoNCE, ExcludingCall, total=False): ...
-
-
 class OfSoftDistribution(SoftDistribution, Call, total=False): ...
-
-
 class OfSoftTarget(SoftTarget, Call, total=False): ...
-
-
 class OfExpected(Expected, ExcludingCall, total=False): ...
-
-
 class TableNLL(OfTable, OfNLL, total=False): ...
-
-
 class TableCrossEntropy(OfTable, OfCrossEntropy, total=False): ...
-
-
 class TableInfoNCE(OfTable, OfInfoNCE, total=False): ...
-
-
 class TableSoftTarget(OfTable, OfSoftTarget, total=False): ...
-
-
 class TableExpected(OfTable, OfExpected, total=False): ...
-
-
 class ModuleNLL(Common, Ranks, total=False): ...
-
-
 class ModuleCrossEntropy(Smoothed, Ranks, total=False): ...
-
-
 class ModuleInfoNCE(InfoNCE, Ranks, total=False): ...
-
-
 class ModuleSoftDistribution(SoftDistribution, Ranks, total=False): ...
-
-
 class ModuleSoftTarget(SoftTarget, Ranks, total=False): ...
-
-
 class ModuleExpected(Expected, Ranks, total=False): ...
-
+# fmt: on
 
 DECLARED: dict[type, dict[str, Option]] = {
     kind: {name: get_args(hint)[1] for name, hint in get_type_hints(kind, include_extras=True).items()}
