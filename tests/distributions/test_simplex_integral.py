@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from simplex_references import exact_moments, parameters, series_log_integral
+from torch.testing import assert_close
 
 from experiments.exact_loss.original import cancelling_log_integral, exact_log_integral
 from softnce.distributions import simplex
@@ -60,9 +61,7 @@ def test_log_integral_at_large_k_equals_the_series(classes):
 def test_flat_is_the_volume_of_the_simplex(classes):
     integral = SimplexIntegral(torch.full((classes,), 3.0, dtype=torch.float64))
     assert integral.log_value.item() == pytest.approx(3.0 - math.lgamma(classes), rel=1e-14, abs=1e-13)
-    torch.testing.assert_close(
-        integral.moment(1), torch.full((classes,), 1 / classes, dtype=torch.float64), rtol=1e-11, atol=0
-    )
+    assert_close(integral.moment(1), torch.full((classes,), 1 / classes, dtype=torch.float64), rtol=1e-11, atol=0)
 
 
 @pytest.mark.slow
@@ -100,9 +99,9 @@ def test_derivatives_of_every_order():
         assert torch.autograd.gradcheck(function, omega)
         assert torch.autograd.gradgradcheck(function, omega)
     mean = SimplexIntegral(omega[0]).moment(1)
-    torch.testing.assert_close(torch.func.grad(log_value)(omega[0].detach()), mean, rtol=1e-13, atol=0)
+    assert_close(torch.func.grad(log_value)(omega[0].detach()), mean, rtol=1e-13, atol=0)
     hessian = torch.func.jacrev(torch.func.grad(log_value))(omega[0].detach())
-    torch.testing.assert_close(hessian, SimplexIntegral(omega[0]).covariance(), rtol=1e-12, atol=1e-15)
+    assert_close(hessian, SimplexIntegral(omega[0]).covariance(), rtol=1e-12, atol=1e-15)
 
 
 def test_absent_classes_are_left_out():
@@ -114,10 +113,10 @@ def test_absent_classes_are_left_out():
     sparse.requires_grad_()
     integral = SimplexIntegral(sparse)
     expected = SimplexIntegral(omega).log_value
-    torch.testing.assert_close(integral.log_value[:2], expected.expand(2), rtol=1e-14, atol=0)
+    assert_close(integral.log_value[:2], expected.expand(2), rtol=1e-14, atol=0)
     assert integral.log_value[2].item() == pytest.approx(4.0, abs=1e-14)
     (gradient,) = torch.autograd.grad(integral.log_value.sum(), sparse)
-    torch.testing.assert_close(gradient[0, [1, 4, 6]], SimplexIntegral(omega).moment(1), rtol=1e-13, atol=0)
+    assert_close(gradient[0, [1, 4, 6]], SimplexIntegral(omega).moment(1), rtol=1e-13, atol=0)
     assert (gradient[sparse == -torch.inf] == 0).all()
 
 
@@ -126,17 +125,17 @@ def test_a_batch_larger_than_a_block_equals_its_rows(monkeypatch):
     whole = SimplexIntegral(omega)
     monkeypatch.setattr(simplex, "NODES_BLOCK", 400)
     blocks = SimplexIntegral(omega)
-    torch.testing.assert_close(blocks.log_value, whole.log_value, rtol=1e-14, atol=0)
-    torch.testing.assert_close(blocks.moment(2), whole.moment(2), rtol=1e-13, atol=0)
+    assert_close(blocks.log_value, whole.log_value, rtol=1e-14, atol=0)
+    assert_close(blocks.moment(2), whole.moment(2), rtol=1e-13, atol=0)
     rows = torch.stack([SimplexIntegral(row).log_value for row in omega])
-    torch.testing.assert_close(whole.log_value, rows, rtol=1e-14, atol=0)
+    assert_close(whole.log_value, rows, rtol=1e-14, atol=0)
 
 
 def test_extreme_parameters_stay_finite():
     omega = torch.tensor([[1e6, -1e6, 0.0], [-1e300, 0.0, 1.0], [1e15, 1e15, 1e15 - 1]], dtype=torch.float64)
     integral = SimplexIntegral(omega)
     assert integral.log_value.isfinite().all()
-    torch.testing.assert_close(integral.moment(1).sum(-1), torch.ones(3, dtype=torch.float64), rtol=1e-13, atol=0)
+    assert_close(integral.moment(1).sum(-1), torch.ones(3, dtype=torch.float64), rtol=1e-13, atol=0)
 
 
 def test_the_cancelling_sum_fails_where_ours_does_not():

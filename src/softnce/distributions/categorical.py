@@ -9,6 +9,7 @@ from torch.distributions.utils import lazy_property
 from torch.types import _size
 
 from softnce._inputs import as_whole, check_floating, check_generator
+from softnce.targets._sampling import class_edges, draw_by_edges
 
 
 class _LogWeights(constraints.Constraint):
@@ -146,15 +147,9 @@ class AveragedCategorical(ClassWeights):
     def sample_labels(self, sample_shape: _size = (), generator: torch.Generator | None = None) -> Tensor:
         """The labels before averaging, int64, shape (*sample_shape, *batch_shape, n)."""
         check_generator(generator)
-        sample_shape = torch.Size(sample_shape)
-        # fp64: the running sums torch searches would otherwise distort the small probabilities of large K.
-        rows = self.probs.detach().double().reshape(-1, self.event_shape[0])
-        labels = rows.new_empty(len(rows), 0, dtype=torch.long)
-        if rows.numel() and sample_shape.numel():
-            draws = sample_shape.numel() * self.total_count
-            labels = torch.multinomial(rows, draws, replacement=True, generator=generator)
-        labels = labels.view(len(rows), sample_shape.numel(), self.total_count).transpose(0, 1)
-        return labels.reshape(*sample_shape, *self.batch_shape, self.total_count)
+        shape, n = torch.Size(sample_shape), self.total_count
+        labels = draw_by_edges(class_edges(self.probs.detach()), shape.numel() * n, generator)
+        return labels.unflatten(-1, (shape.numel(), n)).movedim(-2, 0).reshape(*shape, *self.batch_shape, n)
 
     def sample(self, sample_shape: _size = (), generator: torch.Generator | None = None) -> Tensor:
         labels = self.sample_labels(sample_shape, generator)
