@@ -13,7 +13,8 @@ is not reported. Compared are accuracies after equal processor time. Runs are ma
 """
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
@@ -146,76 +147,80 @@ def accuracy(row: Row) -> float:
     return 100 * float(row.result["accuracy"])
 
 
-def accuracy_at(row: Row, time: float, clock: str = "cpu_seconds") -> float:
-    """Accuracy after that time in per cent, on the line between two measurements; at most that of the end."""
+def accuracy_at(row: Row, seconds: float) -> float:
+    """Accuracy after that processor time in per cent, between two measurements by interpolation."""
     course = row.result["course"]
-    return 100 * float(np.interp(time, course[clock], course["accuracy"]))
+    return 100 * float(np.interp(seconds, course["cpu_seconds"], course["accuracy"]))
 
 
 def lead(ours: Sequence[Row], theirs: Sequence[Row]) -> Estimate | None:
     """Points of ours over theirs after the processor time of the shorter run, seed by seed."""
-    others = {row.config["seed"]: row for row in theirs}
-    pairs = [(row, others[row.config["seed"]]) for row in ours if row.config["seed"] in others]
-    times = [min(map(processor, pair)) for pair in pairs]
-    gaps = [accuracy_at(a, time) - accuracy_at(b, time) for (a, b), time in zip(pairs, times, strict=True)]
-    return estimate(gaps) if gaps else None
+    pairs = [(a, b) for a in ours for b in theirs if a.config["seed"] == b.config["seed"]]
+    timed = [(a, b, min(processor(a), processor(b))) for a, b in pairs]
+    return estimate([accuracy_at(a, end) - accuracy_at(b, end) for a, b, end in timed]) if pairs else None
 
 
-Key = tuple[float, int, str, int]
-"""Exponent of the frequencies, classes, method, steps."""
+Problem = tuple[float, int]
+"""Exponent of the frequencies, and classes."""
+Way = tuple[str, int]
+"""Method and steps."""
 
 
-def searched(rows: Sequence[Row]) -> dict[Key, list[Row]]:
-    """The seeds that had no part in the search."""
-    chosen = [row for row in rows if row.config.get("part") == "searched" and row.config["seed"] > 0]
-    found = {}
-    for group in alike(chosen, "zipf", "classes", "method", "steps", "batch"):
-        c = group[0].config
-        found[c.get("zipf", 0.0), c["classes"], c["method"], c["steps"]] = group
-    return {key: found[key] for key in sorted(found, key=lambda key: (*key[:2], METHODS.index(key[2]), -key[3]))}
+def searched(rows: Sequence[Row]) -> dict[Problem, dict[Way, list[Row]]]:
+    """The seeds that had no part in the search, by problem and way."""
+    found: dict[Problem, dict[Way, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in sorted(rows, key=lambda row: (METHODS.index(row.config["method"]), -row.config["steps"])):
+        c = row.config
+        if c.get("part") == "searched" and c["seed"] > 0:
+            found[c.get("zipf", 0.0), c["classes"]][c["method"], c["steps"]].append(row)
+    return dict(sorted(found.items()))
 
 
-def lead_over(found: dict[Key, list[Row]], key: Key) -> Estimate | None:
-    """Points of expected InfoNCE over a method of the same problem; none over the full softmax's longer schedule."""
-    ours = [of for other, of in found.items() if other[:3] == (*key[:2], EXPECTED)]
-    if not ours or key[2] == EXPECTED:
-        return None
-    if key[3] > min(other[3] for other in found if other[:3] == key[:3]):  # cannot be finished in the time
-        return None
-    return lead(ours[0], found[key])
+def leads(of: Mapping[Way, list[Row]]) -> dict[Way, Estimate]:
+    """Points of expected InfoNCE over each method on a problem; none over a schedule too long for the time."""
+    ours = next((group for (method, _), group in of.items() if method == EXPECTED), [])
+    shortest = dict(sorted(of, reverse=True))  # the last of several steps
+    others = {way: group for way, group in of.items() if way[0] != EXPECTED and shortest[way[0]] == way[1]}
+    return {way: gap for way, group in others.items() if (gap := lead(ours, group))}
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
-    found, answers = searched(rows), {}
-    leads = {key: gap for key in found if (gap := lead_over(found, key)) and not key[0]}
-    full = {key: gap for key, gap in leads.items() if key[2] == "softmax" and key[1] >= 10_000}
+    answers = {}
+    even = {k: leads(of) for (zipf, k), of in searched(rows).items() if not zipf}
+    full = {k: gap for k, of in even.items() for (method, _), gap in of.items() if method == "softmax" and k >= 10_000}
     if full:
-        key, gap = max(full.items())
-        on = f"K = {key[1]:,}, {gap.count} seeds"
-        answers["many-classes"] = decided(gap, on=on, digits=1, above=0, new=True)
-    large = {key: gap for key, gap in leads.items() if key[1] >= 100_000}
+        k, gap = max(full.items())
+        answers["many-classes"] = decided(gap, on=f"K = {k:,}, {gap.count} seeds", digits=1, above=0, new=True)
+    large = {(k, method): gap for k, of in even.items() for (method, _), gap in of.items() if k >= 100_000}
     if large:
-        text = "; ".join(f"{NAMES[key[2]]} {gap.signed(1)}" for key, gap in large.items())
-        sizes = " and ".join(f"{size:,}" for size in dict.fromkeys(key[1] for key in large))
+        text = "; ".join(f"{NAMES[method]} {gap.signed(1)}" for (_, method), gap in large.items())
+        sizes = " and ".join(f"{k:,}" for k in dict.fromkeys(k for k, _ in large))
         on = f"K = {sizes}, {min(gap.count for gap in large.values())} seeds"
         answers["expected-classes"] = Finding(f"points over {text}", on, verdict(*large.values(), above=0, new=True))
     return answers
 
 
-def problem_of(key: Key) -> str:
-    return f"{key[1]:,}" + (", Zipf" if key[0] else "")
+def title(problem: Problem) -> str:
+    zipf, classes = problem
+    return f"{classes:,}" + (", Zipf" if zipf else "")
+
+
+def table_way(row: Row) -> tuple[str, float]:
+    """Optimiser of the table and its rate."""
+    return row.config.get("table_optimiser", "sparse-adam"), row.config["lr"]
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    found = searched(rows)
     body = []
-    for key, group in found.items():
-        c, gap = group[0].config, lead_over(found, key)
-        optimiser = "Adam" if key[2] == "softmax" else OPTIMISERS[c.get("table_optimiser", "sparse-adam")]
-        body.append([
-            NAMES[key[2]], problem_of(key), f"{key[3]:,}", optimiser, f"{c['lr']:g}",
-            f"{mean(group, processor).mean:,.1f}", mean(group, accuracy).spread(1), gap.signed(1) if gap else "",
-        ])  # fmt: skip
+    for problem, of in searched(rows).items():
+        ahead = leads(of)
+        for (method, steps), group in of.items():
+            optimiser, rate = table_way(group[0])
+            body.append([
+                NAMES[method], title(problem), f"{steps:,}", "Adam" if method == "softmax" else OPTIMISERS[optimiser],
+                f"{rate:g}", f"{mean(group, processor).mean:,.1f}", mean(group, accuracy).spread(1),
+                ahead[method, steps].signed(1) if (method, steps) in ahead else "",
+            ])  # fmt: skip
     header = ("loss", "classes", "steps", "table's optimiser", "rate", "CPU s", "accuracy (%)",
               "expected InfoNCE's lead")  # fmt: skip
     return [Table("classes-searched", header, body), search_table(rows), fixed_table(rows)]
@@ -223,14 +228,10 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 def search_table(rows: Sequence[Row]) -> Table:
     """Accuracy of seed 0 with every optimiser and rate of the table."""
-
-    def way(row: Row) -> tuple[str, float]:
-        return row.config.get("table_optimiser", "sparse-adam"), row.config["lr"]
-
     tried = [row for row in rows if row.config.get("part") == "searched" and row.config["seed"] == 0]
-    columns, body = sorted(set(map(way, tried)), reverse=True), []
+    columns, body = sorted(set(map(table_way, tried)), reverse=True), []
     for group in alike(tried, "classes", "method", "steps"):
-        c, found = group[0].config, {way(row): f"{accuracy(row):.1f}" for row in group}
+        c, found = group[0].config, {table_way(row): f"{accuracy(row):.1f}" for row in group}
         name = f"{NAMES[c['method']]}, {c['classes']:,}, {c['steps']:,} steps"
         body.append([name, *(found.get(column, "") for column in columns)])
     titles = [f"{'Adam' if optimiser == 'sparse-adam' else 'Adagrad'} {lr:g}" for optimiser, lr in columns]
@@ -255,23 +256,22 @@ def fixed_table(rows: Sequence[Row]) -> Table:
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     found = searched(rows)
-    problems = list(dict.fromkeys(key[:2] for key in found))
     ours, expected = (LOOKS[loss].colour for loss in ("soft-target-info-nce", EXPECTED))
     looks = {"info-nce": (ours, "-"), "info-nce-more": (ours, "--"), EXPECTED: (expected, "-"),
              "sampled-softmax": (SERIES[1], "-"), "softmax": (LOOKS["soft-ce"].colour, "-")}  # fmt: skip
 
     def draw(axes: Sequence[Any]) -> None:
-        for ax, problem in zip(axes, problems, strict=True):
-            for key, group in ((key, group) for key, group in found.items() if key[:2] == problem):
+        for ax, (problem, of) in zip(axes, found.items(), strict=True):
+            for (method, _), group in of.items():
                 courses = [row.result["course"] for row in group]
                 times = [fmean(seconds) for seconds in zip(*(c["cpu_seconds"] for c in courses), strict=False)]
                 heights = [100 * fmean(of) for of in zip(*(c["accuracy"] for c in courses), strict=False)]
-                colour, dash = looks[key[2]]
-                curve(ax, dict(zip(times, heights, strict=True)), name=NAMES[key[2]], colour=colour, dash=dash)
-            level(ax, mean(group, lambda r: 100 * r.result["best_possible"]).mean, "best possible")
-            label(ax, "CPU seconds", "accuracy (%)", title=f"K = {problem_of((*problem, '', 0))}", log="x")
+                colour, dash = looks[method]
+                curve(ax, dict(zip(times, heights, strict=True)), name=NAMES[method], colour=colour, dash=dash)
+            level(ax, mean(group, lambda row: 100 * row.result["best_possible"]).mean, "best possible")
+            label(ax, "CPU seconds", "accuracy (%)", title=f"K = {title(problem)}", log="x")
 
-    return [Figure("classes-accuracy", draw, panels=len(problems), columns=2, size=(5.2, 3.2))] if problems else []
+    return [Figure("classes-accuracy", draw, panels=len(found), columns=2, size=(5.2, 3.2))] if found else []
 
 
 EXPERIMENT = Experiment(

@@ -42,7 +42,7 @@ class Run:
     lr: float  # of the table
     seed: int
     steps: int
-    seconds: float | None  # a training that takes longer stops on the way, its schedule unfinished
+    seconds: float | None  # None; two committed trainings stopped after that time
     batch: int
     others: int  # candidates beside the batch's, or negatives; of expected InfoNCE, labels drawn from η
     network_lr: float
@@ -80,7 +80,7 @@ class Problem:
     def batch(self, rows: int) -> tuple[Tensor, Tensor]:
         """Samples (n, latent) and labels (n,); equally frequent classes come once before any comes again (n ≤ K)."""
         if self.marginal is not None:
-            labels = self._drawn(rows)
+            labels = drawn(len(self.points), rows, self.marginal, self._generator)
         else:
             while len(self._left) < rows:  # a rest shorter than a batch is left out
                 self._left = torch.randperm(len(self.points), generator=self._generator)
@@ -89,7 +89,7 @@ class Problem:
 
     def test(self, rows: int) -> tuple[Tensor, Tensor, float]:
         """Samples, labels of classes drawn at random, and the accuracy of the best possible guess on them."""
-        labels = self._drawn(rows)
+        labels = drawn(len(self.points), rows, self.marginal, self._generator)
         places = self._places(labels)
         # The nearest point has the largest u·p − |p|²/2; the likeliest of unequal classes that + σ² log of its share.
         bias = -self.points.square().sum(1) / 2
@@ -97,9 +97,6 @@ class Problem:
             bias += self._noise**2 * self.marginal.log()
         nearest = functional.linear_topk(places, self.points, 1, bias=bias, chunk_size=16384)[1][:, 0]
         return self.seen(places), labels, (nearest == labels).float().mean().item()
-
-    def _drawn(self, rows: int) -> Tensor:
-        return drawn(len(self.points), rows, self.marginal, self._generator)
 
     def seen(self, places: Tensor) -> Tensor:
         for rotation, shift in zip(self.rotations, self.shifts, strict=True):
@@ -181,22 +178,17 @@ def criterion(run: Run, model: Model, marginal: Tensor | None = None) -> Callabl
     return lambda z, targets: model.head.loss(z, targets, contrast)
 
 
-def evaluation_steps(steps: int) -> list[int]:
-    """After which steps to look: twelve of them, ever further apart, the last included."""
-    return sorted({max(1, round(steps * 1.5**-i)) for i in range(12)})
-
-
 @torch.random.fork_rng(devices=[])
 def perform(run: Run) -> dict[str, Any]:
-    """Accuracy in the course of training; time counts steps with their batches, not evaluations."""
+    """Accuracy in the course of training, at twelve steps ever further apart; time counts steps with their batches."""
     torch.manual_seed(run.seed)
     problem = Problem(run.classes, run.latent, run.noise, run.seed, run.zipf)
     x_test, y_test, best = problem.test(run.tests)
     model = Model(run)
     loss = criterion(run, model, problem.marginal)
-    looks = set(evaluation_steps(run.steps))
+    looks = {max(1, round(run.steps * 1.5**-i)) for i in range(12)}
     course: dict[str, list[float]] = defaultdict(list)
-    wall = processor = 0.0
+    used = 0.0
 
     def batch() -> tuple[Tensor, SoftTargets]:
         return mixed(*problem.batch(run.batch), run.classes, run.mix_alpha)
@@ -205,25 +197,19 @@ def perform(run: Run) -> dict[str, Any]:
         model.step(loss(model.network(x), targets))
 
     for done in range(1, run.steps + 1):
-        started, used = time.perf_counter(), time.process_time()
+        started = time.process_time()
         step(*batch())
         for schedule in model.schedules:
             schedule.step()
-        wall += time.perf_counter() - started
-        processor += time.process_time() - used
-        is_over = run.seconds is not None and wall > run.seconds
-        if done in looks or is_over:
-            point = {"step": done, "seconds": wall, "cpu_seconds": processor}
-            for name, value in (point | {"accuracy": model.accuracy(x_test, y_test)}).items():
+        used += time.process_time() - started
+        if done in looks:
+            point = {"step": done, "cpu_seconds": used, "accuracy": model.accuracy(x_test, y_test)}
+            for name, value in point.items():
                 course[name].append(value)
-        if is_over:
-            break
-    held = model.held_bytes()
     return {
         "accuracy": course["accuracy"][-1],
         "best_possible": best,
-        "steps": done,
+        "steps": run.steps,
         "course": dict(course),
-        "held_bytes": held,
-        "peak_bytes": held + peak_of(partial(step, *batch())),
+        "peak_bytes": model.held_bytes() + peak_of(partial(step, *batch())),
     }

@@ -12,6 +12,8 @@ and with means of n labels, whose ratio is exact too. Four parts:
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any, get_args
 
 from experiments.exact_loss.training import CE, CLASSES, Cost, Kind, Method, Noise, Problem, Shape, Training, perform
@@ -58,26 +60,23 @@ PRESETS = {
 
 
 def runs(options: Options) -> list[Any]:
-    methods = [
-        *PLAIN,
-        *(Method("averaged", n) for n in options.labels),
-        *(Method("continuous", concentration) for concentration in options.concentrations),
-    ]
-    wanted: list[Any] = [Shape(classes) for classes in options.classes]
-    for problem in get_args(Problem):
-        epochs = options.digits_epochs if problem == "digits" else options.epochs
-        for seed in range(options.seeds):
-            gradients = options.gradients if seed == 0 else 0
-            wanted += [
-                Training(problem, method, seed, epochs, gradients) for method in (*methods, EXPECTED, BATCH_ONLY)
-            ]
-    for seed in range(options.close_seeds):
-        if seed >= options.seeds:
-            wanted += [Training("conditional", method, seed, options.epochs, 0) for method in CLOSE]
-        wanted += [Noise(problem, method, seed, options.gradients) for problem in get_args(Problem) for method in CLOSE]
-        wanted.append(Noise("labels", Method("expected-info-nce", noise_count=10.0 * CLASSES), seed, options.gradients))
-        wanted += [Noise("labels", method, seed, options.gradients, "labels") for method in (EXPECTED, BATCH_ONLY)]
-    return [*wanted, *(Cost(classes, tuple(methods)) for classes in options.cost_classes)]
+    o, problems = options, get_args(Problem)
+    averaged = [Method("averaged", n) for n in o.labels]
+    methods = (*PLAIN, *averaged, *(Method("continuous", concentration) for concentration in o.concentrations))
+    wanted: list[Any] = [Shape(classes) for classes in o.classes]
+    for problem, seed in product(problems, range(max(o.seeds, o.close_seeds))):
+        epochs = o.digits_epochs if problem == "digits" else o.epochs
+        if seed < o.seeds:
+            gradients = o.gradients if seed == 0 else 0
+            wanted += [Training(problem, m, seed, epochs, gradients) for m in (*methods, EXPECTED, BATCH_ONLY)]
+        elif problem == "conditional":
+            wanted += [Training(problem, method, seed, epochs, 0) for method in CLOSE]
+        if seed < o.close_seeds:
+            wanted += [Noise(problem, method, seed, o.gradients) for method in CLOSE]
+    for seed in range(o.close_seeds):
+        wanted.append(Noise("labels", Method("expected-info-nce", noise_count=10.0 * CLASSES), seed, o.gradients))
+        wanted += [Noise("labels", method, seed, o.gradients, "labels") for method in (EXPECTED, BATCH_ONLY)]
+    return [*wanted, *(Cost(classes, methods) for classes in o.cost_classes)]
 
 
 # --------------------------------------------------------------------------------------------------------- the numbers
@@ -254,36 +253,38 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    trained = trainings(rows)
+    trained, drawn = trainings(rows), []
     shapes = {row.config["classes"]: row.result for row in of_part(rows, "shape")}
-    information = Figure("exact-loss-information", lambda axes: _information(trained, axes), panels=2 * len(trained),
-                         columns=len(trained), size=(3.9, 2.9))  # fmt: skip
-    draws = Figure("exact-loss-draws", lambda axes: _draws(dict(sorted(shapes.items())), axes), 3, size=(3.6, 3.0))
-    return [figure for figure, found in ((information, trained), (draws, shapes)) if found]
+    if trained:
+        draw, columns = partial(_information, trained), len(trained)
+        drawn.append(Figure("exact-loss-information", draw, panels=2 * columns, columns=columns, size=(3.9, 2.9)))
+    if shapes:
+        draw = partial(_draws, dict(sorted(shapes.items())))
+        drawn.append(Figure("exact-loss-draws", draw, 3, size=(3.6, 3.0)))
+    return drawn
+
+
+def gradient_noise(group: Sequence[Row]) -> float | None:
+    """Of seed 0."""
+    return next((row.result["gradient_noise"] for row in group if row.result.get("gradient_noise")), None)
 
 
 def _information(trained: Trained, axes: Sequence[Any]) -> None:
-    """Error, and below it gradient noise of seed 0, against the information in a draw."""
+    """Error, and below it gradient noise, against the information in a draw."""
+    heights = {"error": lambda group: mean(group, error).mean if group else None, "gradient noise": gradient_noise}
     for place, (problem, of) in enumerate(trained.items()):
         nats = {m: row.result["nats"] for m, group in of.items() for row in group if row.result.get("nats") is not None}
-        for ax, value in ((axes[place], error), (axes[len(trained) + place], None)):
+        below = axes[len(trained) + place]
+        for ax, height in zip((axes[place], below), heights.values(), strict=True):
             for kind, colour, name in (("continuous", SERIES[1], "exact, over κ"), ("averaged", SERIES[2], "n labels")):
-                points = {nats[m]: _height(of[m], value) for m in nats if m.kind == kind}
+                points = {nats[m]: height(of[m]) for m in nats if m.kind == kind}
                 curve(ax, {x: y for x, y in sorted(points.items()) if y}, name=name, colour=colour, marker="o")
             for method in (CE, Method("soft-target-info-nce"), EXPECTED):
-                height = _height(of.get(method, []), value)
-                if height:
-                    level(ax, height, LOOKS[method.kind].name)
+                if y := height(of.get(method, [])):
+                    level(ax, y, LOOKS[method.kind].name)
         what = "NLL (nats)" if problem == "digits" else "KL (nats)"
         label(axes[place], "", what, title=TARGETS[problem], log="xy")
-        label(axes[len(trained) + place], "nats in a draw", "gradient noise", log="xy")
-
-
-def _height(group: Sequence[Row], value: Callable[[Row], float] | None) -> float | None:
-    if value is not None:
-        return mean(group, value).mean if group else None
-    found = [row.result["gradient_noise"] for row in group if row.result.get("gradient_noise")]
-    return found[0] if found else None
+        label(below, "nats in a draw", "gradient noise", log="xy")
 
 
 def _draws(shapes: Mapping[int, Mapping[str, Any]], axes: Sequence[Any]) -> None:
@@ -292,16 +293,15 @@ def _draws(shapes: Mapping[int, Mapping[str, Any]], axes: Sequence[Any]) -> None
         points = {k: shape["strength"][name]["nats"] for k, shape in shapes.items()}
         curve(axes[0], points, name=f"κ = {name}", colour=SERIES[place])
     curve(axes[0], {k: shape["label_nats"] for k, shape in shapes.items()}, name="one label", dash="--")
+    known = {k: (shape["error"], shape["original_error"]) for k, shape in shapes.items() if "error" in shape}
+    proposals = {k: shape["log10_original_proposals"] for k, shape in shapes.items()}
+    ours = [{k: e for k, (e, _) in known.items()}, {k: shape["proposals"] for k, shape in shapes.items()}]
+    theirs = [{k: 1.0 if e is None else min(e, 1.0) for k, (_, e) in known.items()},
+              {k: 10**log10 for k, log10 in proposals.items() if log10 <= 15}]  # fmt: skip
+    for ax, *both in zip(axes[1:], ours, theirs, strict=True):
+        for points, name, colour in zip(both, ("softnce", "original"), (SERIES[2], SERIES[0]), strict=True):
+            curve(ax, {k: max(y, 1e-16) for k, y in points.items()}, name=name, colour=colour)
     label(axes[0], "classes", "nats in a draw", log="xy")
-    for ax, ours, theirs in ((axes[1], "error", "original_error"), (axes[2], "proposals", "log10_original_proposals")):
-        known = {k: shape for k, shape in shapes.items() if ours in shape}
-        other = {k: shape[theirs] for k, shape in known.items()}
-        if ours == "error":
-            shown = {k: 1.0 if value is None else min(max(value, 1e-16), 1.0) for k, value in other.items()}
-        else:
-            shown = {k: 10**value for k, value in other.items() if value <= 15}
-        curve(ax, {k: max(shape[ours], 1e-16) for k, shape in known.items()}, name="softnce", colour=SERIES[2])
-        curve(ax, shown, name="original", colour=SERIES[0])
     label(axes[1], "classes", "absolute error of log Z", log="xy")
     label(axes[2], "classes", "proposals per draw", log="xy")
 

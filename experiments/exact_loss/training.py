@@ -92,21 +92,20 @@ def perform(run: Any) -> dict[str, Any]:
     match run:
         case Shape(classes):
             return shape(classes)
-        case Cost():
-            return cost(run.classes, run.methods, run.rows)
-        case Noise():
-            return {"gradient_noise": gradient_noise(run.problem, run.method, run.seed, run.batches, run.eta)}
-        case Training(problem, method, seed, epochs, gradients):
-            result = train(problem, method, seed, epochs)
-            if gradients:
-                result["gradient_noise"] = gradient_noise(problem, method, seed, gradients)
-                result["nats"] = nats(problem, method, seed)
-            return result
-    raise TypeError(f"run: got {run!r}, need one of this experiment's")
+        case Cost(classes, methods, rows):
+            return cost(classes, methods, rows)
+        case Noise(problem, method, seed, batches, eta):
+            return {"gradient_noise": gradient_noise(problem, method, seed, batches, eta)}
+    problem, method, seed = run.problem, run.method, run.seed
+    result = train(problem, method, seed, run.epochs)
+    if run.gradients:
+        result["gradient_noise"] = gradient_noise(problem, method, seed, run.gradients)
+        result["nats"] = nats(problem, method, seed)
+    return result
 
 
 class Data(NamedTuple):
-    """Training and test rows. Test targets are labels, or the true conditional if it is known."""
+    """Training and test rows; test targets are labels, or the true conditional if it is known."""
 
     inputs: Tensor
     targets: SoftTargets
@@ -158,46 +157,31 @@ def loss_of(method: Method, here: Data, eta: str = "targets") -> Any:
 
 
 def train(problem: Problem, method: Method, seed: int, epochs: int) -> dict[str, Any]:
-    """Trains one model; returns its test scores, and the accuracy after each epoch."""
+    """Accuracy of one model on the test rows, and its divergence before and after temperature scaling.
+
+    The divergence is the likelihood less the entropy of a known conditional, KL(p‖q).
+    """
     generator = torch.Generator().manual_seed(seed)
     here = data(problem, seed)
     model = model_of(problem, generator)
-    course: list[float] = []
-    _fit(model, loss_of(method, here), here, epochs, generator, after=lambda _: course.append(_accuracy(model, here)))
+    _fit(model, loss_of(method, here), here, epochs, generator)
     with torch.no_grad():
         logits = model(here.test_inputs)
-    truth = here.test_targets
-    known = truth.is_floating_point()
-    # The likelihood less the entropy of a known conditional is KL(p‖q).
-    entropy = -torch.xlogy(truth.double(), truth.double()).sum(1).mean().item() if known else 0.0
-    temperature = calibration.fit_temperature(logits, truth)
-    tempered = logits / temperature
+    truth, probs = here.test_targets, here.test_targets.double()
+    if not truth.is_floating_point():
+        probs = nn.functional.one_hot(truth, logits.shape[1]).double()
+    entropy = -torch.xlogy(probs, probs).sum(1).mean().item()
+    tempered = logits / calibration.fit_temperature(logits, truth)
     return {
-        "accuracy": course[-1],
-        "course": course,
-        "best_accuracy": truth.amax(1).double().mean().item() if known else None,
+        "accuracy": probs.gather(1, logits.argmax(1, keepdim=True)).mean().item(),
         "divergence": calibration.negative_log_likelihood(logits, truth).item() - entropy,
-        "ece": calibration.expected_calibration_error(logits.softmax(1), truth).item(),
-        "temperature": temperature,
         "divergence_at_temperature": calibration.negative_log_likelihood(tempered, truth).item() - entropy,
-        "ece_at_temperature": calibration.expected_calibration_error(tempered.softmax(1), truth).item(),
     }
 
 
-def _fit(model: nn.Module, loss: Any, here: Data, epochs: int, generator: torch.Generator, **more: Any) -> None:
-    fit(
-        model, loss, here.inputs, here.targets,
-        batch=here.batch_size, lr=here.lr, epochs=epochs, seed=generator, weight_decay=0.0, **more,
-    )  # fmt: skip
-
-
-def _accuracy(model: nn.Module, here: Data) -> float:
-    """Share of the test rows predicted rightly; its expectation if the conditional is known."""
-    with torch.no_grad():
-        predicted = model(here.test_inputs).argmax(1, keepdim=True)
-    if here.test_targets.is_floating_point():
-        return here.test_targets.gather(1, predicted).double().mean().item()
-    return (predicted[:, 0] == here.test_targets).double().mean().item()
+def _fit(model: nn.Module, loss: Any, here: Data, epochs: int, generator: torch.Generator) -> None:
+    sizes: dict[str, Any] = {"batch": here.batch_size, "lr": here.lr, "epochs": epochs}
+    fit(model, loss, here.inputs, here.targets, seed=generator, weight_decay=0.0, **sizes)
 
 
 def nats(problem: Problem, method: Method, seed: int) -> float | None:
@@ -247,8 +231,8 @@ def shape(classes: int) -> dict[str, Any]:
     target, flat = smoothed_label(classes), torch.full((classes,), 1 / classes, dtype=torch.float64)
     strength = {}
     for name, concentration in {"1": 1.0, "√K": math.sqrt(classes), "K": float(classes)}.items():
-        drawn, noise = (ContinuousCategorical(p, concentration=concentration) for p in (target, flat))
-        strength[name] = {"nats": kl_divergence(drawn, noise).item(), "mean_of_true_class": drawn.mean[0].item()}
+        draws = (ContinuousCategorical(p, concentration=concentration) for p in (target, flat))
+        strength[name] = {"nats": kl_divergence(*draws).item()}
     drawn = ContinuousCategorical(target)
     log_acceptance = ordered_rejection_log_acceptance(drawn.natural_parameters, drawn.log_normalizer).item()
     result: dict[str, Any] = {
