@@ -6,7 +6,7 @@ one learning rate, which was not tuned.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.harness import LOOKS, Experiment, Figure, Row, Table, dots, label, largest, later, mean, option
+from experiments.harness.statistics import Value, alike
 from experiments.losses import STUDIED, loss_with_noise
 from softnce import SoftTargets, calibration, noise
 
@@ -26,17 +27,7 @@ LOSSES = (*HARD, *(name for name in STUDIED if name not in HARD))
 @dataclass(frozen=True)
 class Options:
     seeds: int = option(10, "number of seeds; a seed fixes split, first weights, batches and mixing", least=1)
-    train_size: int = option(400, f"training digits; the others, of {IMAGES}, are the test set", below=IMAGES)
     epochs: int = option(100, "passes over the training set", least=1)
-    batch_size: int = option(100, "rows of a batch", least=1)
-    hidden: int = option(128, "width of both hidden layers", least=1)
-    lr: float = option(1e-3, "learning rate of Adam", above=0)
-    smoothing: float = option(0.1, "label smoothing ε of the soft losses", least=0, below=1)
-    mixup: float = option(0.2, "α of MixUp for the soft losses; 0 for none", least=0)
-
-    def __post_init__(self) -> None:
-        if self.train_size < self.batch_size:
-            raise ValueError(f"train_size: got {self.train_size}, need at least batch_size, {self.batch_size}")
 
 
 @dataclass(frozen=True)
@@ -46,25 +37,20 @@ class Run:
 
     loss: str
     seed: int
-    train_size: int
-    epochs: int
-    batch_size: int
-    hidden: int
-    lr: float
-    smoothing: float
-    mixup: float
+    train_size: int = 400  # the other digits are the test set
+    epochs: int = 100
+    batch_size: int = 100
+    hidden: int = 128
+    lr: float = 1e-3
+    smoothing: float = 0.1
+    mixup: float = 0.2
     noise: Literal["labels", "smoothed"] = later("labels", "η of soft distribution InfoNCE")
 
 
 def runs(options: Options) -> list[Run]:
-    o = options
-    return [
-        Run(loss, seed, o.train_size, o.epochs, o.batch_size, o.hidden, o.lr,
-            *((0.0, 0.0) if loss in HARD else (o.smoothing, o.mixup)), eta)
-        for loss in LOSSES
-        for eta in (("labels", "smoothed") if loss == "soft-dist-info-nce" else ("labels",))
-        for seed in range(o.seeds)
-    ]  # fmt: skip
+    found = [Run(loss, seed, epochs=options.epochs) for loss in LOSSES for seed in range(options.seeds)]
+    found = [replace(run, smoothing=0.0, mixup=0.0) if run.loss in HARD else run for run in found]
+    return [*found, *(replace(run, noise="smoothed") for run in found if run.loss == "soft-dist-info-nce")]
 
 
 def perform(run: Run) -> dict[str, Any]:
@@ -125,10 +111,14 @@ def mlp(hidden: int, generator: torch.Generator) -> nn.Sequential:
     return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
 
 
-SCORES = {
-    "accuracy (%)": (lambda row: 100 * row.result["accuracy"], 2),
+def percent(name: str) -> Value:
+    return lambda row: 100 * row.result[name]
+
+
+SCORES: dict[str, tuple[Value, int]] = {
+    "accuracy (%)": (percent("accuracy"), 2),
     "NLL (nats)": (lambda row: row.result["nll"], 3),
-    "ECE (%)": (lambda row: 100 * row.result["ece"], 2),
+    "ECE (%)": (percent("ece"), 2),
     "NLL, best temperature": (lambda row: row.result["nll_at_best_temperature"], 3),
     "best temperature": (lambda row: row.result["best_temperature"], 2),
 }
@@ -136,14 +126,9 @@ SCORES = {
 
 def by_loss(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The runs of the commonest sizes, by the name of their loss and η."""
-    chosen = largest(rows, "train_size", "epochs", "batch_size", "hidden", "lr")
-    found: dict[str, list[Row]] = {}
-    for loss in LOSSES:
-        for row in chosen:
-            if row.config["loss"] == loss:
-                suffix = ", smoothed η" if "noise" in row.config else ""
-                found.setdefault(LOOKS[loss].name + suffix, []).append(row)
-    return found
+    kept = alike(largest(rows, "train_size", "epochs", "batch_size", "hidden", "lr"), "loss", "noise")
+    kept.sort(key=lambda of: (LOSSES.index(of[0].config["loss"]), "noise" in of[0].config))
+    return {LOOKS[of[0].config["loss"]].name + ", smoothed η" * ("noise" in of[0].config): of for of in kept}
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -153,12 +138,10 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    names = {look.name: loss for loss, look in LOOKS.items()}
-    found = {names[name]: of for name, of in by_loss(rows).items() if name in names}
+    found = {of[0].config["loss"]: of for name, of in by_loss(rows).items() if "η" not in name}
 
     def draw(axes):
-        for place, (ax, score) in enumerate(zip(axes, list(SCORES)[:3], strict=True)):
-            value, _ = SCORES[score]
+        for place, (ax, (score, (value, _))) in enumerate(zip(axes, SCORES.items(), strict=False)):
             dots(ax, {loss: mean(of, value) for loss, of in found.items()})
             label(ax, score)
             if place:

@@ -28,37 +28,37 @@ class LossKind:
         labels_only: takes hard labels, no soft targets.
         contrastive: contrasts a target with those of other rows, corrected by the noise η.
         takes_candidates: the recipe may choose the candidates.
-        takes_noise_count: adds candidates from η in expectation.
         smooths_noise: η is smoothed as the targets are, so that it is their marginal.
     """
 
     title: str
     module: Callable[..., ClassifierLoss]
     labels_only: bool = False
-    contrastive: bool = False
+    contrastive: bool = True
     takes_candidates: bool = False
-    takes_noise_count: bool = False
     smooths_noise: bool = False
+
+    @property
+    def takes_noise_count(self) -> bool:
+        """Adds candidates from η in expectation."""
+        return self.module is softnce.ExpectedInfoNCE
 
 
 LOSSES: dict[str, LossKind] = {
-    "nll": LossKind("NLL", softnce.NLL, labels_only=True),
-    "soft-ce": LossKind("soft target cross-entropy", softnce.SoftTargetCrossEntropy),
-    "info-nce": LossKind("InfoNCE", softnce.InfoNCE, labels_only=True, contrastive=True),
+    "nll": LossKind("NLL", softnce.NLL, labels_only=True, contrastive=False),
+    "soft-ce": LossKind("soft target cross-entropy", softnce.SoftTargetCrossEntropy, contrastive=False),
+    "info-nce": LossKind("InfoNCE", softnce.InfoNCE, labels_only=True),
     # The authors' way: η are the frequencies of the labels, although the targets are smoothed.
-    "soft-dist-info-nce": LossKind("soft distribution InfoNCE", softnce.SoftDistributionInfoNCE, contrastive=True),
-    "soft-target-info-nce": LossKind(
-        "soft target InfoNCE", softnce.SoftTargetInfoNCE, contrastive=True, takes_candidates=True
-    ),
+    "soft-dist-info-nce": LossKind("soft distribution InfoNCE", softnce.SoftDistributionInfoNCE),
+    "soft-target-info-nce": LossKind("soft target InfoNCE", softnce.SoftTargetInfoNCE, takes_candidates=True),
     "expected-info-nce": LossKind(
-        "expected InfoNCE", softnce.ExpectedInfoNCE, contrastive=True, takes_candidates=True, takes_noise_count=True,
-        smooths_noise=True,
+        "expected InfoNCE", softnce.ExpectedInfoNCE, takes_candidates=True, smooths_noise=True
     ),
     # Corrected: η is the marginal of the smoothed targets, from which the labels are drawn.
     "soft-dist-info-nce-smoothed-noise": LossKind(
-        "soft distribution InfoNCE, η smoothed", softnce.SoftDistributionInfoNCE, contrastive=True, smooths_noise=True
+        "soft distribution InfoNCE, η smoothed", softnce.SoftDistributionInfoNCE, smooths_noise=True
     ),
-}  # fmt: skip
+}
 PAPER = ("nll", "soft-ce", "info-nce", "soft-dist-info-nce", "soft-target-info-nce")
 """The paper's five losses, in the order of its tables; soft distribution InfoNCE in the authors' way."""
 STUDIED = (*PAPER, "expected-info-nce")
@@ -83,10 +83,7 @@ class Loss:
     )
     num_candidates: int = option(4096, "number of sampled or queued candidates", least=1)
     noise_count: float | None = later(
-        None,
-        "m of expected-info-nce, candidates from η in expectation; null: as many as classes",
-        least=0,
-        below=math.inf,
+        None, "m of expected-info-nce, candidates from η in expectation; null: K", least=0, below=math.inf
     )
 
     def __post_init__(self) -> None:
@@ -110,9 +107,9 @@ def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int)
         labels: (N,) of the training rows, or (N, K) votes; their class frequencies are η.
         num_classes: K.
     """
-    kind = config.kind
+    kind, temperature = config.kind, config.temperature
     if not kind.contrastive:
-        return kind.module(temperature=config.temperature)
+        return kind.module(temperature=temperature)
     eta = softnce.noise.uniform(num_classes)
     if config.noise == "labels":
         try:
@@ -122,21 +119,18 @@ def build_loss(config: Loss, targets: Targets, labels: Tensor, num_classes: int)
     if kind.smooths_noise:
         eta = (1 - targets.smoothing) * eta + targets.smoothing / num_classes
     if not kind.takes_candidates:
-        return kind.module(eta, temperature=config.temperature)
-    candidates: Any = BatchCandidates()
-    match config.candidates:
-        case "sampled":
-            marginal = softnce.noise.from_counts(class_counts(labels, num_classes), floor=1)
-            candidates = SampledCandidates(config.num_candidates, marginal, targets.mixup, targets.smoothing)
-        case "queue":
-            candidates = BatchCandidates() + QueueCandidates(config.num_candidates)
-        case "classes":
-            candidates = ClassCandidates()
-        case "batch+classes":
-            candidates = BatchCandidates() + ClassCandidates()
+        return kind.module(eta, temperature=temperature)
+    candidates: Any = ClassCandidates() if config.candidates == "classes" else BatchCandidates()
+    if config.candidates == "sampled":
+        marginal = softnce.noise.from_counts(class_counts(labels, num_classes), floor=1)
+        candidates = SampledCandidates(config.num_candidates, marginal, targets.mixup, targets.smoothing)
+    elif config.candidates == "queue":
+        candidates += QueueCandidates(config.num_candidates)
+    elif config.candidates == "batch+classes":
+        candidates += ClassCandidates()
     if kind.takes_noise_count:
         candidates += NoiseCandidates(num_classes if config.noise_count is None else config.noise_count)
-    return kind.module(eta, candidates=candidates, temperature=config.temperature)
+    return kind.module(eta, candidates=candidates, temperature=temperature)
 
 
 def loss_with_noise(name: str, eta: Tensor, strength: float = 0.0, noise_count: float | None = None) -> ClassifierLoss:

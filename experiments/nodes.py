@@ -19,7 +19,7 @@ from experiments.data.targets import Targets
 from experiments.features import CE, CORRECTED, DRAWN, EXPECTED, OURS
 from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, dots, label, option
 from experiments.harness.claims import ON_PAR, Finding, needed, verdict
-from experiments.harness.statistics import Estimate, difference, estimate, mean, percent
+from experiments.harness.statistics import Estimate, Value, difference, estimate, mean, percent
 from experiments.losses import LOSSES, STUDIED, TITLES
 
 CITATION = {"cora": "Cora", "citeseer": "CiteSeer"}
@@ -90,80 +90,69 @@ COMPARED: dict[str, tuple[list[tuple[str, str]], Mapping[str, Any]]] = {
     "nodes-noise": ([(CORRECTED, DRAWN)], {"above": 0, "new": True}),
 }
 """By claim: pairs of losses, and the bounds of the first minus the second of every pair."""
-Folds = dict[str, dict[tuple[int, int], Row]]
-"""The rows on tissue by loss, then by seed and fold."""
+Folds = Mapping[tuple[int, int], Row]
+"""The rows of a loss on tissue, by seed and fold."""
 
 
-def tissue(rows: Sequence[Row]) -> Folds:
-    found: Folds = {loss: {} for loss in (*STUDIED, CORRECTED)}
+def tissue(rows: Sequence[Row]) -> dict[str, Folds]:
+    found: dict[str, dict[tuple[int, int], Row]] = {loss: {} for loss in (*STUDIED, CORRECTED)}
     for row in rows:
-        c = row.config
-        if c["part"] == "tissue":
+        if (c := row.config)["part"] == "tissue":
             found[c["loss"]][c["seed"], c["fold"]] = row
     return {loss: of for loss, of in found.items() if of}
 
 
-def by_fold(values: dict[tuple[int, int], float]) -> Estimate:
-    """Over folds, each with its mean over seeds."""
-    folds = sorted({fold for _, fold in values})
-    return estimate([fmean(value for (_, of), value in values.items() if of == fold) for fold in folds])
-
-
-def gap(found: Folds, a: str, b: str) -> Estimate | None:
-    """Points of top-1 of a minus b, paired by seed and fold."""
-    shared = found.get(a, {}).keys() & found.get(b, {}).keys()
-    return by_fold({key: TOP1(found[a][key]) - TOP1(found[b][key]) for key in shared}) if shared else None
+def by_fold(of: Folds, value: Value, minus: Folds | None = None) -> Estimate:
+    """Over folds, each with its mean over seeds: a value, or its difference from that of other rows."""
+    values: dict[int, list[float]] = {}
+    for seed, fold in sorted(of.keys() & minus.keys() if minus else of, key=lambda key: key[1]):
+        values.setdefault(fold, []).append(value(of[seed, fold]) - (value(minus[seed, fold]) if minus else 0))
+    return estimate(list(map(fmean, values.values())))
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found, answers = tissue(rows), {}
     for key, (pairs, bounds) in COMPARED.items():
-        gaps = {pair: e for pair in pairs if (e := gap(found, *pair))}
-        if len(gaps) == len(pairs):
+        if {loss for pair in pairs for loss in pair} <= found.keys():
+            gaps = [by_fold(found[a], TOP1, minus=found[b]) for a, b in pairs]
             limits = {name: bound for name, bound in bounds.items() if name != "new"}
             ours = "; ".join(
                 f"{TITLES[a]} {e.signed()} from {TITLES[b]}{needed(e, **limits, unit='folds')}"
-                for (a, b), e in gaps.items()
+                for (a, b), e in zip(pairs, gaps, strict=True)
             )
             seeds = len({seed for a, b in pairs for seed, _ in found[a].keys() & found[b].keys()})
-            on = f"{gaps[pairs[0]].count} folds" + (f", {seeds} seeds" if seeds > 1 else "")
-            answers[key] = Finding(ours, on, verdict(*gaps.values(), **bounds))
+            on = f"{gaps[0].count} folds" + (f", {seeds} seeds" if seeds > 1 else "")
+            answers[key] = Finding(ours, on, verdict(*gaps, **bounds))
     return answers
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     body = []
     for loss, of in tissue(rows).items():
-        scores = [by_fold({key: value(row) for key, row in of.items()}) for value in (TOP1, AVERAGE, PUBLISHED)]
         papers = [f"{value:.2f}" for value in PAPERS.get(loss, ())] or ["", ""]
-        body.append([TITLES[loss], *(score.spread(1) for score in scores), *papers])
+        body.append([TITLES[loss], *(by_fold(of, value).spread(1) for value in (TOP1, AVERAGE, PUBLISHED)), *papers])
     header = ["loss", "top-1", "class average", "top-1, published rule", "paper: top-1", "paper: class average"]
-    made = [Table("nodes-tissue", header, body)]
     cited: dict[str, dict[str, list[Row]]] = {}  # by graph and model, then by loss
     for row in sorted(rows, key=lambda row: list(MODELS).index(row.config.get("model", "gcn"))):
         if (c := row.config)["part"] == "citation":
             of = cited.setdefault(f"{CITATION[c['data']]}, {MODELS[c['model']]}", {})
             of.setdefault(c["loss"], []).append(row)
-    if cited:
-        body = [
-            [TITLES[loss], *(mean(of[loss], TOP1).spread(1) if loss in of else "" for of in cited.values())]
-            for loss in STUDIED
-        ]
-        made.append(Table("nodes-citation", ["loss", *cited], body))
-    gaps = [
-        [name, *(difference(of[EXPECTED], of[other], TOP1).signed() for other in (CE, "nll"))]
-        for name, of in cited.items()
-        if {EXPECTED, CE, "nll"} <= of.keys()
+    scores = [[TITLES[loss], *(mean(of[loss], TOP1).spread(1) if loss in of else "" for of in cited.values())]
+              for loss in STUDIED]  # fmt: skip
+    gaps = [[name, *(difference(of[EXPECTED], of[other], TOP1).signed() for other in (CE, "nll"))]
+            for name, of in cited.items() if {EXPECTED, CE, "nll"} <= of.keys()]  # fmt: skip
+    return [
+        Table("nodes-tissue", header, body),
+        Table("nodes-citation", ["loss", *cited], scores),
+        Table("nodes-expected", ["expected InfoNCE minus", "soft target cross-entropy", "NLL"], gaps),
     ]
-    return [*made, Table("nodes-expected", ["expected InfoNCE minus", "soft target cross-entropy", "NLL"], gaps)]
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     found = tissue(rows)
 
     def draw(axes: Sequence[Any]) -> None:
-        means = {loss: by_fold({key: TOP1(row) for key, row in of.items()}) for loss, of in found.items()}
-        dots(axes[0], means, TITLES)
+        dots(axes[0], {loss: by_fold(of, TOP1) for loss, of in found.items()}, TITLES)
         label(axes[0], "top-1 on tissue (%)")
         for loss, of in found.items():
             courses = list(zip(*(row.result["test_top1"] for row in of.values()), strict=True))

@@ -224,6 +224,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     name="noise-samples", question="Why does soft target InfoNCE fall behind at small batches, and what mends it?",
-    minutes=130, presets={"quick": Options(2, 3, 0, "digits", (8, 64), (32,), (1e-3, 3e-3)), "paper": Options()}, runs=runs,
-    follow_up=follow_up, prepare=training.prepare, perform=perform, findings=findings, tables=tables, figures=figures,
+    minutes=130, presets={"quick": Options(2, 3, 0, "digits", (8, 64), (32,), (1e-3, 3e-3)), "paper": Options()},
+    runs=runs, follow_up=follow_up, prepare=training.prepare, perform=perform, findings=findings, tables=tables,
+    figures=figures,
 )  # fmt: skip
