@@ -147,9 +147,10 @@ class AveragedCategorical(ClassWeights):
     def sample_labels(self, sample_shape: _size = (), generator: torch.Generator | None = None) -> Tensor:
         """The labels before averaging, int64, shape (*sample_shape, *batch_shape, n)."""
         check_generator(generator)
-        shape, n = torch.Size(sample_shape), self.total_count
-        labels = draw_by_edges(class_edges(self.probs.detach()), shape.numel() * n, generator)
-        return labels.unflatten(-1, (shape.numel(), n)).movedim(-2, 0).reshape(*shape, *self.batch_shape, n)
+        shape = torch.Size(sample_shape)
+        labels = draw_by_edges(class_edges(self.probs.detach()), shape.numel() * self.total_count, generator)
+        labels = labels.view(*self.batch_shape, shape.numel(), self.total_count).movedim(-2, 0)
+        return labels.reshape(*shape, *self.batch_shape, self.total_count)
 
     def sample(self, sample_shape: _size = (), generator: torch.Generator | None = None) -> Tensor:
         labels = self.sample_labels(sample_shape, generator)
