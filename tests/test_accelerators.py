@@ -24,7 +24,7 @@ from softnce import (
 )
 from softnce._core import contrast as kernel
 from softnce.heads import LabelEmbeddingHead
-from softnce.targets import _algebra, soft_targets
+from softnce.targets import soft_targets
 
 K = 1000
 FREE = {"detach", "alias", "lift_fresh", "empty", "empty_like", "empty_strided", "new_empty", "promote_types"}
@@ -67,7 +67,7 @@ class Trace(TorchDispatchMode):
 @pytest.fixture
 def as_if_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors of ``meta`` are taken for some of a GPU after the first calls."""
-    for module in (_inputs, _algebra, soft_targets):
+    for module in (_inputs, soft_targets):
         monkeypatch.setattr(module, "values_are_readable", lambda *_: True)
     monkeypatch.setattr(_inputs, "FIRST", 0)
 
