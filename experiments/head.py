@@ -39,11 +39,11 @@ class Options:
 
 
 def settings(options: Options) -> list[Probe]:
+    each = product(options.data, sorted(HEADS, reverse=True), STUDIED)  # the longest first
     return [
         Probe(data, Loss(x), targets_for(x, MIXED), Head(kind, 256, norm), BATCH[data], epochs=EPOCHS[data])
-        for data in options.data
-        for kind, norm in sorted(HEADS, reverse=True)  # the longest first
-        for x in (PAPER if norm else STUDIED)
+        for data, (kind, norm), x in each
+        if x in PAPER or not norm
     ]
 
 
@@ -94,17 +94,15 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     columns = {"top-1 (%)": (TOP1, 2), "ECE (%)": (ECE, 2), "ECE after temperature scaling (%)": (SCALED_ECE, 2)}
+    header = ("points of top-1", "gain of three layers", "of three layers, normalised",
+              "linear, minus soft target cross-entropy", "three layers, minus it")  # fmt: skip
     found = []
     for part in parts(rows):
         order = {(loss, HEADS[head]): s for loss in STUDIED for head in HEADS if (s := part.settings.get((loss, head)))}
         found.append(scores_table(part.name, ["loss", "head"], order, columns))
-        body = []
-        for loss in STUDIED:
-            gains = [part.gap((loss, head), (loss, LINEAR)) for head in (LAYERS, AUTHORS)]
-            leads = [part.gap((loss, head), (CE, head)) for head in (LINEAR, LAYERS)]
-            body.append([TITLES[loss], *map(spread, gains + leads)])
-        header = ("points of top-1", "gain of three layers", "of three layers, normalised",
-                  "linear, minus soft target cross-entropy", "three layers, minus it")  # fmt: skip
+        body = [[TITLES[loss], *(spread(part.gap((loss, head), (loss, LINEAR))) for head in (LAYERS, AUTHORS)),
+                 *(spread(part.gap((loss, head), (CE, head))) for head in (LINEAR, LAYERS))]
+                for loss in STUDIED]  # fmt: skip
         found.append(Table(f"{part.name}-gains", header, body))
     return found
 
@@ -118,7 +116,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
             ax.axvline(0, color="gray", lw=0.8)
             label(ax, "three layers minus linear (points of top-1)", title=part.data.removesuffix(" features"))
 
-    return [Figure("head", draw, panels=len(found))] if found else []
+    return [Figure("head", draw, panels=len(found))]
 
 
 EXPERIMENT = Experiment(

@@ -7,6 +7,7 @@ Here a linear model without bias is trained on features that are not centred, by
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -42,12 +43,8 @@ class Run:
 
 
 def runs(options: Options) -> list[Run]:
-    return [
-        Run(options.data, loss, BATCH[options.data], options.epochs, lr, seed)
-        for seed in range(options.seeds)
-        for lr in options.rates
-        for loss in LOSSES
-    ]
+    each = product(range(options.seeds), options.rates, LOSSES)
+    return [Run(options.data, loss, BATCH[options.data], options.epochs, lr, seed) for seed, lr, loss in each]
 
 
 def perform(run: Run) -> dict[str, Any]:

@@ -66,10 +66,8 @@ def trained(probe: Probe, data: Features, candidates: Targets | None = None) -> 
     targets = SoftTargets.from_labels(data.train.y, data.num_classes, probe.targets.smoothing)
     head = build_head(probe.head, data.dim, data.num_classes, probe.seed)
     watch = BestEpoch(head, data.held_out, loss.temperature)
-    fit(
-        head, loss, data.train.x, targets,
-        batch=probe.batch, lr=probe.lr, epochs=probe.epochs, seed=probe.seed, mix=probe.targets, after=watch,
-    )  # fmt: skip
+    fit(head, loss, data.train.x, targets, batch=probe.batch, lr=probe.lr, epochs=probe.epochs, seed=probe.seed,
+        mix=probe.targets, after=watch)  # fmt: skip
     return watch
 
 
@@ -92,14 +90,12 @@ def fit(
     """
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
     optimiser = torch.optim.AdamW(decay_groups(head.parameters(), weight_decay), lr=lr, fused=True)
-    steps = len(x) // batch
-    if steps == 0:
+    if (steps := len(x) // batch) == 0:
         raise ValueError(f"batch: got {batch}, but there are only {len(x)} rows to train on")
-    step = 0
     for epoch in range(1, epochs + 1):
         head.train()
-        order = torch.randperm(len(x), generator=generator)
-        for rows in order[: steps * batch].view(steps, batch):
+        order = torch.randperm(len(x), generator=generator)[: steps * batch].view(steps, batch)
+        for step, rows in enumerate(order, (epoch - 1) * steps):
             if cosine:
                 for group in optimiser.param_groups:
                     group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / (epochs * steps)))
@@ -110,7 +106,6 @@ def fit(
             optimiser.zero_grad()
             value.backward()
             optimiser.step()
-            step += 1
         head.eval()
         after(epoch)
 
@@ -199,13 +194,9 @@ class Scores:
     def compute(self) -> dict[str, float]:
         """Shares in [0, 1]. Classes without rows are left out of the class average."""
         rows, first, five = self.counts
-        present = rows > 0
-        return {
-            "top1": (first.sum() / rows.sum()).item(),
-            "top5": (five.sum() / rows.sum()).item(),
-            "class_average": (first[present] / rows[present]).mean().item(),
-            **self.calibration.compute(),
-        }
+        shares = {"top1": first.sum() / rows.sum(), "top5": five.sum() / rows.sum(),
+                  "class_average": (first / rows)[rows > 0].mean()}  # fmt: skip
+        return {name: share.item() for name, share in shares.items()} | self.calibration.compute()
 
 
 def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
@@ -218,7 +209,5 @@ def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
 def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> dict[str, list[float | None]]:
     """Bins of equal width: count, mean confidence and accuracy, None for an empty bin."""
     curve = calibration.reliability_curve(*calibration.top_label(logits.softmax(1), labels), bins=bins)
-    return {
-        name: [None if math.isnan(value) else value for value in getattr(curve, name).tolist()]
-        for name in ("count", "confidence", "accuracy")
-    }
+    return {name: [None if math.isnan(value) else value for value in getattr(curve, name).tolist()]
+            for name in ("count", "confidence", "accuracy")}  # fmt: skip
