@@ -12,18 +12,19 @@ in $SOFTNCE_DATA. The quick preset fine-tunes MiniLM on generated requests.
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal
 
 from experiments.data.targets import Targets
 from experiments.features import CE, CORRECTED, DRAWN, ECE, EXPECTED, OURS, TOP1, TOP5, Compared
-from experiments.harness import LOOKS, Experiment, Figure, Row, Table, dots, label, later, option, to_mapping
+from experiments.harness import LOOKS, Estimate, Experiment, Figure, Row, Table, dots, label, later, option, to_mapping
 from experiments.harness.claims import ON_PAR, Finding, Gap, decided, together
 from experiments.harness.search import Setting, at_best_rate, chosen, trials, tuned
-from experiments.harness.statistics import Estimate, alike, difference_of_differences, for_other_samples, largest
+from experiments.harness.statistics import Value, alike, difference_of_differences, for_other_samples, largest
 from experiments.losses import STUDIED, TITLES, Loss, targets_for
 from experiments.models.heads import Head
 
@@ -80,66 +81,51 @@ class Run:
     precision: str = later("32", "of the encoder in training")
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Settings that are compared with each other, the rates tried for them, and the seeds of each loss."""
-
-    settings: list[Run]
-    rates: Sequence[float]
-    seeds: dict[str, int]
-
-    def search(self) -> list[Run]:
-        """One learning rate after the other."""
-        return sorted(trials(self.settings, self.rates), key=lambda run: self.rates.index(run.lr))
-
-    def final(self, rows: Sequence[Row]) -> list[Run]:
-        """Seed after seed over all losses, at their best rates."""
-        found = tuned(self.settings, rows, self.rates, max(self.seeds.values()), held_out)
-        return sorted((run for run in found if run.seed < self.seeds[run.loss.name]), key=lambda run: run.seed)
-
-
 def held_out(row: Row) -> float:
     """Score that decides the learning rate: held-out accuracy, and of equal ones the better likelihood."""
     return float(row.result["held_out"]["top1"]) - 1e-6 * float(row.result["held_out"]["nll"])
 
 
+@dataclass(frozen=True)
+class Stage:
+    """Settings that are compared with each other, the rates tried for them, and the seeds of each loss."""
+
+    template: Run
+    rates: Sequence[float]
+    seeds: dict[str, int]
+
+    def parts(self, rows: Sequence[Row]) -> Iterator[list[Run]]:
+        """One learning rate after the other; at the best of them seed after seed over all losses."""
+        targets = self.template.targets
+        settings = [replace(self.template, loss=Loss(x), targets=targets_for(x, targets)) for x in self.seeds]
+        yield sorted(trials(settings, self.rates), key=lambda run: self.rates.index(run.lr))
+        found = tuned(settings, rows, self.rates, max(self.seeds.values()), held_out)
+        yield sorted((run for run in found if run.seed < self.seeds[run.loss.name]), key=lambda run: run.seed)
+
+
 def planned(options: Options) -> list[Stage]:
     """In the order in which they are run."""
     o, found = options, []
-
-    def stage(template: Run, rates: Sequence[float], seeds: dict[str, int]) -> Stage:
-        runs = [replace(template, loss=Loss(x), targets=targets_for(x, template.targets)) for x in seeds]
-        return Stage(runs, rates, seeds)
-
-    for kind in o.heads:
-        for name in o.texts:
-            template = Run(name, Loss(), TEXT_TARGETS, Head(kind, 512), o.batch, o.epochs, precision=o.precision)
-            losses = [*ORDER, *([CORRECTED] if name in o.corrected else [])]
-            found.append(stage(template, o.rates, dict.fromkeys(losses, o.seeds)))
+    for kind, name in product(o.heads, o.texts):
+        template = Run(name, Loss(), TEXT_TARGETS, Head(kind, 512), o.batch, o.epochs, precision=o.precision)
+        losses = [*ORDER, *([CORRECTED] if name in o.corrected else [])]
+        found.append(Stage(template, o.rates, dict.fromkeys(losses, o.seeds)))
     if o.image_epochs:
         template = Run(IMAGES, Loss(), IMAGE_TARGETS, Head("linear"), o.image_batch, o.image_epochs)
-        seeds = {loss: o.image_seeds if loss in COMPARED else 1 for loss in ORDER}
-        found += [
-            stage(template, o.image_rates, seeds),
-            stage(replace(template, frozen=True), (1e-3, 3e-3), {"nll": 1}),
-        ]
+        found.append(Stage(template, o.image_rates, {x: o.image_seeds if x in COMPARED else 1 for x in ORDER}))
+        found.append(Stage(replace(template, frozen=True), (1e-3, 3e-3), {"nll": 1}))
     return found
 
 
-def runs(options: Options) -> list[Run]:
-    return planned(options)[0].search()
-
-
-def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
+def wanted(options: Options, rows: Sequence[Row] = ()) -> list[Run]:
     """All parts up to the first that is unfinished: its search, or its seeds once the search is finished."""
     finished = [row.config for row in rows]
-    wanted: list[Run] = []
-    for part in planned(options):
-        for stage in (part.search(), part.final(rows)):
-            wanted += stage
-            if any(to_mapping(run) not in finished for run in stage):
-                return wanted
-    return wanted
+    runs: list[Run] = []
+    for part in chain.from_iterable(stage.parts(rows) for stage in planned(options)):
+        runs += part
+        if any(to_mapping(run) not in finished for run in part):
+            break
+    return runs
 
 
 # ---------------------------------------------------------------------------------------------- how one run is computed
@@ -147,10 +133,10 @@ def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
 
 def prepare(todo: Sequence[Run]) -> None:
     """A missing folder or package is reported before any work."""
-    for name in dict.fromkeys(run.recipe for run in todo):
-        recipe = recipe_of(next(run for run in todo if run.recipe == name))
-        if name != "requests" and not Path(recipe.data.dir).is_dir():
-            raise ValueError(f"SOFTNCE_DATA: no folder {recipe.data.dir}, which {name} needs")
+    for name, run in {run.recipe: run for run in todo}.items():
+        place = recipe_of(run).data.dir
+        if name != "requests" and not Path(place).is_dir():
+            raise ValueError(f"SOFTNCE_DATA: no folder {place}, which {name} needs")
 
 
 def recipe_of(run: Run) -> Any:
@@ -158,24 +144,18 @@ def recipe_of(run: Run) -> Any:
     from experiments.cells import recipes
 
     recipe = recipes.load(f"laptop/{run.recipe}")
+    data, model = recipe.data, recipe.model
     if run.recipe != "requests":
         root = Path(os.environ.get("SOFTNCE_DATA", "."))
-        place = root / ("cifar100" if run.recipe == IMAGES else "intents")
-        recipe = replace(recipe, data=replace(recipe.data, dir=place))
-    recipe = replace(
-        recipe,
-        seed=run.seed,
-        head=run.head,
-        loss=run.loss,
-        targets=run.targets,
+        data = replace(data, dir=root / ("cifar100" if run.recipe == IMAGES else "intents"))
+    if run.frozen:
+        data, model = replace(data, augment="none", erasing=0.0), replace(model, freeze="backbone")
+    return replace(
+        recipe, seed=run.seed, data=data, model=model, head=run.head, loss=run.loss, targets=run.targets,
         optimiser=replace(recipe.optimiser, batch=run.batch, base_lr=run.lr * 256 / run.batch),
         schedule=replace(recipe.schedule, epochs=run.epochs),
         compute=replace(recipe.compute, accelerator="cpu", precision=run.precision, progress=False),
-    )
-    if not run.frozen:
-        return recipe
-    still = replace(recipe.data, augment="none", erasing=0.0)
-    return replace(recipe, data=still, model=replace(recipe.model, freeze="backbone"))
+    )  # fmt: skip
 
 
 def perform(run: Run) -> dict[str, Any]:
@@ -258,41 +238,46 @@ def head_gain(deep: Part, found: Sequence[Part]) -> Estimate | None:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    found, made = parts(rows), []
-    names = [TITLES[loss] for loss in STUDIED]
-    for name, value in (("top-1", TOP1), ("top-5", TOP5), ("ECE", ECE)):
-        body = [
-            [
-                part.data,
-                *(part.settings[loss].mean(value).spread(2) if loss in part.settings else "" for loss in STUDIED),
-            ]
-            for part in found
-        ]
-        body += [
-            [f"{part.data}, backbone frozen", part.frozen.mean(value).spread(2), *[""] * (len(STUDIED) - 1)]
-            for part in found
-            if part.frozen
-        ]
-        for place, data in enumerate(("ImageNet", "Tiny ImageNet", "CIFAR-100")):
-            if paper := PAPERS.get(name):
-                cells = [f"{paper[loss][place]:.2f}" if loss in paper else "" for loss in STUDIED]
-                body.append([f"the paper, {data}", *cells])
-        made.append(Table(f"fine-tuning-{name.lower()}", [f"{name} (%)", *names], body))
-    header = ["minus soft target cross-entropy", *(TITLES[loss] for loss in STUDIED if loss != CE)]
+    found = parts(rows)
+    compared = [loss for loss in STUDIED if loss != CE]
+    header = ["minus soft target cross-entropy", *(TITLES[loss] for loss in compared)]
+    made = [scores(found, name, value) for name, value in (("top-1", TOP1), ("top-5", TOP5), ("ECE", ECE))]
     for name, minus in (("seeds", Part.gap), ("samples", samples), ("ece-gaps", partial(Part.gap, value=ECE))):
-        gaps = [[minus(part, loss, CE) for loss in STUDIED if loss != CE] for part in found]
+        gaps = [[minus(part, loss, CE) for loss in compared] for part in found]
         body = [[part.data, *(gap.signed() if gap else "" for gap in of)] for part, of in zip(found, gaps, strict=True)]
         made.append(Table(f"fine-tuning-{name}", header, body))
-    first = {part.data: [row for row in part.rows if row.config["seed"] == 0] for part in found}
-    rates = sorted({row.config["lr"] for rows in first.values() for row in rows})
-    body = []
+    return [*made, search(found), *corrected(found)]
+
+
+def scores(found: Sequence[Part], name: str, value: Value) -> Table:
+    """A score of every loss: ours, with the backbone frozen, and the paper's."""
+    body = [
+        [part.data, *(part.settings[loss].mean(value).spread(2) if loss in part.settings else "" for loss in STUDIED)]
+        for part in found
+    ]
     for part in found:
-        for loss, setting in part.settings.items():
-            tried = {row.config["lr"]: row for row in first[part.data] if row.config["loss"]["name"] == loss}
-            cells = [f"{100 * tried[r].result['held_out']['top1']:.1f}" if r in tried else "" for r in rates]
-            body.append([f"{part.data}, {TITLES[loss]}", *cells, f"{setting.lr:g}"])
-    made.append(Table("fine-tuning-search", ("data, loss", *(f"{rate:g}" for rate in rates), "chosen"), body))
-    return [*made, *corrected(found)]
+        if part.frozen:
+            cells = [part.frozen.mean(value).spread(2), *[""] * (len(STUDIED) - 1)]
+            body.append([f"{part.data}, backbone frozen", *cells])
+    if paper := PAPERS.get(name):
+        for place, data in enumerate(("ImageNet", "Tiny ImageNet", "CIFAR-100")):
+            cells = [f"{paper[loss][place]:.2f}" if loss in paper else "" for loss in STUDIED]
+            body.append([f"the paper, {data}", *cells])
+    return Table(f"fine-tuning-{name.lower()}", [f"{name} (%)", *(TITLES[loss] for loss in STUDIED)], body)
+
+
+def search(found: Sequence[Part]) -> Table:
+    """Held-out top-1 of seed 0 by rate."""
+    tried = {
+        (part.data, row.config["loss"]["name"], row.config["lr"]): f"{100 * row.result['held_out']['top1']:.1f}"
+        for part in found for row in part.rows if row.config["seed"] == 0
+    }  # fmt: skip
+    rates = sorted({lr for *_, lr in tried})
+    body = [
+        [f"{part.data}, {TITLES[loss]}", *(tried.get((part.data, loss, lr), "") for lr in rates), f"{setting.lr:g}"]
+        for part in found for loss, setting in part.settings.items()
+    ]  # fmt: skip
+    return Table("fine-tuning-search", ("data, loss", *(f"{rate:g}" for rate in rates), "chosen"), body)
 
 
 def corrected(found: Sequence[Part]) -> list[Table]:
@@ -300,9 +285,8 @@ def corrected(found: Sequence[Part]) -> list[Table]:
     body = []
     for part in found:
         if gap := part.gap(CORRECTED, DRAWN):
-            both = [part.settings[loss] for loss in (DRAWN, CORRECTED)]
-            ece = [of.mean(ECE).spread(1) for of in both]
-            body.append([part.data, *(of.mean(TOP1).spread(2) for of in both), gap.signed(), *ece])
+            top1, ece = ([part.settings[loss].mean(value) for loss in (DRAWN, CORRECTED)] for value in (TOP1, ECE))
+            body.append([part.data, *(e.spread(2) for e in top1), gap.signed(), *(e.spread(1) for e in ece)])
     header = ["soft distribution InfoNCE", "top-1 (%), η of the labels", "top-1 (%), η smoothed", "difference (points)",
               "ECE (%), η of the labels", "ECE (%), η smoothed"]  # fmt: skip
     return [Table("fine-tuning-corrected", header, body)] if body else []
@@ -330,6 +314,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     name="fine-tuning", question="How do six losses compare when a pre-trained network is fine-tuned end to end?",
-    minutes=300, presets=PRESETS, runs=runs, follow_up=follow_up, prepare=prepare, perform=perform,
+    minutes=300, presets=PRESETS, runs=wanted, follow_up=wanted, prepare=prepare, perform=perform,
     findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

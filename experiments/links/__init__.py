@@ -15,7 +15,7 @@ once. The paper preset needs links/FB15k-237 and links/WN18RR (train.txt, valid.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -31,25 +31,22 @@ from experiments.models.links import Score
 
 
 class Setting(NamedTuple):
-    """Learning rate at the start, weight of N3, rows of a batch, epochs and rank."""
+    """Learning rate at the start, weight of N3, epochs, rows of a batch and rank."""
 
     lr: float
     n3: float
-    batch: int
     epochs: int
-    rank: int
+    batch: int = 1024
+    rank: int = 256
 
 
-USUAL = {
-    "FB15k-237": Setting(0.2, 0.05, 1024, 12, 256),
-    "WN18RR": Setting(0.5, 0.1, 1024, 16, 256),
-    "generated": Setting(0.3, 0.01, 256, 10, 16),
-}
+USUAL = {"WN18RR": Setting(0.5, 0.1, 16), "generated": Setting(0.3, 0.01, 10, 256, 16)}
+OTHER_GRAPHS = Setting(0.2, 0.05, 12)
 SEARCHED: dict[tuple[str, Loss], Setting] = {
-    ("FB15k-237", "info-nce"): USUAL["FB15k-237"]._replace(epochs=8),
-    ("FB15k-237", "sampled-softmax"): USUAL["FB15k-237"]._replace(epochs=8),
-    ("FB15k-237", "softmax"): USUAL["FB15k-237"]._replace(lr=0.4, epochs=3),
-    ("FB15k-237", "soft-softmax"): USUAL["FB15k-237"]._replace(lr=0.4, epochs=6),
+    ("FB15k-237", "info-nce"): Setting(0.2, 0.05, 8),
+    ("FB15k-237", "sampled-softmax"): Setting(0.2, 0.05, 8),
+    ("FB15k-237", "softmax"): Setting(0.4, 0.05, 3),
+    ("FB15k-237", "soft-softmax"): Setting(0.4, 0.05, 6),
 }
 """Settings that differ from their graph's: of the searches of docs/results/links.md, and fewer epochs."""
 AFFORDED: dict[str, tuple[Loss, ...]] = {"WN18RR": ("info-nce", "grouped-info-nce", "expected-info-nce")}
@@ -86,7 +83,7 @@ def compared(options: Options) -> list[Run]:
     o, found = options, []
     for graph, model in product(o.graphs, o.models):
         for loss in o.losses or AFFORDED.get(graph, LOSSES):
-            setting = SEARCHED.get((graph, loss), USUAL.get(graph, USUAL["FB15k-237"]))
+            setting = SEARCHED.get((graph, loss), USUAL.get(graph, OTHER_GRAPHS))
             rank = (o.rank or setting.rank) * (1 if model == "complex" else 2)
             drawn = o.negatives if loss == "sampled-softmax" else 0
             found.append(Run(graph, model, loss, rank, setting.lr, setting.n3, setting.batch, o.most, drawn,
@@ -95,30 +92,20 @@ def compared(options: Options) -> list[Run]:
     return found
 
 
-def trials(options: Options, final: Run) -> list[Run]:
-    return [
-        replace(final, lr=lr, n3=n3, epochs=options.search_epochs, is_final=False)
-        for lr, n3 in product(options.rates, options.weights)
-    ]
-
-
-def runs(options: Options) -> list[Run]:
-    """The trials of the search; without a search the final trainings."""
-    if options.search:
-        return [trial for final in compared(options) for trial in trials(options, final)]
-    return [replace(final, seed=seed) for seed in range(options.seeds) for final in compared(options)]
-
-
-def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
-    """The final trainings at the setting of the best trial."""
-    score = {Run(**row.config): row.result["valid"]["mrr"] for row in rows}
-    best = []
-    for final in compared(options) if options.search else ():
-        tried = trials(options, final)
-        if score.keys() >= set(tried):
-            winner = max(tried, key=score.__getitem__)
-            best.append(replace(final, lr=winner.lr, n3=winner.n3))
-    return [replace(final, seed=seed) for seed in range(options.seeds) for final in best]
+def wanted(options: Options, rows: Sequence[Row] = ()) -> list[Run]:
+    """The final trainings of every seed; after a search those at the setting of the best trial."""
+    o, runs, finals = options, [], compared(options)
+    if o.search:
+        score = {Run(**row.config): row.result["valid"]["mrr"] for row in rows}
+        found, finals = finals, []
+        for final in found:
+            trial, grid = replace(final, epochs=o.search_epochs, is_final=False), product(o.rates, o.weights)
+            tried = [replace(trial, lr=lr, n3=n3) for lr, n3 in grid]
+            runs += tried
+            if score.keys() >= set(tried):
+                best = max(tried, key=score.__getitem__)
+                finals.append(replace(final, lr=best.lr, n3=best.n3))
+    return runs + [replace(final, seed=seed) for seed in range(o.seeds) for final in finals]
 
 
 # --------------------------------------------------------------------------------------------------------- the numbers
@@ -144,11 +131,6 @@ Key = tuple[str, str, str, bool]
 """Graph, model, loss, and whether own answers are left out."""
 
 
-def settings(rows: Sequence[Row]) -> list[list[Row]]:
-    """The trainings that differ in their seed alone, together."""
-    return alike(rows, *(name for name in rows[0].config if name != "seed"), "drop_own") if rows else []
-
-
 def valid(rows: Sequence[Row]) -> float:
     """MRR on the whole validation split."""
     return mean(rows, nats("mrr", "valid")).mean
@@ -157,11 +139,11 @@ def valid(rows: Sequence[Row]) -> float:
 def finals(rows: Sequence[Row]) -> dict[Key, list[Row]]:
     """The final training of each graph, model and loss: of several settings the one best on the validation split."""
     best: dict[Key, list[Row]] = {}
-    for group in settings([row for row in rows if row.config["is_final"]]):
+    names = [field.name for field in fields(Run) if field.name != "seed"]
+    for group in alike([row for row in rows if row.config["is_final"]], *names):
         c = group[0].config
         key = (c["graph"], c["model"], c["loss"], c.get("drop_own", False))
-        if key not in best or valid(group) > valid(best[key]):
-            best[key] = group
+        best[key] = max(best.get(key, group), group, key=valid)
     return {key: best[key] for key in sorted(best, key=lambda key: (*key[:2], LOSSES.index(key[2]), key[3]))}
 
 
@@ -181,38 +163,31 @@ def at_most(row: Row) -> float:
     return min(time_to(row), processor(row))
 
 
-def free(found: Mapping[Key, list[Row]], graph: str) -> list[list[Row]]:
+def free(found: Mapping[Key, list[Row]], graph: str) -> dict[str, list[Row]]:
     """ComplEx by the losses that do not score all entities and have several seeds."""
-    return [
-        group
-        for (of, model, loss, _), group in found.items()
-        if (of, model) == (graph, "complex") and loss not in FULL and len(group) > 1
-    ]
-
-
-def named_loss(group: Sequence[Row]) -> str:
-    return NAMES[group[0].config["loss"]]
+    of_graph = {loss: group for (of, model, loss, _), group in found.items() if (of, model) == (graph, "complex")}
+    return {loss: group for loss, group in of_graph.items() if loss not in FULL and len(group) > 1}
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     found, answers = finals(rows), {}
-    best = {graph: max(groups, key=valid) for graph in BARS if (groups := free(found, graph))}
-    scores = {graph: {score: mean(group, nats(score)) for score in BARS[graph]} for graph, group in best.items()}
+    groups = {graph: free(found, graph) for graph in BARS}
+    best = {graph: max(of, key=lambda loss: valid(of[loss])) for graph, of in groups.items() if of}
+    scores = {graph: {score: mean(groups[graph][best[graph]], nats(score)) for score in BARS[graph]} for graph in best}
     if scores:
         above = [scores[graph][score] - bar for graph in scores for score, bar in BARS[graph].items()]
         ours = "; ".join(", ".join(e.spread(3) for e in of.values()) for of in scores.values())
-        on = "; ".join(f"{graph}, {named_loss(group)}, {len(group)} seeds" for graph, group in best.items())
+        on = "; ".join(f"{graph}, {NAMES[loss]}, {len(groups[graph][loss])} seeds" for graph, loss in best.items())
         decided = verdict(*above, above=0, new=True) if len(scores) == len(BARS) else "undecided"
         answers["links-quality"] = Finding(ours, on, decided)
     full = found.get(("FB15k-237", "complex", "soft-softmax", False), [])
-    reached = [group for group in free(found, "FB15k-237") if all(map(math.isfinite, map(time_to, group)))]
+    reached = {loss: of for loss, of in groups["FB15k-237"].items() if all(map(math.isfinite, map(time_to, of)))}
     if full and reached:
-        fastest = min(reached, key=lambda group: mean(group, time_to).mean)
-        theirs, ours_by_seed = (by_seed(group, at_most) for group in (full, fastest))
-        seeds = sorted(theirs.keys() & ours_by_seed.keys())
-        saved = estimate([theirs[seed] - 3 * ours_by_seed[seed] for seed in seeds])
+        loss, fastest = min(reached.items(), key=lambda item: mean(item[1], time_to).mean)
+        theirs, seconds = (by_seed(group, at_most) for group in (full, fastest))
+        saved = estimate([theirs[seed] - 3 * seconds[seed] for seed in sorted(theirs.keys() & seconds.keys())])
         text = f"{mean(fastest, at_most).spread(0)} s, full softmax {mean(full, at_most).spread(0)} s"
-        on = f"FB15k-237, {named_loss(fastest)}, {len(seeds)} seeds"
+        on = f"FB15k-237, {NAMES[loss]}, {saved.count} seeds"
         answers["links-time"] = Finding(text, on, verdict(saved, above=0, new=True))
     soft, hard = (found.get(("FB15k-237", "complex", loss, False)) for loss in ("expected-info-nce", "info-nce"))
     if soft and hard:
@@ -234,7 +209,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         body = [
             [
                 name_of(key), f"{len(group)}", f"{group[0].config['epochs']}", f"{mean(group, processor).mean:,.0f}",
-                _seconds(mean(group, time_to).mean) if graph == "FB15k-237" else "",
+                f"{mean(group, time_to).mean:,.0f}".replace("inf", "never") if graph == "FB15k-237" else "",
                 f"{mean(group, lambda row: row.result['step_bytes'] / 1e6).mean:,.0f}",
                 *(mean(group, nats(score)).spread(3) for score in ("mrr", "hits1", "hits10")),
             ]
@@ -252,10 +227,6 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             setting = [f"{c['graph']}, {NAMES[c['loss']]}", f"{c['lr']:g}", f"{c['n3']:g}", f"{c['epochs']}"]
             body.append([*setting, f"{processor(row):,.0f}", f"{mrr:.4f}"])
     return [*made, Table("links-search", ("graph, loss", "rate", "N3", "epochs", "CPU s", "validation MRR"), body)]
-
-
-def _seconds(value: float) -> str:
-    return f"{value:,.0f}" if math.isfinite(value) else "never"
 
 
 LOOK_AS = {"grouped-info-nce": "info-nce", "softmax": "nll", "soft-softmax": "soft-ce"}
@@ -312,6 +283,6 @@ def prepare(todo: Sequence[Run]) -> None:
 
 EXPERIMENT = Experiment(
     name="links", question="What does each loss learn about missing links of knowledge graphs, and in what time?",
-    minutes=60, presets=PRESETS, runs=runs, follow_up=follow_up, prepare=prepare, perform=perform,
+    minutes=60, presets=PRESETS, runs=wanted, follow_up=wanted, prepare=prepare, perform=perform,
     findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

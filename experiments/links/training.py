@@ -80,16 +80,14 @@ class Batches:
         self.asked = graph.both_ways(graph.train)
         # In parts, since one row with thousands of answers would weigh more than all others of its batch.
         self.questions = graph.questions(run.most)
-        # Entities that answer no training question never occur; their share only has to be positive.
-        self.marginal = noise.from_counts(self._mass(), floor=1e-3).float()
-
-    def _mass(self) -> Tensor:
-        """How often an entity occurs among the candidates of an epoch: in its rows' targets, or its triples, (K,)."""
+        # How often an entity occurs among the candidates of an epoch: in its rows' targets, or its triples.
         answers, share = self.asked[:, 2], torch.ones(len(self.asked), dtype=torch.float64)
-        if self.by_question and self.run.loss != "grouped-info-nce":
+        if self.by_question and run.loss != "grouped-info-nce":
             answers, counts = self.questions.answers, self.questions.counts
             share = counts.double().reciprocal().repeat_interleave(counts)
-        return torch.zeros(self.graph.entities, dtype=torch.float64).index_add(0, answers, share)
+        mass = torch.zeros(graph.entities, dtype=torch.float64).index_add(0, answers, share)
+        # Entities that answer no training question never occur; their share only has to be positive.
+        self.marginal = noise.from_counts(mass, floor=1e-3).float()
 
     def __len__(self) -> int:
         """Rows of an epoch."""
@@ -108,19 +106,16 @@ class Batches:
 
     def _questions(self, part: Tensor) -> Batch:
         """A question weighs as many triples as it has answers: the sum over an epoch is that over its triples."""
-        questions = self.questions
+        questions, classes, width = self.questions, None, self.graph.entities
         counts = questions.counts[part]
         row, answer = questions.answers_of(part)
-        if self.run.loss in FULL:
-            classes, place, width = None, answer, self.graph.entities
-        else:
-            classes, place = answer.unique(return_inverse=True)
+        if self.run.loss not in FULL:
+            classes, answer = answer.unique(return_inverse=True)
             width = len(classes)
         # Most questions have few answers, some many: dense rows over those that occur are smaller than padded pairs.
-        share = torch.zeros(len(part), width).index_put_((row, place), counts.float().reciprocal()[row])
+        share = torch.zeros(len(part), width).index_put_((row, answer), counts.float().reciprocal()[row])
         weight = counts * (len(questions) / len(self.asked))
-        targets = SoftTargets.from_dense(share)
-        return Batch(questions.entity[part], questions.relation[part], classes, targets, weight)
+        return Batch(questions.entity[part], questions.relation[part], classes, SoftTargets.from_dense(share), weight)
 
 
 def loss_of(run: Run, model: Links, marginal: Tensor, rows: Batch) -> Tensor:

@@ -73,29 +73,29 @@ def run_of(options: Options, loss: str, epochs: int, lr: float, seed: int) -> Ru
     return replace(run, smoothing=0.0, mixup=0.0, cutmix=0.0) if KINDS[loss].labels_only else run
 
 
-def searched(rows: Sequence[Row], loss: str, options: Options) -> dict[float, float]:
-    """Best held-out top-1 of the search's runs, by rate; a diverged run has none."""
-    wanted = (loss, SEARCH_EPOCHS, SEARCH_SEED, options.setting, options.head)
-    names = ("loss", "epochs", "seed", "setting", "head")
-    tried = [({"head": "linear"} | row.config, row) for row in rows]
-    return {c["lr"]: held_out(row) for c, row in tried if tuple(map(c.get, names)) == wanted}
+def searched(rows: Sequence[Row]) -> list[Row]:
+    """The runs of the search of the rates."""
+    return [row for row in rows if (row.config["seed"], row.config["epochs"]) == (SEARCH_SEED, SEARCH_EPOCHS)]
 
 
 def wanted(options: Options, rows: Sequence[Row] = ()) -> list[Run]:
     """Search, then the main length with all losses seed by seed, then the other lengths, ε and batches."""
     o, found, runs = options, {}, []
+    here = [row for row in searched(rows) if setting_of(row) == (o.setting, o.head)]
     for loss in o.losses:
-        rate, todo = climb(searched(rows, loss, o), o.rates, LADDER)
+        tried = {row.config["lr"]: held_out(row) for row in here if row.config["loss"] == loss}
+        found[loss], todo = climb(tried, o.rates, LADDER)
         runs += [run_of(o, loss, SEARCH_EPOCHS, lr, SEARCH_SEED) for lr in todo]
-        if rate is not None:
-            found[loss] = rate
+
+    def at_found(epochs: int, seed: int, losses: Sequence[str] = o.losses) -> list[Run]:
+        rates = {loss: rate for loss in losses if (rate := found.get(loss)) is not None}
+        return [run_of(o, loss, epochs, rate, seed) for loss, rate in rates.items()]
+
     for epochs, seeds in ((o.epochs, o.seeds), *((n, o.other_seeds) for n in o.other_epochs)):
-        runs += [run_of(o, loss, epochs, rate, seed) for seed in range(seeds) for loss, rate in found.items()]
+        runs += [run for seed in range(seeds) for run in at_found(epochs, seed)]
     for seed in range(o.other_seeds):
-        main, short = ([run_of(o, loss, n, found[loss], seed) for loss in SOFT if loss in found]
-                       for n in (o.epochs, SEARCH_EPOCHS))  # fmt: skip
-        runs += [replace(run, smoothing=ε) for run in main if run.loss in (CE, OURS) for ε in o.smoothings]
-        runs += [replace(run, batch=batch) for run in short for batch in o.batches]
+        runs += [replace(run, smoothing=ε) for run in at_found(o.epochs, seed, (CE, OURS)) for ε in o.smoothings]
+        runs += [replace(run, batch=batch) for run in at_found(SEARCH_EPOCHS, seed, SOFT) for batch in o.batches]
     return runs
 
 
@@ -109,6 +109,10 @@ SCALED_ECE = percent("ece_scaled")
 def held_out(row: Row) -> float:
     """Top-1 in per cent on held-out images, at the epoch chosen there."""
     return 100 * max(point["top1"] for point in row.result["course"])
+
+
+def setting_of(row: Row) -> tuple[str, str]:
+    return row.config["setting"], row.config.get("head", "linear")
 
 
 def shared(*groups: Sequence[Row]) -> set[int]:
@@ -142,25 +146,19 @@ class Trainings:
         return sorted({row.config["epochs"] for row in self.rows if row.config["seed"] != SEARCH_SEED})
 
     @cached_property
-    def search(self) -> list[Row]:
-        """The search of the rates; the longest length may be searched as well, which chooses nothing."""
-        found = [row for row in self.rows if row.config["seed"] == SEARCH_SEED]
-        epochs = min((row.config["epochs"] for row in found), default=0)
-        return [row for row in found if row.config["epochs"] == epochs]
-
-    @cached_property
     def rates(self) -> dict[str, float]:
         """The searched rate of each loss; without a search that of most runs."""
-        used = {loss: Counter(r.config["lr"] for r in self.rows if r.config["loss"] == loss) for loss in LOSSES}
-        found = {loss: rates.most_common(1)[0][0] for loss, rates in used.items() if rates}
-        for loss in {row.config["loss"] for row in self.search}:
-            tried = [row for row in self.search if row.config["loss"] == loss]
-            found[loss] = max(tried, key=held_out).config["lr"]
+        found = {}
+        for loss in LOSSES:
+            mine = [row for row in self.rows if row.config["loss"] == loss]
+            if tried := searched(mine):
+                found[loss] = max(tried, key=held_out).config["lr"]
+            elif mine:
+                found[loss] = Counter(row.config["lr"] for row in mine).most_common(1)[0][0]
         return found
 
     def usual(self, loss: str) -> Run:
-        c = self.rows[0].config
-        return run_of(Options(c["setting"], c.get("head", "linear")), loss, 0, self.rates.get(loss, 0.0), 0)
+        return run_of(Options(*setting_of(self.rows[0])), loss, 0, self.rates.get(loss, 0.0), 0)
 
     def at(self, loss: str, epochs: int, **changed: float) -> list[Row]:
         """The rows of one loss and length, without the search; ``changed`` replaces the usual smoothing or batch."""
@@ -190,8 +188,8 @@ class Trainings:
 def by_setting(rows: Sequence[Row]) -> list[Trainings]:
     found: dict[str, list[Row]] = {}
     for row in rows:
-        setting = "-fine-tuned-" + row.config.get("head", "linear") if row.config["setting"] == "fine-tuned" else ""
-        found.setdefault(f"regime{setting}", []).append(row)
+        setting, head = setting_of(row)
+        found.setdefault(f"regime-fine-tuned-{head}" if setting == "fine-tuned" else "regime", []).append(row)
     return [Trainings(name, of) for name, of in found.items()]
 
 
@@ -249,16 +247,16 @@ def tables_of(found: Trainings) -> list[Table]:
         rows = partial(found.at, epochs=n)
         made.append(by_loss(f"{name}-{n}", f"{n} epochs", {title: (rows, *how) for title, how in scores.items()}))
     made += [effect(found, option, symbol) for option, symbol in SYMBOLS.items() if found.varied(option)[1]]
-    if found.search:
+    if tried := searched(found.rows):
         title = "The search: held-out top-1 (%) by base rate, one seed"
-        rates = sorted({row.config["lr"] for row in found.search})
-        columns = {f"{rate:g}": (partial(searched_at, found, rate), held_out, 1) for rate in rates}
+
+        def of_loss(loss: str, rate: float) -> list[Row]:
+            return [row for row in tried if (row.config["loss"], row.config["lr"]) == (loss, rate)]
+
+        rates = sorted({row.config["lr"] for row in tried})
+        columns = {f"{rate:g}": (partial(of_loss, rate=rate), held_out, 1) for rate in rates}
         made.append(by_loss(f"{name}-rates", title, columns))
     return made
-
-
-def searched_at(found: Trainings, rate: float, loss: str) -> list[Row]:
-    return [row for row in found.search if (row.config["loss"], row.config["lr"]) == (loss, rate)]
 
 
 def effect(found: Trainings, name: str, symbol: str) -> Table:
@@ -306,7 +304,7 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
 
 
 def where(found: Trainings, epochs: Any, count: int, batch: float = 256) -> str:
-    tried = sorted({row.config["lr"] for row in found.search})
+    tried = sorted({row.config["lr"] for row in searched(found.rows)})
     rates = f"rates {tried[0]:g} to {tried[-1]:g}, " if tried else ""
     return f"CIFAR-100, 5,000 images, {epochs} epochs, batch {batch:g}, {rates}{count} seed{'s' * (count > 1)}"
 

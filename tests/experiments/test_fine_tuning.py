@@ -7,19 +7,7 @@ import pytest
 
 from experiments import fine_tuning
 from experiments.data.targets import Targets
-from experiments.fine_tuning import (
-    CORRECTED,
-    DRAWN,
-    IMAGES,
-    ORDER,
-    PRESETS,
-    Options,
-    Run,
-    findings,
-    follow_up,
-    recipe_of,
-    runs,
-)
+from experiments.fine_tuning import CORRECTED, DRAWN, IMAGES, ORDER, PRESETS, Options, Run, findings, recipe_of, wanted
 from experiments.harness import Row, to_mapping
 
 PAPER = PRESETS["paper"]
@@ -39,34 +27,34 @@ def finished(todo: list[Run], top1: dict[str, float] | float = 0.9, best: float 
 def text_rows(top1: dict[str, float], seeds: int = 3) -> list[Row]:
     """Banking77 with a linear head: the search, then all seeds."""
     options = replace(PAPER, texts=("banking77",), heads=("linear",), image_epochs=0, seeds=seeds)
-    rows = finished(runs(options), top1)
-    further = [run for run in follow_up(options, rows) if run.seed > 0]
+    rows = finished(wanted(options), top1)
+    further = [run for run in wanted(options, rows) if run.seed > 0]
     return rows + finished(further, top1)
 
 
 def test_a_part_is_searched_then_trained_before_the_next() -> None:
-    first = runs(PAPER)
+    first = wanted(PAPER)
     assert {run.recipe for run in first} == {"banking77"}
     assert [run.lr for run in first] == [5e-4] * 6 + [1e-3] * 6
     assert [run.loss.name for run in first[:6]] == list(ORDER)
     rows = finished(first)
-    then = follow_up(PAPER, rows)
+    then = wanted(PAPER, rows)
     assert {run.recipe for run in then} == {"banking77"}
     assert {run.lr for run in then if run.seed} == {5e-4}
     rows += finished([run for run in then if run not in first])
-    assert {run.recipe for run in follow_up(PAPER, rows)} == {"banking77", "clinc150"}
+    assert {run.recipe for run in wanted(PAPER, rows)} == {"banking77", "clinc150"}
 
 
 def test_only_the_losses_of_the_claims_have_several_seeds_on_images() -> None:
     options = replace(PAPER, texts=())
-    searched = runs(options)
-    further = follow_up(options, finished(searched, best=3e-3))
+    searched = wanted(options)
+    further = wanted(options, finished(searched, best=3e-3))
     assert {run.seed for run in further if run.loss.name == "info-nce"} == {0}
     assert {run.seed for run in further if run.loss.name == "soft-ce"} == {0, 1, 2}
 
 
 def test_a_run_is_a_recipe() -> None:
-    run = next(run for run in runs(replace(PAPER, texts=())) if run.loss.name == "soft-ce")
+    run = next(run for run in wanted(replace(PAPER, texts=())) if run.loss.name == "soft-ce")
     recipe = recipe_of(run)
     assert recipe.optimiser.rate == pytest.approx(run.lr)
     assert (recipe.schedule.epochs, recipe.optimiser.batch) == (8, 128)
@@ -91,12 +79,12 @@ def test_verdicts_follow_from_intervals() -> None:
 
 def test_the_corrected_loss_is_an_option() -> None:
     options = replace(PAPER, texts=("banking77",), heads=("linear",), image_epochs=0, corrected=("banking77",))
-    first = runs(options)
+    first = wanted(options)
     further = {run for run in first if run.loss.name == CORRECTED}
-    assert set(first) - further == set(runs(replace(options, corrected=())))
+    assert set(first) - further == set(wanted(replace(options, corrected=())))
     assert {(run.lr, run.targets.smoothing) for run in further} == {(5e-4, 0.1), (1e-3, 0.1)}
     rows = finished(first, {DRAWN: 0.86})
-    rows += finished([run for run in follow_up(options, rows) if run.seed > 0], {DRAWN: 0.86})
+    rows += finished([run for run in wanted(options, rows) if run.seed > 0], {DRAWN: 0.86})
     assert findings(rows)["fine-tuning-smoothed-noise"].verdict == "beyond"
     assert findings(rows)["fine-tuning-smoothed-noise"].ours.startswith("+4.00")
     (table,) = (table for table in fine_tuning.tables(rows) if table.name == "fine-tuning-corrected")
@@ -114,15 +102,15 @@ def test_tables_hold_every_loss_and_the_search() -> None:
 def test_missing_data_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SOFTNCE_DATA", str(tmp_path))
     with pytest.raises(ValueError, match=r"SOFTNCE_DATA: no folder .*intents, which banking77 needs"):
-        fine_tuning.prepare(runs(PAPER))
+        fine_tuning.prepare(wanted(PAPER))
     with pytest.raises(ValueError, match="texts"):
         Options(texts=(), image_epochs=0)
-    assert IMAGES in {run.recipe for run in runs(replace(PAPER, texts=()))}
+    assert IMAGES in {run.recipe for run in wanted(replace(PAPER, texts=()))}
 
 
 @pytest.mark.slow
 def test_a_fine_tuning_learns() -> None:
     pytest.importorskip("transformers")
-    result = fine_tuning.perform(runs(PRESETS["quick"])[0])
+    result = fine_tuning.perform(wanted(PRESETS["quick"])[0])
     assert result["test"]["top1"] > 0.5  # guessing: 0.125
     assert result["right"]

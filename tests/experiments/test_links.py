@@ -10,7 +10,7 @@ from experiments import links
 from experiments.data.links import LinkGraph, generated
 from experiments.harness import Row, to_mapping
 from experiments.harness.memory import peak_of
-from experiments.links import Options, follow_up, runs, training
+from experiments.links import Options, training, wanted
 from experiments.links.training import ALL_TAILS, FULL, LOSSES, Batches, Run, Trainer, loss_of, perform, ranks, summary
 from experiments.models.links import Links
 
@@ -175,17 +175,20 @@ def test_the_summary_of_ranks() -> None:
 
 def test_the_final_runs_use_the_setting_of_the_best_trial() -> None:
     options = Options(graphs=("generated",), losses=("info-nce", "softmax"), search=True, seeds=2)
-    tried = runs(options)
+    tried = wanted(options)
     assert not any(run.is_final for run in tried)
     best = {"info-nce": (0.4, 0.05), "softmax": (0.1, 0.1)}
     rows = [Row("", to_mapping(run), {"valid": {"mrr": float(best[run.loss] == (run.lr, run.n3))}}) for run in tried]
-    assert follow_up(options, rows[:-1]) == [run for run in follow_up(options, rows) if run.loss == "info-nce"]
-    found = {(run.loss, run.seed): (run.lr, run.n3) for run in follow_up(options, rows) if run.is_final}
-    assert found == {(loss, seed): best[loss] for loss in best for seed in (0, 1)}
+    half, whole = (wanted(options, of)[len(tried) :] for of in (rows[:-1], rows))
+    assert half == [run for run in whole if run.loss == "info-nce"]
+    assert all(run.is_final for run in whole)
+    assert {(run.loss, run.seed): (run.lr, run.n3) for run in whole} == {
+        (loss, seed): best[loss] for loss in best for seed in (0, 1)
+    }
 
 
 def final(loss: str, seed: int, mrr: float, seconds: float = 100.0) -> Row:
-    run = next(run for run in runs(Options(graphs=("FB15k-237",))) if run.loss == loss)
+    run = next(run for run in wanted(Options(graphs=("FB15k-237",))) if run.loss == loss)
     test = {"mrr": mrr + 1e-3 * seed, "hits1": 0.2, "hits3": 0.3, "hits10": 0.5}
     course = {"cpu_seconds": [seconds, 2 * seconds], "mrr": [0.2, mrr], "epoch": [1, 2]}
     return Row(f"{loss}{seed}", to_mapping(replace(run, seed=seed)), {"test": test, "valid": test, "course": course})
