@@ -12,6 +12,12 @@ def published_loss(scores_of: Tensor, targets: Tensor, noise_probs: Tensor, temp
     return F.cross_entropy(matrix, torch.arange(len(scores)))
 
 
+def others(row: int, candidates: Tensor, own: Tensor | None, mask: Tensor | None) -> list[int]:
+    """The candidates of a row besides its own target."""
+    places = range(len(candidates))
+    return [c for c in places if (own is None or own[row] != c) and (mask is None or mask[c])]
+
+
 def contrast(
     scores: Tensor,
     alpha: Tensor,
@@ -23,17 +29,11 @@ def contrast(
     """−σ(α) + log Σ_c exp σ(c), row by row: scores (N, K), alpha (N, K), candidates (M, K)."""
     losses = []
     for i in range(len(scores)):
-        row_score = (alpha[i] * scores[i]).sum()
-        exponents = [row_score]
-        for c in range(len(candidates)):
-            if own is not None and own[i] == c:
-                continue
-            if mask is not None and not mask[c]:
-                continue
-            if remove_hits and torch.allclose(candidates[c], alpha[i], rtol=0, atol=1e-6):
-                continue
-            exponents.append((candidates[c] * scores[i]).sum())
-        losses.append(torch.stack(exponents).logsumexp(0) - row_score)
+        kept = others(i, candidates, own, mask)
+        if remove_hits:
+            kept = [c for c in kept if not torch.allclose(candidates[c], alpha[i], rtol=0, atol=1e-6)]
+        exponents = [(point * scores[i]).sum() for point in (alpha[i], *candidates[kept])]
+        losses.append(torch.stack(exponents).logsumexp(0) - exponents[0])
     return torch.stack(losses)
 
 
@@ -45,22 +45,16 @@ def expected(
     mask: Tensor | None = None,
     noise_mass: Tensor | None = None,
 ) -> Tensor:
-    """Σ_k α_k log(1 + R/e^{s_k}), R = Σ_{c ≠ own} Σ_j c_j e^{s_j}, row by row, in logarithms."""
-    losses = []
-    for i in range(len(scores)):
-        exponents = []
-        for c in range(len(candidates)):
-            if (own is not None and own[i] == c) or (mask is not None and not mask[c]):
-                continue
-            exponents += [scores[i, j] + candidates[c, j].log() for j in range(scores.shape[1]) if candidates[c, j] > 0]
-        if noise_mass is not None:
-            exponents += [scores[i, j] + noise_mass[j].log() for j in range(scores.shape[1])]
-        if not exponents:
-            losses.append(0 * scores[i].sum())
-            continue
-        log_rest = torch.stack(exponents).logsumexp(0)
-        losses.append(sum(
-            alpha[i, k] * torch.logaddexp(torch.zeros(()).double(), log_rest - scores[i, k])
-            for k in range(scores.shape[1])
-        ))  # fmt: skip
-    return torch.stack(losses)
+    """Σ_k α_k log(1 + R/e^{s_k}), R = Σ_{c ≠ own} Σ_j c_j e^{s_j}, row by row."""
+    counts = [candidates[others(i, candidates, own, mask)].sum(0) for i in range(len(scores))]
+    counts = [n if noise_mass is None else n + noise_mass for n in counts]
+    return torch.stack([expected_of_counts(*row) for row in zip(scores, alpha, counts, strict=True)])
+
+
+def expected_of_counts(scores: Tensor, alpha: Tensor, counts: Tensor) -> Tensor:
+    """Σ_k α_k log(1 + R/e^{s_k}), R = Σ_k n_k e^{s_k}, of one row, in logarithms."""
+    occurs = counts > 0
+    if not occurs.any():
+        return 0 * scores.sum()
+    rest = (scores[occurs] + counts[occurs].log()).logsumexp(0)
+    return (alpha * torch.logaddexp(torch.zeros_like(scores), rest - scores)).sum()

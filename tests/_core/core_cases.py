@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from reference import contrast
+from reference import contrast, expected_of_counts
 from torch import Tensor
 
 from softnce._core import autograd
@@ -64,11 +64,7 @@ def expected(
             n = (n - own[i]).clamp(min=0)
         if exclude is not None:
             n[exclude[i][exclude[i] >= 0]] = 0
-        if not (n > 0).any():
-            losses.append(0 * s[i].sum())
-            continue
-        rest = (s[i][n > 0] + n[n > 0].log()).logsumexp(0)
-        losses.append((alpha[i] * torch.nn.functional.softplus(rest - s[i], threshold=700)).sum())
+        losses.append(expected_of_counts(s[i], alpha[i], n))
     return torch.stack(losses)
 
 
