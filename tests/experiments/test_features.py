@@ -17,7 +17,7 @@ from experiments.harness.rows import run_id
 from experiments.harness.runs import missing
 from experiments.losses import Loss, build_loss
 from experiments.training import SMOOTH, fit
-from softnce import NLL, InfoNCE, SoftTargets, noise
+from softnce import SoftTargets
 
 NAMES = ("accuracy", "calibration", "distillation", "head", "human-labels", "long-tail", "noise-samples", "noisy-steps",
          "smoothing")  # fmt: skip
@@ -47,14 +47,18 @@ def test_figures_are_made_from_committed_rows(committed, tmp_path):
         assert (tmp_path / f"{figure.name}-dark.svg").is_file()
 
 
+def verdicts(module, rows):
+    return {key: finding.verdict for key, finding in module.findings(rows).items()}
+
+
 def made_up(module, options, result):
     """The rows of an experiment whose runs give ``result(run)``, follow-ups included."""
-    experiment, rows = module.EXPERIMENT, []
-    wanted = list(experiment.runs(options))
-    while todo := [run for run in dict.fromkeys(wanted) if id_of(experiment, run) not in {row.id for row in rows}]:
-        rows += [Row(id_of(experiment, run), to_mapping(run), result(run)) for run in todo]
-        wanted = list(experiment.follow_up(options, rows)) if experiment.follow_up else []
-    return rows
+    experiment, rows = module.EXPERIMENT, {}
+    wanted = experiment.runs(options)
+    while todo := {key: run for run in wanted if (key := id_of(experiment, run)) not in rows}:
+        rows |= {key: Row(key, to_mapping(run), result(run)) for key, run in todo.items()}
+        wanted = experiment.follow_up(options, list(rows.values()))
+    return list(rows.values())
 
 
 def id_of(experiment, run):
@@ -85,11 +89,11 @@ def test_worst_top_5_and_rates_are_decided_by_intervals_over_seeds(spread, worst
         held_out = (0.6 if run.lr == 1e-3 else 0.58) + noisy(run, spread / 100)
         return scores(top1, held_out, top5=top1 / 100)
 
-    found = accuracy.findings(made_up(accuracy, ACCURACY, result))
-    assert found["accuracy-worst"].verdict == worst
-    assert found["accuracy-rates"].verdict == rates
-    assert found["accuracy-top-5"].verdict == ("not reproduced" if spread < 1 else "undecided")
-    assert "epochs 3, batch 256, rates 0.0003 to 0.003" in found["accuracy-rates"].on
+    rows = made_up(accuracy, ACCURACY, result)
+    top5 = "not reproduced" if spread < 1 else "undecided"
+    wanted = {"accuracy-worst": worst, "accuracy-rates": rates, "accuracy-top-5": top5}
+    assert verdicts(accuracy, rows).items() >= wanted.items()
+    assert "epochs 3, batch 256, rates 0.0003 to 0.003" in accuracy.findings(rows)["accuracy-rates"].on
 
 
 def test_a_rate_that_one_seed_chose_decides_nothing():
@@ -125,8 +129,7 @@ def test_gains_of_a_head_are_paired_and_at_the_chosen_rate(gains, lead, spread, 
         return scores(top1 + lead * (run.loss.name == "soft-target-info-nce"), run.lr == 3e-3)
 
     rows = made_up(head, head.Options(6, 6, 6, ("cifar100",), rates=(1e-3, 3e-3)), result)
-    found = head.findings(rows)
-    assert (found["head-gain"].verdict, found["head-linear"].verdict) == (gain, linear)
+    assert verdicts(head, rows).items() >= {"head-gain": gain, "head-linear": linear}.items()
     (part,) = head.parts(rows)
     assert {setting.lr for setting in part.settings.values()} == {3e-3}
     if spread < 1:
@@ -169,10 +172,9 @@ def test_the_steadier_loss_is_decided_by_seed():
         top1 = 60 + slope * run.targets.smoothing + noisy(run, 0.01)
         return scores(top1) | {"identity": {"value": 1e-15, "gradient": 0}}
 
-    found = smoothing.findings(made_up(smoothing, options, result))
-    assert found["smoothing-sensitivity"].verdict == "reproduced"
-    assert found["smoothing-temperature"].verdict == "beyond"
-    assert found["smoothing-expected"].verdict == "beyond"
+    found = verdicts(smoothing, made_up(smoothing, options, result))
+    wanted = {"sensitivity": "reproduced", "temperature": "beyond", "expected": "beyond"}
+    assert found == {f"smoothing-{claim}": verdict for claim, verdict in wanted.items()}
 
 
 def test_further_seeds_are_kept_apart_and_the_first_test_is_shown():
@@ -196,31 +198,23 @@ PRIOR = torch.tensor([0.6, 0.25, 0.1, 0.05])
 LABELS = torch.repeat_interleave(torch.arange(4), (PRIOR * 4000).long())
 
 
-def learned(loss, smoothing=0.0):
-    """Centred class scores fitted to labels that no feature says anything about: p(y|x) = p(y)."""
+@pytest.mark.parametrize(
+    ("name", "noise", "epsilon", "wanted", "within"),
+    [  # without the correction the prior is gone; the authors' way does not learn p(y|x) smoothed
+        ("nll", "labels", 0, PRIOR, 0.15), ("info-nce", "labels", 0, PRIOR, 0.15),
+        ("info-nce", "uniform", 0, torch.full((4,), 0.25), 0.15),
+        (CORRECTED, "labels", 0.4, 0.6 * PRIOR + 0.1, 0.2), (DRAWN, "labels", 0.4, PRIOR, 0.2),
+    ],
+)  # fmt: skip
+def test_the_correction_is_the_prior_of_the_targets(name, noise, epsilon, wanted, within):
+    """Class scores fitted to labels that no feature says anything about: p(y|x) = p(y)."""
+    loss = build_loss(Loss(name, noise=noise), replace(SMOOTH, smoothing=epsilon), LABELS, 4)
     layer = torch.nn.Linear(1, 4, bias=False)
     torch.nn.init.zeros_(layer.weight)
-    targets = SoftTargets.from_labels(LABELS, 4, smoothing)
+    targets = SoftTargets.from_labels(LABELS, 4, epsilon)
     fit(layer, loss, torch.ones(4000, 1), targets, batch=100, lr=0.05, epochs=8, seed=0)
-    return layer.weight.detach()[:, 0] - layer.weight.detach().mean()
-
-
-def centred(p):
-    return p.log() - p.log().mean()
-
-
-def test_the_correction_is_the_prior_and_without_it_the_prior_is_gone():
-    for loss, wanted in ((NLL(), PRIOR), (InfoNCE(PRIOR), PRIOR), (InfoNCE(noise.uniform(4)), noise.uniform(4))):
-        assert learned(loss).tolist() == pytest.approx(centred(wanted).tolist(), abs=0.15)
-
-
-def test_labels_drawn_from_smoothed_targets_need_the_smoothed_noise():
-    epsilon = 0.4
-    smoothed = (1 - epsilon) * PRIOR + epsilon / 4
-    targets = replace(SMOOTH, smoothing=epsilon)
-    for name, wanted in ((CORRECTED, smoothed), (DRAWN, PRIOR)):  # the authors' way does not learn p(y|x) smoothed
-        loss = build_loss(Loss(name), targets, LABELS, 4)
-        assert learned(loss, epsilon).tolist() == pytest.approx(centred(wanted).tolist(), abs=0.2)
+    found = layer.weight.detach()[:, 0] - layer.weight.detach().mean()
+    assert found.tolist() == pytest.approx((wanted.log() - wanted.log().mean()).tolist(), abs=within)
 
 
 def tail_rows(effect, after, spread=0.01):
@@ -249,10 +243,9 @@ def test_what_the_correction_does_is_read_off_the_rows(effect, after, verdict):
     tail = long_tail.tails(rows)[-1]
     assert long_tail.slope(tail, "info-nce") == pytest.approx(0.8)
     assert long_tail.effect(tail, "info-nce").mean == pytest.approx(effect, abs=0.05)
-    found = long_tail.findings(rows)
-    assert found["noise-correction"].verdict == verdict
-    assert found["long-tail-smoothed-noise"].verdict == "beyond"
-    assert long_tail.findings(tail_rows(effect, after, spread=30.0))["noise-correction"].verdict == "undecided"
+    wanted = {"noise-correction": verdict, "long-tail-smoothed-noise": "beyond"}
+    assert verdicts(long_tail, rows).items() >= wanted.items()
+    assert verdicts(long_tail, tail_rows(effect, after, spread=30.0))["noise-correction"] == "undecided"
 
 
 def test_agreement_with_votes_is_cross_entropy_minus_entropy():
@@ -275,9 +268,8 @@ def test_votes_are_equivalent_only_within_both_margins():
 
     options = human_labels.Options(3, votes=(1, 0), rates=(1e-3,))
     for kl, verdict in ((0.0, "beyond"), (0.01, "not reproduced")):
-        found = human_labels.findings(made_up(human_labels, options, lambda run, kl=kl: result(run, kl)))
-        assert found["expected-votes"].verdict == verdict
-        assert found["human-labels"].verdict == "beyond"
+        rows = made_up(human_labels, options, lambda run, kl=kl: result(run, kl))
+        assert verdicts(human_labels, rows) == {"expected-votes": verdict, "human-labels": "beyond"}
 
 
 def test_a_lesson_keeps_k_classes_and_says_where_the_rest_goes():

@@ -20,26 +20,24 @@ def problem() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     return features, table, index, torch.cat([weight, 1 - weight], 1)
 
 
-@pytest.mark.parametrize("copies", [1, 3])
-def test_sampling_every_class_alike_is_full_softmax(problem, copies: int) -> None:
+OFTEN = torch.arange(1, K + 1)
+
+
+@pytest.mark.parametrize(
+    ("negatives", "probs", "within"),
+    [  # every class alike, and as often as Q says: the estimate of the normaliser is exact
+        (torch.arange(K), None, 1e-13), (torch.arange(K).repeat(3), None, 1e-13),
+        (torch.arange(K).repeat_interleave(OFTEN), OFTEN / OFTEN.sum(), 1e-6),
+    ],
+)  # fmt: skip
+def test_sampling_every_class_as_often_as_expected_is_full_softmax(problem, negatives, probs, within) -> None:
     features, table, index, weight = problem
-    negatives = torch.arange(K).repeat(copies)
-    sampled = sampled_softmax(features, table, index, weight, negatives).mean()
+    sampled = sampled_softmax(features, table, index, weight, negatives, probs).mean()
     dense = torch.zeros(N, K, dtype=torch.float64).scatter_add(1, index, weight)
     full = F.cross_entropy(features @ table.t(), dense)
-    torch.testing.assert_close(sampled, full, rtol=0, atol=1e-13)
+    torch.testing.assert_close(sampled, full, rtol=0, atol=within)
     for mine, its in zip(*(torch.autograd.grad(loss, (features, table)) for loss in (sampled, full)), strict=True):
-        torch.testing.assert_close(mine, its, rtol=0, atol=1e-13)
-
-
-def test_negatives_from_another_distribution_are_weighed_by_it(problem) -> None:
-    """Every class as often as Q says: the estimate of the normaliser is exact."""
-    features, table, index, weight = problem
-    often = torch.arange(1, K + 1)
-    negatives = torch.arange(K).repeat_interleave(often)
-    sampled = sampled_softmax(features, table, index, weight, negatives, often / often.sum()).mean()
-    dense = torch.zeros(N, K, dtype=torch.float64).scatter_add(1, index, weight)
-    torch.testing.assert_close(sampled, F.cross_entropy(features @ table.t(), dense), rtol=0, atol=1e-6)
+        torch.testing.assert_close(mine, its, rtol=0, atol=within)
 
 
 def test_normaliser_is_estimated_without_bias(problem) -> None:
@@ -56,9 +54,7 @@ def test_normaliser_is_estimated_without_bias(problem) -> None:
 def test_sparse_gradients_are_the_dense_ones(problem) -> None:
     features, table, index, weight = problem
     negatives = torch.tensor([0, 3, 3, 9])
-    gradients = []
-    for sparse in (False, True):
-        loss = sampled_softmax(features, table, index, weight, negatives, sparse=sparse).mean()
-        gradients.append(torch.autograd.grad(loss, table)[0])
-    assert gradients[1].is_sparse
-    torch.testing.assert_close(gradients[1].to_dense(), gradients[0])
+    losses = (sampled_softmax(features, table, index, weight, negatives, sparse=sparse) for sparse in (False, True))
+    dense, sparse = (torch.autograd.grad(loss.mean(), table)[0] for loss in losses)
+    assert sparse.is_sparse
+    torch.testing.assert_close(sparse.to_dense(), dense)
