@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from softnce import SoftTargets, functional
 from softnce.distributions import ContinuousCategorical
@@ -36,7 +37,7 @@ def test_info_nce_as_printed() -> None:
     negatives = SoftTargets.from_labels(torch.tensor(tuple_[1:]), 7)
     logits, own = (labels @ z)[None], torch.tensor(tuple_[:1])
     found = functional.info_nce(logits, own, eta, temperature=tau, candidates=negatives)
-    torch.testing.assert_close(found, printed, **EXACT)
+    assert_close(found, printed, **EXACT)
 
 
 def test_soft_target_info_nce_as_printed() -> None:
@@ -48,9 +49,9 @@ def test_soft_target_info_nce_as_printed() -> None:
     denominator = own + sum((other * s).sum().exp() for other in others)
     logits, candidates = (labels @ z)[None], SoftTargets.from_dense(others)
     found = functional.soft_target_info_nce(logits, p[None], eta, temperature=tau, candidates=candidates)
-    torch.testing.assert_close(found, -(own / denominator).log(), **EXACT)
+    assert_close(found, -(own / denominator).log(), **EXACT)
     energies = -sum(p[i] * (s[i].exp() / denominator).log() for i in range(7))
-    torch.testing.assert_close(found, energies, **EXACT)
+    assert_close(found, energies, **EXACT)
     # The footnote: what stands in the logarithm is no probability.
     assert abs((s.exp() / denominator).sum().item() - 1) > 0.1
 
@@ -75,20 +76,20 @@ def test_the_posterior_of_continuous_categorical_draws() -> None:
     for points in ContinuousCategorical(torch.full((5,), 0.2).double()).sample((20, 4)):
         f, g = target.log_prob(points).exp(), noise.log_prob(points).exp()
         likelihood = torch.stack([f[k] * math.prod(g[i] for i in places if i != k) for k in places])
-        torch.testing.assert_close(likelihood, f / g * g.prod(), rtol=1e-12, atol=0)
+        assert_close(likelihood, f / g * g.prod(), rtol=1e-12, atol=0)
         marginal = likelihood.mean()
-        torch.testing.assert_close(marginal, g.prod() * (f / g).sum() / 4, rtol=1e-12, atol=0)
+        assert_close(marginal, g.prod() * (f / g).sum() / 4, rtol=1e-12, atol=0)
         posterior = likelihood / 4 / marginal
-        torch.testing.assert_close(posterior, (f / g) / (f / g).sum(), **EXACT)
+        assert_close(posterior, (f / g) / (f / g).sum(), **EXACT)
         ratios = ((p / eta) ** points).prod(1)
-        torch.testing.assert_close(posterior, ratios / ratios.sum(), **EXACT)
+        assert_close(posterior, ratios / ratios.sum(), **EXACT)
         # eq:stnce_mle: with s = log p/η in the library's loss, the probability of the first place.
         candidates = SoftTargets.from_dense(points)
         own = torch.zeros(1).long()
         loss = functional.soft_target_info_nce(p.log()[None], points[:1], eta, candidates=candidates, own=own)
-        torch.testing.assert_close(loss, -posterior[0].log(), **EXACT)
+        assert_close(loss, -posterior[0].log(), **EXACT)
         factor = (noise.log_normalizer - target.log_normalizer).exp()
-        torch.testing.assert_close(f / g, factor * ratios, rtol=1e-12, atol=0)
+        assert_close(f / g, factor * ratios, rtol=1e-12, atol=0)
         assert abs(factor.item() - 1) > 0.01
 
 
@@ -101,14 +102,14 @@ def test_the_posterior_of_drawn_labels() -> None:
         t = list(labels)
         others = [math.prod(eta[t[i]] for i in range(4) if i != k) for k in range(4)]
         given = torch.stack([p_epsilon[t[k]] * others[k] for k in range(4)])  # P(T | S = k)
-        torch.testing.assert_close(given[0], ratio[t[0]] * eta[t].prod(), **EXACT)
+        assert_close(given[0], ratio[t[0]] * eta[t].prod(), **EXACT)
         marginal = given.mean()
-        torch.testing.assert_close(marginal, eta[t].prod() * ratio[t].sum() / 4, **EXACT)
+        assert_close(marginal, eta[t].prod() * ratio[t].sum() / 4, **EXACT)
         posterior = given[0] / 4 / marginal
-        torch.testing.assert_close(posterior, ratio[t[0]] / ratio[t].sum(), **EXACT)
+        assert_close(posterior, ratio[t[0]] / ratio[t].sum(), **EXACT)
         negatives = SoftTargets.from_labels(torch.tensor(t[1:]), 3)
         loss = functional.info_nce(p_epsilon.log()[None], torch.tensor(t[:1]), eta, candidates=negatives)
-        torch.testing.assert_close(loss, -posterior.log(), **EXACT)
+        assert_close(loss, -posterior.log(), **EXACT)
         total += marginal.item()
     assert total == pytest.approx(1, abs=1e-12)
 
@@ -117,7 +118,7 @@ def test_the_ratio_of_smoothed_labels_to_their_own_noise() -> None:
     """For η ≡ ξ the ratio is (1 − ε) p/ξ + ε, and times ξ it is the smoothed density; ε is its floor."""
     p, xi, epsilon = normal(6).softmax(0), normal(6).softmax(0), 0.3
     p_epsilon = (1 - epsilon) * p + epsilon * xi
-    torch.testing.assert_close(p_epsilon / xi, (1 - epsilon) * p / xi + epsilon, **EXACT)
+    assert_close(p_epsilon / xi, (1 - epsilon) * p / xi + epsilon, **EXACT)
     assert (p_epsilon / xi > epsilon).all()
 
 
@@ -129,8 +130,8 @@ def test_every_line_of_the_rewritten_expectation(epsilon: float) -> None:
     conditional, independent = joint / p_z, p_z * p_y
     soft = smoothed_joint(joint, epsilon)
     soft_conditional = soft / p_z
-    torch.testing.assert_close(soft_conditional, (1 - epsilon) * conditional + epsilon * p_y, **EXACT)
-    torch.testing.assert_close(soft, (1 - epsilon) * joint + epsilon * independent, **EXACT)
+    assert_close(soft_conditional, (1 - epsilon) * conditional + epsilon * p_y, **EXACT)
+    assert_close(soft, (1 - epsilon) * joint + epsilon * independent, **EXACT)
     information, h_y, h_y_z = mutual_information(joint), entropy(p_y), conditional_entropy(joint)
     ratio, change = (conditional / p_y).log(), (soft_conditional / conditional).log()
     mean_log = (soft * soft_conditional.log()).sum()
@@ -146,7 +147,7 @@ def test_every_line_of_the_rewritten_expectation(epsilon: float) -> None:
         information + h_y_z + mean_log,
     ]
     for line in lines:
-        torch.testing.assert_close(line, mutual_information(soft), **EXACT)
+        assert_close(line, mutual_information(soft), **EXACT)
 
 
 def test_lines_between_are_not_numbers_when_a_label_cannot_occur() -> None:
@@ -158,7 +159,7 @@ def test_lines_between_are_not_numbers_when_a_label_cannot_occur() -> None:
     assert between.isnan()
     first = (soft * (soft / p_z / p_y).log()).sum()
     last = mutual_information(joint) + conditional_entropy(joint) - conditional_entropy(soft)
-    torch.testing.assert_close(first, last, **EXACT)
+    assert_close(first, last, **EXACT)
 
 
 @pytest.mark.parametrize("negatives", [1, 2, 5])
@@ -179,7 +180,7 @@ def test_the_approximation_in_the_bound_goes_the_wrong_way(negatives: int, epsil
     rewritten = (chance * (1 + r[..., 1:].sum(-1) / r[..., 0]).log()).sum()
     approximated = (soft * (1 + negatives / ratio).log()).sum()
     end = math.log(negatives) - mutual_information(soft)
-    torch.testing.assert_close(posterior, rewritten, **EXACT)
+    assert_close(posterior, rewritten, **EXACT)
     assert rewritten < approximated - 1e-6
     assert approximated >= end
     assert posterior >= end + math.log(1 + 1 / negatives) - 1e-12

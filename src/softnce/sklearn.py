@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("softnce.sklearn needs scikit-learn 1.6 or later: pip install scikit-learn") from error
 
 from softnce import calibration, losses, noise
-from softnce._inputs import as_tensor, as_whole
+from softnce._inputs import as_tensor, as_whole, number, one_of
 from softnce.targets import SoftTargets
 
 __all__ = ["SoftLabelClassifier", "neg_soft_log_loss"]
@@ -200,14 +200,12 @@ class SoftLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return train, held
 
     def _check_options(self) -> None:
-        if self.loss not in LOSSES:
-            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        one_of(*LOSSES)(self.loss, "loss")
         if self.loss in LABELS_ONLY and self.label_smoothing:
             raise ValueError(f"label_smoothing must be 0 with loss={self.loss!r}, got {self.label_smoothing}")
         for name in ("batch_size", "max_epochs", "patience"):
             as_whole(getattr(self, name), name)
-        if not 0 < self.validation_fraction < 1:
-            raise ValueError(f"validation_fraction must be between 0 and 1, got {self.validation_fraction!r}")
+        number("between 0 and 1", lambda share: 0 < share < 1)(self.validation_fraction, "validation_fraction")
 
     def _targets(self, y: Any, rows: int) -> SoftTargets:
         """Targets over K classes, and ``classes_``."""

@@ -16,8 +16,6 @@ from softnce.targets._sampling import class_edges, draw_by_edges, draw_uniform
 if TYPE_CHECKING:
     from softnce.targets.soft_targets import SoftTargets
 
-# -------------------------------------------------------------------------------------------------------- mixtures
-
 
 def smooth(self: SoftTargets, smoothing: float, smoothing_dist: Any = None) -> SoftTargets:
     """Every row moved by ``smoothing`` towards ``smoothing_dist`` (ξ, None = uniform): (1 − ε)·α + ε·ξ."""
@@ -159,9 +157,6 @@ def common_dist(dists: list[Tensor | None], num_classes: int) -> Tensor | None:
     return dists[0] if dists else None
 
 
-# ------------------------------------------------------------------------------------------------------ statistics
-
-
 def expectation(self: SoftTargets, values: Tensor) -> Tensor:
     """Σ_k α_ik·v_k for every row i, (N,), of ``values`` (K,) shared by the rows or (N, K)."""
     self.check_no_rest("expectation")
@@ -276,9 +271,6 @@ def sample_labels(self: SoftTargets, count: int, generator: torch.Generator | No
     return torch.where(slot < last, labels, background)
 
 
-# -------------------------------------------------------------------------------------------------------- equality
-
-
 def close(self: SoftTargets, other: SoftTargets, rtol: float, atol: float) -> Tensor:
     """Which rows agree, (N,). O(N·S²) where the backgrounds allow it, else O(N·K)."""
     _check_alike(self, other, "other", lambda t: f"shape {tuple(t.shape)} on {t.device}")
@@ -304,9 +296,6 @@ def _signature(self: SoftTargets, named: Tensor, dtype: torch.dtype) -> Tensor:
         return torch.cat([values, background, torch.zeros_like(background)], 1)
     outside = (named[:, :, None] != self.classes[:, None, :]).all(2) & (self.rest > 0)[:, None]
     return torch.cat([values.masked_fill(outside, -1), background, self.rest[:, None].to(dtype)], 1)
-
-
-# ------------------------------------------------------------------------------------------ the classes that occur
 
 
 def compact(self: SoftTargets, *others: SoftTargets) -> tuple[Tensor, *tuple[SoftTargets, ...]]:

@@ -31,9 +31,6 @@ def _check_rows(fit: Tensor, wrong: str) -> None:
         raise ValueError(f"{wrong} in row {int(fit.int().argmin())}")
 
 
-# --------------------------------------------------------------------------------------------------- probabilities
-
-
 def from_dense(cls: type[SoftTargets], probs: ArrayLike) -> SoftTargets:
     """Probabilities (N, K), such as timm's or torchvision's MixUp returns.
 
@@ -96,9 +93,6 @@ def _peaks(probs: Tensor, most: int) -> tuple[Tensor, Tensor | None, float] | No
     return index[:, :pairs].contiguous(), None if is_label else weight, mass
 
 
-# ----------------------------------------------------------------------------------------------------------- pairs
-
-
 def from_pairs(cls: type[SoftTargets], index: ArrayLike, weight: ArrayLike, num_classes: int) -> SoftTargets:
     """S weighted classes per row: ``index`` (N, S) and ``weight`` (N, S), each row of which sums to 1.
 
@@ -137,9 +131,6 @@ def _pairs(index: ArrayLike, values: ArrayLike, name: str, num_classes: int) -> 
 def _are_rows(given: object) -> bool:
     """Whether ``given`` is a list of lists or arrays, which may differ in length."""
     return isinstance(given, (list, tuple)) and len(given) > 0 and all(hasattr(row, "__len__") for row in given)
-
-
-# -------------------------------------------------------------------------------------------------------- teachers
 
 
 def from_topk(
@@ -194,9 +185,6 @@ def of_topk(cls: type[SoftTargets], index: Tensor, weight: Tensor, num_classes: 
         return cls(num_classes, index, weight, mass)
     rounding = 1e-3 if weight.shape[1] >= num_classes else 8 * torch.finfo(weight.dtype).eps
     return cls(num_classes, index, weight, rest=torch.where(mass <= rounding, 0, mass))
-
-
-# ---------------------------------------------------------------------------------------------------------- votes
 
 
 def from_votes(
