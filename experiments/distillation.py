@@ -102,9 +102,10 @@ def runs(options: Options) -> list[Teacher | Student]:
 
 
 def follow_up(options: Options, rows: Sequence[Row]) -> list[Student]:
-    found = tuned(settings(options), pupils(rows), options.rates, max(options.seeds, options.compared_seeds))
-    compared = [run for run in found if run.method in (CE, EXPECTED) and run.k == 0 and run.noise_count is None]
-    return [run for run in found if run.seed < (options.compared_seeds if run in compared else options.seeds)]
+    wanted = settings(options)
+    compared = [run for run in wanted if run.method in (CE, EXPECTED) and run.k == 0 and run.noise_count is None]
+    seeds = (wanted, options.seeds), (compared, options.compared_seeds)
+    return [run for of, number in seeds for run in tuned(of, pupils(rows), options.rates, number)]
 
 
 def pupils(rows: Sequence[Row]) -> list[Row]:
@@ -163,18 +164,14 @@ def lesson(logits: Tensor, student: Student) -> SoftTargets:
 def find(rows: Sequence[Row]) -> Compared:
     """The largest group of students with one teacher, by method and lesson."""
     group = largest(pupils(rows), "teacher", "features", "share", "batch", "epochs")
-    settings = {(method(s.config), lesson_of(s.config)): s for s in at_best_rate(group).values()}
+    settings = {}
+    for setting in at_best_rate(group).values():
+        c = setting.config
+        method = ALONE if c.get("noise_count") == 0 else c["method"]
+        settings[method, (c["k"], c["remainder"], c["temperature"])] = setting
     data = f"{features.NAMES[group[0].config['teacher']['data']]} features" if group else ""
     order = sorted(settings, key=lambda key: (METHODS.index(key[0]), str(key)))
     return Compared("distillation", data, group, {key: settings[key] for key in order})
-
-
-def method(config: dict[str, Any]) -> str:
-    return ALONE if config.get("noise_count") == 0 else str(config["method"])
-
-
-def lesson_of(config: dict[str, Any]) -> Lesson:
-    return config["k"], config["remainder"], config["temperature"]
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from experiments.harness import LOOKS, OTHER, SERIES, Experiment, Figure, Row, Table, curve, label, later, level, option
 from experiments.harness.claims import Finding, verdict
-from experiments.harness.statistics import MINUS, Estimate, alike, estimate, largest, over
+from experiments.harness.statistics import Estimate, alike, estimate, exactly, largest, over
 from softnce.theory import information as theory
 
 DRAWN, SOFT, EXPECTED = "soft-dist-info-nce", "soft-target-info-nce", "expected-info-nce"
@@ -242,10 +242,6 @@ def excess(rows: Sequence[Row], bound: str = "bound") -> Estimate:
     return max(found, key=lambda e: e.high)
 
 
-def signed(value: float) -> str:
-    return f"{value:+.4f}".replace("-", MINUS)
-
-
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     kept = main(rows)
     (*_, most), _ = sizes(kept)
@@ -254,7 +250,7 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
 
     def highest(rows: Sequence[Row], bound: str) -> str:
         value = max(above_truth(row, bound) for row in rows)
-        return f"the highest of {len(rows)} bounds differs by {signed(value)} nats from the true value"
+        return f"the highest of {len(rows)} bounds differs by {exactly(value).signed(4)} nats from the true value"
 
     holds = verdict(excess(drawn, "paper_bound"), below=0.0)
     answers = {"bound": Finding(highest(drawn, "paper_bound"), on, holds)}
@@ -294,7 +290,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         value = "paper_bound" if "printed" in name else "bound"
         means = over([row for row in members if row.config["epsilon"] == epsilon],
                      lambda row: row.config["candidates"], lambda row, value=value: row.result[value])  # fmt: skip
-        highest = signed(max((above_truth(row, value) for row in members), default=math.nan))
+        highest = exactly(max((above_truth(row, value) for row in members), default=math.nan)).signed(4)
         body.append([name, *(f"{means[n].mean:.3f}" if n in means else "–" for n in candidates), highest])
     truth = theory.mutual_information(theory.smoothed_joint(Joint(**kept[0].config["table"]).probs(), epsilon))
     title = f"Bounds in nats at ε = {epsilon:g}, where I_ε(Z;Y) = {truth.item():.3f}; highest excess"
