@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from batches import seeded
+from torch.utils.data import DataLoader, TensorDataset
 
 import softnce
 from softnce import ExpectedInfoNCE, InfoNCE, NoiseCandidates, SampledCandidates, SoftTargets, noise
@@ -25,6 +26,15 @@ def test_from_labels_and_counts() -> None:
     torch.testing.assert_close(noise.from_labels(ignored, 3), expected)
 
 
+def test_from_a_loader_of_labels_probabilities_or_soft_targets() -> None:
+    images = torch.zeros(8, 1)
+    for targets in (LABELS, torch.nn.functional.one_hot(LABELS, 3).float()):
+        loader = DataLoader(TensorDataset(images, targets), batch_size=3)
+        torch.testing.assert_close(noise.from_loader(loader, 3), noise.from_labels(LABELS, 3))
+    soft = [(images, SoftTargets.from_labels(LABELS, 3, smoothing=0.3))]
+    torch.testing.assert_close(noise.from_loader(soft, 3), 0.7 * noise.from_labels(LABELS, 3) + 0.1)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -41,6 +51,8 @@ def test_from_labels_and_counts() -> None:
         (lambda: noise.uniform(0), "num_classes must be a whole number of at least 1"),
         (lambda: RunningNoise(3, decay=0.0), "decay must be a positive number"),
         (lambda: RunningNoise(3, prior=0.0), "prior must be a positive number"),
+        (lambda: noise.from_loader([(torch.zeros(2), "cat")], 3), "must end in targets of 3 classes"),
+        (lambda: noise.from_loader([], 3, floor=1), "loader gave no targets"),
     ],
 )
 def test_misuse(make, message: str) -> None:

@@ -5,6 +5,7 @@ logarithm at some classes, and labels drawn from it, at a cost that does not dep
 """
 
 import math
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -26,7 +27,7 @@ from softnce._inputs import (
     values_are_readable,
 )
 from softnce.targets._sampling import class_edges, draw_by_edges, draw_uniform, drawn_by
-from softnce.targets.soft_targets import SoftTargets
+from softnce.targets.soft_targets import SoftTargets, as_soft_targets
 
 
 def uniform(num_classes: int) -> Tensor:
@@ -61,6 +62,27 @@ def from_labels(labels: Tensor, num_classes: int, floor: float | None = None, ig
     """η from the training labels, of any shape. See :func:`from_counts` for ``floor``."""
     labels = as_tensor(labels, "labels").flatten()
     return from_counts(SoftTargets.from_labels(labels, num_classes, ignore_index=ignore_index).class_mass(), floor)
+
+
+def from_loader(
+    loader: Iterable[Any], num_classes: int, floor: float | None = None, ignore_index: int = -100
+) -> Tensor:
+    """η from one pass over a loader whose batches end in their targets: labels, (N, K) probabilities or SoftTargets.
+
+    If you have the labels, :func:`from_labels` is faster.
+    """
+    counts = torch.zeros(as_whole(num_classes, "num_classes"), dtype=torch.float64)
+    for batch in loader:
+        targets = batch[-1] if isinstance(batch, (tuple, list)) else batch
+        if isinstance(targets, Tensor) and not targets.is_floating_point():
+            targets = targets.flatten()
+        try:
+            counts += as_soft_targets(targets, num_classes, ignore_index=ignore_index).class_mass(torch.float64).cpu()
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"a batch of loader must end in targets of {num_classes} classes: {error}") from None
+    if not bool(counts.any()):
+        raise ValueError("loader gave no targets")
+    return from_counts(counts, floor)
 
 
 class FixedNoise(KeepsPrecision):

@@ -72,7 +72,8 @@ def _tensors(problem: Sum) -> list[Tensor]:
     """Every tensor that a sum reads, but the logits and the temperature."""
     found = [problem.mask, problem.row_weight, problem.log_noise, problem.counts, problem.class_weight, problem.exclude]
     found += problem.candidate_mask, problem.place
-    for alpha in {id(alpha): alpha for alpha in (problem.targets, problem.own, problem.candidates)}.values():
+    own = None if problem.own is problem.targets else problem.own
+    for alpha in (problem.targets, own, problem.candidates):
         if alpha is not None:
             found += alpha.index, alpha.weight, alpha.mass, alpha.dist  # type: ignore[arg-type]
     return [t for t in found if isinstance(t, Tensor)]
