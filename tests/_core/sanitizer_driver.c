@@ -56,6 +56,10 @@ int main(void)
         int64_t bits = below(2) ? 32 : 64, n = 1 + below(40), k = 1 + below(round % 100 ? 70 : 3000);
         Call c = {.kind = below(3), .bits = bits, .n = n, .k = k, .stride = k, .threads = 3, .scale = 1.5, .factor = 0.5};
         c.x = numbers(bits, n * k);
+        double spread = below(3) ? 1 : -1e4; /* also logits whose exponential is 0 */
+        for (int64_t i = 0; i < n * k; i++)
+            if (bits == 64) ((double *)c.x)[i] *= spread;
+            else ((float *)c.x)[i] *= (float)spread;
         c.gradient = below(4) ? numbers(bits, n * k) : NULL;
         c.value = numbers(bits, n);
         c.of_temperature = c.gradient && below(2) ? numbers(bits, n) : NULL;

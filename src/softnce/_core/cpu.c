@@ -77,6 +77,9 @@ struct Job {
 
 static void fail(Job *job, int64_t what, int64_t row) { job->error = what << 48 | (row + 1); }
 
+#ifdef __GNUC__
+#pragma GCC diagnostic ignored "-Wpsabi" /* vectors are passed to inlined functions only */
+#endif
 #define LANES 16
 #define ROUNDING 1e-12 /* as in contrast.py */
 #define CAT_(a, b) a##_##b

@@ -2,6 +2,7 @@
  * Loops run over rows padded to LANES, so that none has a remainder where it is dear. */
 #ifdef IS_DOUBLE
 #define INT int64_t
+#define UINT uint64_t
 #define MAGIC 6755399441055744.0 /* 1.5·2^52: adding it rounds to a whole number */
 #define MANTISSA 52
 #define EXP_TERMS 13
@@ -11,8 +12,11 @@
 #define LN2_LOW 1.90821492927058770002e-10
 #define LARGEST DBL_MAX
 #define EXP_MAX 600.0
+#define LOG log
+#define TINY_SUM 1e-200
 #else
 #define INT int32_t
+#define UINT uint32_t
 #define MAGIC 12582912.0f
 #define MANTISSA 23
 #define EXP_TERMS 7
@@ -22,46 +26,86 @@
 #define LN2_LOW 1.428606765330187e-6f
 #define LARGEST FLT_MAX
 #define EXP_MAX 80.0f
+#define LOG logf
+#define TINY_SUM 1e-20f
 #endif
 #define LOWEST ((REAL)(-LARGEST / 268435456.0)) /* stands for a logit of -inf, as in contrast.py */
 #define INLINE static inline __attribute__((always_inline, unused)) TARGET
 
-static const REAL NAME(exp_terms)[] = {1, 1, (REAL)(1 / 2.), (REAL)(1 / 6.), (REAL)(1 / 24.), (REAL)(1 / 120.),
-    (REAL)(1 / 720.), (REAL)(1 / 5040.), (REAL)(1 / 40320.), (REAL)(1 / 362880.), (REAL)(1 / 3628800.),
-    (REAL)(1 / 39916800.), (REAL)(1 / 479001600.), (REAL)(1 / 6227020800.)};
+/* LANES numbers; the compiler splits them where registers are shorter. */
+typedef REAL NAME(V) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
+typedef INT NAME(I) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
+typedef UINT NAME(U) __attribute__((vector_size(LANES * sizeof(REAL)))); /* whose sums may wrap */
+typedef REAL NAME(Half) __attribute__((vector_size(LANES / 2 * sizeof(REAL))));
+typedef REAL NAME(Quarter) __attribute__((vector_size(LANES / 4 * sizeof(REAL))));
+#define V NAME(V)
+#define I NAME(I)
 
-/* e^x for x ≤ EXP_MAX, within 2 ulp; 0 below EXP_MIN. */
-INLINE REAL NAME(exp)(REAL x)
+static const volatile REAL NAME(lowest) = LOWEST; /* volatile: of a maximum with a constant GCC makes two instructions */
+
+INLINE V NAME(load)(const REAL *from) { return *(const V *)from; }
+INLINE void NAME(store)(REAL *to, V v) { *(V *)to = v; }
+INLINE V NAME(choose)(I mask, V yes, V no) { return (V)(((I)yes & mask) | ((I)no & ~mask)); }
+
+/* The lower or higher of two numbers; b where one is NaN. */
+INLINE V NAME(least)(V a, V b)
 {
-    const REAL *c = NAME(exp_terms);
-    REAL shifted = x * (REAL)1.4426950408889634 + MAGIC, whole = shifted - MAGIC;
-    REAL r = x - whole * LN2_HIGH - whole * LN2_LOW, p = c[EXP_TERMS];
-    for (int i = EXP_TERMS - 1; i >= 0; i--) p = p * r + c[i];
-    INT bits, of_p;
-    memcpy(&bits, &shifted, sizeof bits);
-    memcpy(&of_p, &p, sizeof of_p);
-#ifdef IS_DOUBLE
-    of_p = (INT)((uint64_t)of_p + ((uint64_t)bits << MANTISSA));
-#else
-    of_p = (INT)((uint32_t)of_p + ((uint32_t)bits << MANTISSA));
-#endif
-    memcpy(&p, &of_p, sizeof p);
-    return x < EXP_MIN ? 0 : p;
+    V found;
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) found[l] = a[l] < b[l] ? a[l] : b[l];
+    return found;
+}
+
+INLINE V NAME(most)(V a, V b)
+{
+    V found;
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) found[l] = a[l] > b[l] ? a[l] : b[l];
+    return found;
+}
+
+INLINE REAL NAME(sum_of)(V v)
+{
+    union { V whole; NAME(Half) part[2]; } halves = {.whole = v};
+    union { NAME(Half) whole; NAME(Quarter) part[2]; } quarters = {.whole = halves.part[0] + halves.part[1]};
+    NAME(Quarter) q = quarters.part[0] + quarters.part[1];
+    return (q[0] + q[2]) + (q[1] + q[3]);
+}
+
+INLINE REAL NAME(highest_of)(V v)
+{
+    REAL high[LANES / 2], top = -LARGEST;
+    union { V whole; REAL part[LANES]; } all = {.whole = v};
+#pragma omp simd
+    for (int l = 0; l < LANES / 2; l++) high[l] = all.part[l] > all.part[l + LANES / 2] ? all.part[l] : all.part[l + LANES / 2];
+    for (int l = 0; l < LANES / 2; l++) top = high[l] > top ? high[l] : top;
+    return top;
+}
+
+/* e^x for x ≤ EXP_MAX, within 2 ulp; 0 below EXP_MIN. In pairs of terms, whose chain is half as long. */
+INLINE V NAME(exp)(V x)
+{
+    static const REAL c[] = {1, 1, (REAL)(1 / 2.), (REAL)(1 / 6.), (REAL)(1 / 24.), (REAL)(1 / 120.), (REAL)(1 / 720.),
+        (REAL)(1 / 5040.), (REAL)(1 / 40320.), (REAL)(1 / 362880.), (REAL)(1 / 3628800.), (REAL)(1 / 39916800.),
+        (REAL)(1 / 479001600.), (REAL)(1 / 6227020800.)};
+    V shifted = x * (REAL)1.4426950408889634 + MAGIC, whole = shifted - MAGIC;
+    V r = x - whole * LN2_HIGH - whole * LN2_LOW, square = r * r, p = r * c[EXP_TERMS] + c[EXP_TERMS - 1];
+    for (int i = EXP_TERMS - 3; i >= 0; i -= 2) p = p * square + (r * c[i + 1] + c[i]);
+    return (V)(((NAME(U))p + ((NAME(U))shifted << MANTISSA)) & ~(NAME(U))(x < EXP_MIN));
 }
 
 /* log(1 + low/high) for 0 ≤ low ≤ high, within 2 ulp: twice the area tangent of low/(2·high + low) ≤ 1/3. */
-INLINE REAL NAME(log1p_ratio)(REAL low, REAL high)
+INLINE V NAME(log1p_ratio)(V low, V high)
 {
     static const REAL c[] = {2, (REAL)(2 / 3.), (REAL)(2 / 5.), (REAL)(2 / 7.), (REAL)(2 / 9.), (REAL)(2 / 11.),
         (REAL)(2 / 13.), (REAL)(2 / 15.), (REAL)(2 / 17.), (REAL)(2 / 19.), (REAL)(2 / 21.), (REAL)(2 / 23.),
         (REAL)(2 / 25.), (REAL)(2 / 27.), (REAL)(2 / 29.), (REAL)(2 / 31.), (REAL)(2 / 33.)};
-    REAL y = low / (high + high + low), square = y * y, p = c[LOG_TERMS];
-    for (int i = LOG_TERMS - 1; i >= 0; i--) p = p * square + c[i];
+    V y = low / (high + high + low), square = y * y, p = square * c[LOG_TERMS] + c[LOG_TERMS - 1];
+    for (int i = LOG_TERMS - 2; i >= 0; i--) p = p * square + c[i];
     return y * p;
 }
 
 INLINE REAL NAME(at_least)(REAL x, REAL low) { return x < low ? low : x; }
-INLINE REAL NAME(at_most)(REAL x, REAL high) { return x > high ? high : x; }
 
 INLINE REAL NAME(mass)(const Rows *rows, int64_t i)
 {
@@ -160,104 +204,141 @@ INLINE void NAME(temperature)(const Call *call, int64_t i, const REAL *x, const 
     ((REAL *)call->of_temperature)[i] = -(REAL)call->scale * total;
 }
 
-/* One row of `counted` or `expected`; s, c, u, a and sums are scratch, c its counts. */
-INLINE void NAME(row)(
-    Job *job, int64_t i, REAL *restrict s, REAL *restrict c, REAL *restrict u, REAL *restrict a, double *sums)
+/* A row being worked on: arrays of the classes, padded to LANES. */
+typedef struct {
+    REAL *s, *c, *u; /* scores, counts, (counts times) e^(s - top) */
+    REAL *a;         /* targets with all their classes; of pairs alone, how each pulls its class */
+    double *sums;
+    REAL top, sum, rest; /* highest score that counts, sum of u over counts, its log */
+} NAME(Row);
+
+/* Scores of a row, at least LANES of them, and the highest. */
+INLINE void NAME(score)(const Call *call, NAME(Row) *r, const REAL *x, const REAL *noise)
 {
-    const Call *call = job->call;
-    const Rows *t = &call->target;
-    const REAL *x = (const REAL *)call->x + i * call->stride, *noise = call->noise, *cw = call->class_weight;
-    REAL *g = call->gradient ? (REAL *)call->gradient + i * call->k : NULL, *value = (REAL *)call->value + i;
-    int64_t k = call->k, padded = (k + LANES - 1) / LANES * LANES;
-    int full = NAME(is_full)(t), is_expected = call->kind == EXPECTED, needs_each = full && is_expected;
-    REAL scale = (REAL)call->scale, rw = call->row_weight ? ((const REAL *)call->row_weight)[i] : 1;
-    REAL f = (REAL)(rw * call->factor * call->scale), top = -LARGEST, sum = 0, loss = 0, pulled = 0, mass = 0;
-    if (full) NAME(fill)(t, i, k, a);
-    NAME(change_counts)(job, i, a, c, sums, 0);
-    if (noise)
-        for (int64_t j = 0; j < k; j++) s[j] = NAME(at_least)(x[j], LOWEST) * scale - noise[j];
-    else
-        for (int64_t j = 0; j < k; j++) s[j] = NAME(at_least)(x[j], LOWEST) * scale;
-#pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < padded; j++) {
-        REAL there = c[j] > 0 ? s[j] : -LARGEST;
-        top = there > top ? there : top;
+    int64_t last = call->k > LANES ? call->k - LANES : 0;
+    REAL scale = (REAL)call->scale;
+    V lowest = (V){0} + NAME(lowest), top = (V){0} - LARGEST;
+    for (int64_t j = 0; j < call->k; j += LANES) {
+        int64_t at = j < last ? j : last; /* the last ones overlap */
+        V s = NAME(most)(lowest, NAME(load)(x + at)) * scale;
+        if (noise) s -= NAME(load)(noise + at);
+        NAME(store)(r->s + at, s);
+        top = NAME(most)(s, top);
     }
-    if (top == -LARGEST) { /* nothing to contrast with */
+    r->top = NAME(highest_of)(top);
+}
+
+/* e^(s - top) of each class, times its count unless counts stay apart, and their sum. */
+INLINE void NAME(exponentiate)(NAME(Row) *r, int64_t padded, int apart, int bounded)
+{
+    V sum = {0}, top = (V){0} + r->top;
+    REAL *s = r->s, *c = r->c, *u = r->u;
+    for (int64_t j = 0; j < padded; j += LANES) {
+        V gap = NAME(load)(s + j) - top;
+        V e = NAME(exp)(bounded ? gap : NAME(least)((V){0} + EXP_MAX, gap)), counted = NAME(load)(c + j) * e;
+        NAME(store)(u + j, apart ? e : counted);
+        sum += counted;
+    }
+    r->sum = NAME(sum_of)(sum);
+}
+
+/* As above where the highest class hardly counts: from the highest that does. Returns 0 if none does. */
+INLINE int NAME(exponentiate_low)(NAME(Row) *r, int64_t k, int64_t padded, int apart)
+{
+    r->top = -LARGEST;
+    for (int64_t j = 0; j < k; j++)
+        if (r->c[j] > 0 && r->s[j] > r->top) r->top = r->s[j];
+    if (r->top == -LARGEST) return 0;
+    NAME(exponentiate)(r, padded, apart, 0);
+    return 1;
+}
+
+/* `expected` where each class has weight: returns the loss; `a` becomes how each class is pulled, in all `pulled`. */
+INLINE REAL NAME(expect_each)(NAME(Row) *r, int64_t padded, REAL *pulled)
+{
+    V losses = {0}, pulls = {0}, sum = (V){0} + r->sum;
+    for (int64_t j = 0; j < padded; j += LANES) {
+        V a = NAME(load)(r->a + j), e = NAME(load)(r->u + j), gap = r->rest - (NAME(load)(r->s + j) - r->top);
+        V pull = a * (sum / (sum + e));
+        losses += a * (NAME(most)((V){0}, gap) + NAME(log1p_ratio)(NAME(least)(e, sum), NAME(most)(e, sum)));
+        pulls += pull;
+        NAME(store)(r->a + j, pull);
+        NAME(store)(r->u + j, NAME(load)(r->c + j) * e);
+    }
+    *pulled = NAME(sum_of)(pulls);
+    return NAME(sum_of)(losses);
+}
+
+/* `counted` where each class has weight, as above. */
+INLINE REAL NAME(count_each)(NAME(Row) *r, int64_t padded, REAL *pulled)
+{
+    V losses = {0}, pulls = {0};
+    for (int64_t j = 0; j < padded; j += LANES) {
+        V a = NAME(load)(r->a + j);
+        losses -= a * (NAME(load)(r->s + j) - r->top);
+        pulls += a;
+    }
+    *pulled = NAME(sum_of)(pulls);
+    return NAME(sum_of)(losses) + *pulled * r->rest;
+}
+
+/* Either where pairs are all. */
+INLINE REAL NAME(pairs)(const Call *call, NAME(Row) *r, int64_t i, REAL *pulled)
+{
+    const Rows *t = &call->target;
+    const REAL *cw = call->class_weight;
+    REAL loss = 0;
+    *pulled = 0;
+    for (int64_t j = 0; j < t->s; j++) {
+        int64_t class = t->index[i * t->s + j];
+        REAL w = NAME(pair)(t, i, j), gap = r->rest - (r->s[class] - r->top);
+        if (call->kind == EXPECTED) {
+            V e = NAME(exp)((V){gap > 0 ? -gap : gap});
+            loss += w * ((gap > 0 ? gap : 0) + NAME(log1p_ratio)(e, (V){0} + 1)[0]);
+            w *= (gap > 0 ? 1 : e[0]) / (1 + e[0]);
+        } else {
+            w = cw ? w * cw[class] : w;
+            loss += w * gap;
+        }
+        r->a[j] = w;
+        *pulled += w;
+    }
+    return loss;
+}
+
+/* One row of `counted` or `expected`; the counts are there. */
+INLINE void NAME(row)(const Call *call, NAME(Row) *r, int64_t i, const REAL *noise)
+{
+    const Rows *t = &call->target;
+    const REAL *x = (const REAL *)call->x + i * call->stride, *cw = call->class_weight;
+    REAL *g = call->gradient ? (REAL *)call->gradient + i * call->k : NULL, *value = (REAL *)call->value + i;
+    int64_t k = call->k, last = k > LANES ? k - LANES : 0, padded = (k + LANES - 1) / LANES * LANES;
+    int full = NAME(is_full)(t), each = full && call->kind == EXPECTED;
+    REAL rw = call->row_weight ? ((const REAL *)call->row_weight)[i] : 1, few[LANES] = {0}, pulled;
+    REAL f = (REAL)(rw * call->factor * call->scale);
+    for (int64_t j = 0; k < LANES && j < LANES; j++) few[j] = x[j < k ? j : 0];
+    NAME(score)(call, r, k < LANES ? few : x, noise);
+    NAME(exponentiate)(r, padded, each, 1);
+    if (r->sum < TINY_SUM && !NAME(exponentiate_low)(r, k, padded, each)) { /* nothing to contrast with */
         *value = 0;
         if (g) memset(g, 0, (size_t)k * sizeof *g);
         if (call->of_temperature) ((REAL *)call->of_temperature)[i] = 0;
         return;
     }
-    if (needs_each) {
-#pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < padded; j++) {
-            REAL e = NAME(exp)(NAME(at_most)(s[j] - top, EXP_MAX));
-            u[j] = e;
-            sum += c[j] * e;
-        }
-    } else {
-#pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < padded; j++) {
-            REAL e = c[j] * NAME(exp)(NAME(at_most)(s[j] - top, EXP_MAX));
-            u[j] = e;
-            sum += e;
-        }
-    }
-    REAL rest = (REAL)log(sum), *pull = NULL;
-    if (full && cw && !is_expected)
-        for (int64_t j = 0; j < k; j++) a[j] *= cw[j];
-    if (needs_each) {
-#pragma omp simd reduction(+ : loss, pulled)
-        for (int64_t j = 0; j < padded; j++) {
-            REAL gap = rest - (s[j] - top), e = u[j], high = e > sum ? e : sum, low = e > sum ? sum : e;
-            REAL part = a[j] * (sum / (sum + e));
-            loss += a[j] * ((gap > 0 ? gap : 0) + NAME(log1p_ratio)(low, high));
-            pulled += part;
-            s[j] = part;
-            u[j] = c[j] * e;
-        }
-        pull = s;
-    } else if (full) {
-#pragma omp simd reduction(+ : loss, mass)
-        for (int64_t j = 0; j < padded; j++) {
-            loss -= a[j] * (s[j] - top);
-            mass += a[j];
-        }
-        loss += mass * rest;
-        pulled = mass;
-        pull = a;
-    } else
-        for (int64_t j = 0; j < t->s; j++) {
-            int64_t class = t->index[i * t->s + j];
-            REAL w = NAME(pair)(t, i, j), gap = rest - (s[class] - top);
-            if (is_expected) {
-                REAL e = NAME(exp)(gap > 0 ? -gap : gap);
-                loss += w * ((gap > 0 ? gap : 0) + NAME(log1p_ratio)(e, 1));
-                pulled += w * (gap > 0 ? 1 : e) / (1 + e);
-            } else {
-                w = cw ? w * cw[class] : w;
-                loss += w * gap;
-                pulled += w;
-            }
-        }
-    *value = rw * loss;
+    r->rest = LOG(r->sum);
+    for (int64_t j = 0; full && cw && !each && j < k; j++) r->a[j] *= cw[j];
+    *value = rw * (each ? NAME(expect_each)(r, padded, &pulled) : full ? NAME(count_each)(r, padded, &pulled)
+                        : NAME(pairs)(call, r, i, &pulled));
     if (!g) return;
-    REAL push = f * pulled / sum;
-    if (pull)
-        for (int64_t j = 0; j < k; j++) g[j] = push * u[j] - f * pull[j];
-    else
-        for (int64_t j = 0; j < k; j++) g[j] = push * u[j];
-    for (int64_t j = 0; !full && j < t->s; j++) {
-        int64_t class = t->index[i * t->s + j];
-        REAL w = NAME(pair)(t, i, j), gap = rest - (s[class] - top);
-        if (is_expected) {
-            REAL e = NAME(exp)(gap > 0 ? -gap : gap);
-            w *= (gap > 0 ? 1 : e) / (1 + e);
-        } else if (cw)
-            w *= cw[class];
-        g[class] -= f * w;
+    REAL push = f * pulled / r->sum, *to = k < LANES ? few : g;
+    for (int64_t j = 0; j < k; j += LANES) {
+        int64_t at = j < last ? j : last;
+        V u = push * NAME(load)(r->u + at);
+        if (full) u -= f * NAME(load)(r->a + at);
+        NAME(store)(to + at, u);
     }
+    for (int64_t j = 0; k < LANES && j < k; j++) g[j] = few[j];
+    for (int64_t j = 0; !full && j < t->s; j++) g[t->index[i * t->s + j]] -= f * r->a[j];
     if (call->of_temperature) NAME(temperature)(call, i, x, g);
 }
 
@@ -274,10 +355,14 @@ static TARGET void NAME(rows)(Job *job, char *scratch, int64_t start, int64_t st
 {
     const Call *call = job->call;
     int64_t k = call->k, padded = (k + LANES - 1) / LANES * LANES;
-    REAL *s = (REAL *)scratch, *c = s + padded, *u = c + padded, *a = u + padded;
-    double *sums = (double *)(a + padded);
-    for (int64_t j = 0; j < k; j++) c[j] = job->counts[j] > 0 ? (REAL)job->counts[j] : 0;
-    for (int64_t j = k; j < padded; j++) s[j] = c[j] = a[j] = 0;
+    REAL *s = (REAL *)scratch, few[LANES] = {0};
+    const REAL *noise = call->noise;
+    NAME(Row) r = {.s = s, .c = s + padded, .u = s + 2 * padded, .a = s + 3 * padded};
+    r.sums = (double *)(r.a + padded);
+    for (int64_t j = 0; j < k; j++) r.c[j] = job->counts[j] > 0 ? (REAL)job->counts[j] : 0;
+    for (int64_t j = k; j < padded; j++) s[j] = r.c[j] = 0;
+    for (int64_t j = 0; noise && k < LANES && j < LANES; j++) few[j] = noise[j < k ? j : 0];
+    if (noise && k < LANES) noise = few;
     for (int64_t i = start; i < stop; i++) {
         if (NAME(is_ignored)(call, i)) continue;
         int bad = NAME(is_bad)(&call->target, i, k) ? BAD_TARGET : 0;
@@ -288,19 +373,15 @@ static TARGET void NAME(rows)(Job *job, char *scratch, int64_t start, int64_t st
             fail(job, bad, i);
             return;
         }
-        for (int64_t j = k; j < padded; j++) s[j] = a[j] = 0;
-        NAME(row)(job, i, s, c, u, a, sums);
-        NAME(change_counts)(job, i, a, c, sums, 1);
+        if (NAME(is_full)(&call->target)) NAME(fill)(&call->target, i, k, r.a);
+        for (int64_t j = k; j < padded; j++) r.a[j] = 0;
+        NAME(change_counts)(job, i, r.a, r.c, r.sums, 0);
+        NAME(row)(call, &r, i, noise);
+        NAME(change_counts)(job, i, r.a, r.c, r.sums, 1);
     }
 }
 
 /* -------------------------------------------------------------------------------- soft target: tiles of LANES rows */
-
-/* One number of each row of a tile; the compiler splits them where registers are shorter. */
-typedef REAL NAME(V) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
-typedef INT NAME(I) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
-#define V NAME(V)
-#define I NAME(I)
 
 typedef struct {
     V *s, *g; /* (columns) scores, and Σ_c e·c */
@@ -309,15 +390,6 @@ typedef struct {
     int32_t own[LANES]; /* the distinct candidate, −1: none */
     uint8_t *owned;     /* (m) whether it is one of these */
 } NAME(Tile);
-
-/* As `exp`. */
-INLINE void NAME(exp_tile)(V *at)
-{
-    V x = *at, shifted = x * (REAL)1.4426950408889634 + MAGIC, whole = shifted - MAGIC;
-    V r = x - whole * LN2_HIGH - whole * LN2_LOW, p = r * NAME(exp_terms)[EXP_TERMS] + NAME(exp_terms)[EXP_TERMS - 1];
-    for (int i = EXP_TERMS - 2; i >= 0; i--) p = p * r + NAME(exp_terms)[i];
-    *at = (V)(((I)p + ((I)shifted << MANTISSA)) & ~(I)(x < EXP_MIN));
-}
 
 /* σ of a candidate for all rows of a tile. */
 INLINE void NAME(sigma)(const Job *job, const NAME(Tile) *tile, int64_t d, int64_t s, REAL along, V *out)
@@ -381,8 +453,7 @@ INLINE void NAME(candidates)(const Job *job, NAME(Tile) *tile, int64_t s)
     for (int64_t d = 0; d < job->m; d++) {
         REAL along = has_along ? NAME(mass)(&call->candidate, job->original[d]) : 0;
         NAME(sigma)(job, tile, d, s, along, &e);
-        e -= top;
-        NAME(exp_tile)(&e);
+        e = NAME(exp)(e - top);
         if (tile->owned[d])
             for (int l = 0; l < LANES; l++) e[l] *= (REAL)(job->times[d] - (tile->own[l] == (int32_t)d));
         else
@@ -473,7 +544,7 @@ static TARGET void NAME(tiles)(Job *job, char *scratch, int64_t start, int64_t s
     for (int64_t i = start; i < stop; i++) {
         int l = (int)(i - start);
         if (NAME(is_ignored)(call, i)) continue;
-        REAL above = tile.top[l] - score[l], own = NAME(exp)(-above), total = own + tile.sum[l];
+        REAL above = tile.top[l] - score[l], own = NAME(exp)((V){-above})[0], total = own + tile.sum[l];
         double loss = above < 60 ? log1p((double)tile.sum[l] / own) : above + log(total);
         REAL rw = call->row_weight ? ((const REAL *)call->row_weight)[i] : 1;
         ((REAL *)call->value)[i] = (REAL)(rw * loss);
@@ -536,12 +607,15 @@ static TARGET void NAME(class_mass)(const void *given, int64_t n, int64_t k, con
 #undef V
 #undef I
 #undef INT
+#undef UINT
 #undef MAGIC
 #undef MANTISSA
 #undef EXP_TERMS
 #undef LOG_TERMS
 #undef EXP_MIN
 #undef EXP_MAX
+#undef LOG
+#undef TINY_SUM
 #undef LN2_HIGH
 #undef LN2_LOW
 #undef LARGEST
