@@ -41,26 +41,14 @@ NAMES = {
 @dataclass(frozen=True)
 class Options:
     catalogue: str = option("gowalla", "gowalla or places, which are generated", of=("gowalla", "places"))
-    baskets: tuple[str, ...] = option(
-        (), "beauty, sports or walks, which are generated", of=("beauty", "sports", "walks")
-    )
+    baskets: tuple[str, ...] = option((), "beauty, sports or generated walks", of=("beauty", "sports", "walks"))
     seeds: int = option(3, "seeds of every loss at its chosen setting", least=1)
-    rates: tuple[float, ...] = option(
-        (0.1, 0.3, 1.0), "rates with which a search on the catalogue begins", fewest=1, of=RATES
-    )
-    temperatures: tuple[float, ...] = option(
-        (0.05, 0.1, 0.2), "temperatures tried at the best rate", fewest=1, of=TEMPERATURES
-    )
-    epochs: int = option(
-        0, "of final runs on the catalogue; 0: about as long for every loss, exact cross-entropy twice that", least=0
-    )
-    steps: tuple[float, ...] = option(
-        (0.0003, 0.001, 0.003), "rates with which a search on baskets begins", fewest=1, of=STEPS
-    )
-    dropouts: tuple[float, ...] = option(DROPOUTS, "dropout tried at the best rate", fewest=1, of=DROPOUTS)
-    basket_losses: tuple[str, ...] = option(
-        sequences.LOSSES, f"some of {', '.join(sequences.LOSSES)}", of=sequences.LOSSES
-    )
+    rates: tuple[float, ...] = option((0.1, 0.3, 1.0), "first rates tried on the catalogue", fewest=1, of=RATES)
+    temperatures: tuple[float, ...] = option((0.05, 0.1, 0.2), "at the best rate", fewest=1, of=TEMPERATURES)
+    epochs: int = option(0, "of final runs on the catalogue; 0: about 170 processor seconds per loss", least=0)
+    steps: tuple[float, ...] = option((0.0003, 0.001, 0.003), "first rates tried on baskets", fewest=1, of=STEPS)
+    dropouts: tuple[float, ...] = option(DROPOUTS, "tried at the best rate", fewest=1, of=DROPOUTS)
+    basket_losses: tuple[str, ...] = option(sequences.LOSSES, "losses on baskets", of=sequences.LOSSES)
     basket_epochs: int = option(36, "of final runs on baskets", least=1)
 
 
@@ -186,11 +174,10 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 def searched(rows: Sequence[Row], data: str) -> Table:
     """The setting that held-out answers chose for each loss."""
-    tried = [row for row in rows if row.config["data"] == data and not row.config["final"]]
     other = "temperature" if data in ("gowalla", "places") else "dropout"
     body = []
     for loss, of in finals(rows, data).items():
-        mine = [row for row in tried if row.config["loss"] == loss]
+        mine = [row for row in rows if key(row) == (data, loss, False)]
         best = max((1000 * row.result["held_out"]["ndcg"] for row in mine), default=math.nan)
         c = of[0].config
         body.append([NAMES[loss], f"{c['lr']:g}", f"{c[other]:g}", str(c["epochs"]), str(len(mine)), f"{best:.1f}"])
@@ -234,8 +221,7 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
 def best_partial(rows: Sequence[Row], data: str) -> str | None:
     """The loss of :data:`PARTIAL` or of baskets that is best on held-out answers."""
     losses = PARTIAL if data in ("gowalla", "places") else ("info-nce", "info-nce-user-out", "sampled-softmax")
-    tried = [row for row in rows if row.config["data"] == data and not row.config["final"]]
-    tried = [row for row in tried if row.config["loss"] in losses]
+    tried = [row for row in rows if key(row) in {(data, loss, False) for loss in losses}]
     return max(tried, key=lambda row: row.result["held_out"]["ndcg"]).config["loss"] if tried else None
 
 

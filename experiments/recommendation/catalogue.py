@@ -6,12 +6,14 @@ many pairs as it has, so that an epoch is every training pair once for every los
 
 import math
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
 from experiments.harness import Diverged
 from experiments.recommendation.data import Histories, held_out, places
@@ -109,8 +111,34 @@ def corrected_log_q(own: Tensor, scores: Tensor, hit: Tensor, eta: Tensor, items
     return (wrong * (rest - own)).mean()
 
 
+def trained(
+    epochs: int, losses: Callable[[], Iterable[Tensor]], optimisers: Sequence[Optimizer], looks: Collection[int],
+    scores: Callable[[], dict[str, float]],
+) -> list[dict[str, float]]:  # fmt: skip
+    """Minimises the ``losses`` of each epoch; returns ``scores`` after the epochs ``looks``.
+
+    Processor seconds count steps, not evaluations.
+    """
+    course, used = [], 0.0
+    for epoch in range(1, epochs + 1):
+        start = time.process_time()
+        for value in losses():
+            for optimiser in optimisers:
+                optimiser.zero_grad()
+            value.backward()
+            with torch.sparse.check_sparse_tensor_invariants(enable=False):  # else Adagrad warns that nobody decided
+                for optimiser in optimisers:
+                    optimiser.step()
+        used += time.process_time() - start
+        if not math.isfinite(value.item()):
+            raise Diverged(f"the loss is {value.item()} in epoch {epoch}")
+        if epoch in looks:
+            course.append({"epoch": epoch, "cpu_seconds": round(used, 1), **scores()})
+    return course
+
+
 def train(run: Run) -> dict[str, Any]:
-    """Scores in the course of training and at its end; processor seconds count steps, not evaluations."""
+    """Scores in the course of training and at its end."""
     torch.manual_seed(run.seed)
     known, wanted = places(run.data)
     if not run.final:
@@ -120,32 +148,21 @@ def train(run: Run) -> dict[str, Any]:
     optimiser = torch.optim.Adagrad(tables.parameters(), lr=run.lr)
     users = known.users()
     rows = len(known) if run.loss in SETS else len(users)
-    steps = run.epochs * math.ceil(rows / run.batch)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, steps)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, run.epochs * math.ceil(rows / run.batch))
     shuffled = torch.randperm(len(known), generator=torch.Generator().manual_seed(0))
-    watched_at = {math.ceil(run.epochs * k / 10) for k in range(1, 11)}
-    course: list[dict[str, float]] = []
-    used = 0.0
-    for epoch in range(1, run.epochs + 1):
-        start = time.process_time()
+
+    def losses() -> Iterator[Tensor]:
         for part in torch.randperm(rows).split(run.batch):
             if run.loss in SETS:
-                value = loss_of_users(run, tables, known, part, eta)
+                yield loss_of_users(run, tables, known, part, eta)
             else:
-                value = loss_of_pairs(run, tables, users[part], known.items[part], eta)
-            optimiser.zero_grad()
-            value.backward()
-            with torch.sparse.check_sparse_tensor_invariants(enable=False):
-                optimiser.step()
-            schedule.step()
-        used += time.process_time() - start
-        if not math.isfinite(value.item()):
-            raise Diverged(f"the loss is {value.item()} in epoch {epoch}")
-        if epoch in watched_at:
-            reached = scores(tables, shuffled[:1_000], known, wanted)
-            course.append({"epoch": epoch, "cpu_seconds": round(used, 1), **reached})
+                yield loss_of_pairs(run, tables, users[part], known.items[part], eta)
+            schedule.step()  # after the optimiser's
+
+    looks = {math.ceil(run.epochs * k / 10) for k in range(1, 11)}
+    course = trained(run.epochs, losses, [optimiser], looks, lambda: scores(tables, shuffled[:1_000], known, wanted))
     end = scores(tables, shuffled if run.final else shuffled[:4_000], known, wanted)
-    return {"course": course, "test" if run.final else "held_out": end, "cpu_seconds": round(used, 1)}
+    return {"course": course, "test" if run.final else "held_out": end, "cpu_seconds": course[-1]["cpu_seconds"]}
 
 
 @torch.no_grad()

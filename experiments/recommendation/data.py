@@ -3,7 +3,6 @@
 A line of a file is a user's number and its items, separated by spaces. Items of Beauty and Sports are in time order.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from experiments.data.features import folder
 from softnce import SoftTargets
 
 FILES = {"beauty": "Beauty.txt", "sports": "Sports_and_Outdoors.txt"}
@@ -111,19 +111,12 @@ def read_histories(path: Path, num_items: int, first: int = 0, users: Sequence[i
     return histories(items, torch.tensor([len(found[user]) for user in order]), num_items)
 
 
-def folder() -> Path:
-    place = os.environ.get("SOFTNCE_DATA")
-    if not place:
-        raise ValueError("SOFTNCE_DATA, the folder above recommendation/gowalla and recommendation/*.txt, is not set")
-    return Path(place) / "recommendation"
-
-
 @cache
 def places(name: str) -> tuple[Histories, Histories]:
     """Training and test items of the users of "gowalla", or of 300 generated users of 400 items, "places"."""
     if name == "places":
         return generated_places()
-    path = folder() / name
+    path = folder("recommendation") / name
     train = read_histories(path / "train.txt", ITEMS[name], FIRST[name])
     return train, read_histories(path / "test.txt", ITEMS[name], FIRST[name], range(len(train)))
 
@@ -133,10 +126,10 @@ def sequences(name: str) -> Histories:
     """Items of every user in time order: "beauty", "sports", or 300 generated "walks" over 200 items."""
     if name == "walks":
         return generated_sequences()
-    whole = read_histories(folder() / FILES[name], ITEMS[name], FIRST[name])
-    short = (whole.counts < 3).nonzero().flatten().tolist()
-    if short:
-        raise ValueError(f"{folder() / FILES[name]}: user {short[0] + 1} has fewer than 3 items")
+    path = folder("recommendation") / FILES[name]
+    whole = read_histories(path, ITEMS[name], FIRST[name])
+    if len(short := (whole.counts < 3).nonzero()):
+        raise ValueError(f"{path}: user {int(short[0]) + 1} has fewer than 3 items")
     return whole
 
 

@@ -4,8 +4,6 @@ The last item of every user is the test, the one before it validation, which cho
 catalogue see the items of the batch or 256 to 1,024 drawn ones, and give sparse gradients of the table.
 """
 
-import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.harness import Diverged
-from experiments.recommendation.catalogue import sampled_softmax
+from experiments.recommendation.catalogue import sampled_softmax, trained
 from experiments.recommendation.data import Histories, sequences
 from softnce import BatchCandidates, SoftTargets, functional, ranking
 
@@ -146,7 +143,7 @@ def loss_of_drawn(
 
 
 def train(run: Run) -> dict[str, Any]:
-    """Validation scores in the course of training, then the chosen epoch's; processor seconds count steps only."""
+    """Validation scores in the course of training, then the chosen epoch's."""
     torch.manual_seed(run.seed)
     whole = sequences(run.data)
     newest = torch.arange(len(whole.items)) - whole.starts[1:][whole.users()]  # −1 for the last item
@@ -155,28 +152,21 @@ def train(run: Run) -> dict[str, Any]:
     rest = [weight for name, weight in network.named_parameters() if name != "items.weight"]
     ways = (torch.optim.Adam if run.loss in FULL else torch.optim.SparseAdam, torch.optim.Adam)
     optimisers = [way(of, lr=run.lr) for way, of in zip(ways, ([network.items.weight], rest), strict=True)]
-    course: list[dict[str, float]] = []
-    used, weights = 0.0, {}
-    for epoch in range(1, run.epochs + 1):
-        start = time.process_time()
-        for users in batches(whole, run.batch):
-            value = loss_of(run, network, rows_of(network, whole, users), eta)
-            for optimiser in optimisers:
-                optimiser.zero_grad()
-            value.backward()
-            for optimiser in optimisers:
-                optimiser.step()
-        used += time.process_time() - start
-        if not math.isfinite(value.item()):
-            raise Diverged(f"the loss is {value.item()} in epoch {epoch}")
-        if epoch % EVERY and epoch != run.epochs:
-            continue
-        point = {"epoch": epoch, "cpu_seconds": round(used, 1), **scores(network, whole, newest, 1)}
-        if point["ndcg"] > max((p["ndcg"] for p in course), default=-1.0):
-            weights = {name: value.clone() for name, value in network.state_dict().items()}
-        course.append(point)
-    best = max(course, key=lambda point: point["ndcg"])
-    result = {"course": course, "epoch": best["epoch"], "held_out": best, "cpu_seconds": round(used, 1)}
+    best, weights = -1.0, {}
+
+    def losses() -> Iterator[Tensor]:
+        return (loss_of(run, network, rows_of(network, whole, users), eta) for users in batches(whole, run.batch))
+
+    def validated() -> dict[str, float]:
+        nonlocal best, weights
+        found = scores(network, whole, newest, 1)
+        if found["ndcg"] > best:
+            best, weights = found["ndcg"], {name: value.clone() for name, value in network.state_dict().items()}
+        return found
+
+    course = trained(run.epochs, losses, optimisers, {*range(EVERY, run.epochs, EVERY), run.epochs}, validated)
+    chosen = max(course, key=lambda point: point["ndcg"])
+    result = {"course": course, "epoch": chosen["epoch"], "held_out": chosen, "cpu_seconds": course[-1]["cpu_seconds"]}
     if run.final:
         network.load_state_dict(weights)
         result["test"] = scores(network, whole, newest, 0)

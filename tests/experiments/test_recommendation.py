@@ -233,7 +233,7 @@ def test_the_time_to_a_quality_is_interpolated():
 def test_options_and_the_data_folder_are_checked(monkeypatch):
     monkeypatch.delenv("SOFTNCE_DATA", raising=False)
     with pytest.raises(ValueError, match="SOFTNCE_DATA"):
-        data.folder()
+        data.places("gowalla")
     with pytest.raises(ValueError, match="rates"):
         check(recommendation.Options(rates=(0.5,)))
     with pytest.raises(ValueError, match="baskets: got 'books'"):
