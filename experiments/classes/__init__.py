@@ -38,9 +38,6 @@ class Options:
     steps: int = option(2000, "their steps, at least", least=1)
     views: int = option(20, "times every class is seen in them, at least", least=1)
     batch: int = option(1024, "their rows of a batch; twice as many are drawn beside it", least=1)
-    dim: int = option(64, "features of their label embeddings", least=1)
-    hidden: int = option(256, "width of their network", least=1)
-    lr: float = option(0.3, "rate of their table", above=0)
     searched: tuple[int, ...] = option((10_000, 100_000), "K at which optimiser and rate of the table are searched")
     enlarged: tuple[int, ...] = option((1_000_000,), "K trained with what was found at the largest of those")
     skewed: tuple[int, ...] = option((10_000,), "K with frequencies 1/rank trained with what was found there")
@@ -48,11 +45,9 @@ class Options:
     searched_steps: int = option(400, "steps there, at least", least=1)
     searched_views: int = option(10, "times every class is seen there, at least", least=1)
     searched_batch: int = option(256, "rows of a batch there, and as many drawn beside it", least=1)
-    softmax_classes: int = option(10_000, "K up to which the full softmax is trained there")
     softmax_steps: tuple[int, ...] = option((400, 150), "its steps; 150 take the time of the others' 400 at K = 10⁴")
     adam_rates: tuple[float, ...] = option((0.1, 0.3, 1.0, 3.0, 10.0), "rates of SparseAdam tried", above=0, fewest=1)
     adagrad_rates: tuple[float, ...] = option((1.0, 3.0, 10.0, 30.0), "of row-wise Adagrad", above=0, fewest=1)
-    tests: int = option(1000, "samples that accuracy is measured on", least=1)
 
     def __post_init__(self) -> None:
         if min((*self.classes, *self.searched), default=self.batch) < self.searched_batch:
@@ -61,67 +56,62 @@ class Options:
 
 PRESETS = {
     "quick": Options(
-        classes=(2_000,), seeds=1, steps=150, views=6, batch=256, dim=48, searched=(2_000,), enlarged=(), skewed=(),
+        classes=(2_000,), seeds=1, steps=150, views=6, batch=256, searched=(2_000,), enlarged=(), skewed=(),
         searched_seeds=2, searched_steps=100, searched_views=5, adam_rates=(0.3,), adagrad_rates=(3.0,),
-        softmax_steps=(100, 40), tests=500,
+        softmax_steps=(100, 40),
     ),
     "paper": Options(),
 }  # fmt: skip
+OPTIMISERS = {"sparse-adam": "SparseAdam", "row-adagrad": "row-wise Adagrad"}
+DRAWN = {"info-nce": 0, "info-nce-more": 1, "expected-info-nce": 2, "sampled-softmax": 2, "softmax": 0}
+"""Candidates drawn beside the batch in the long trainings, in batches."""
+PROBLEM: dict[str, Any] = {"network_lr": 3e-3, "mix_alpha": 0.2, "noise": 0.5, "latent": 32, "tests": 1000}
+SOFTMAX_CLASSES = 10_000
+"""Up to which the full softmax has a part in the search."""
 
 
-def runs(options: Options) -> list[Run]:
-    o, found = options, []
+def wanted(options: Options, rows: Sequence[Row] = ()) -> list[Run]:
+    """Long trainings, the search, then further seeds of each method at its best; the largest K come last."""
+    o, accuracy = options, {Run(**row.config): row.result["accuracy"] for row in rows}
+    runs, best = [], {}
     for classes, seed, method in product(o.classes, range(o.seeds), o.methods):
         steps = max(o.steps, math.ceil(o.views * classes / o.batch))
-        found.append(Run(method, classes, o.lr, seed, steps, None, o.batch, DRAWN[method] * o.batch, dim=o.dim,
-                         hidden=o.hidden, tests=o.tests, **PROBLEM))  # fmt: skip
-    return [*found, *(trial for classes in o.searched for group in trials(o, classes) for trial in group)]
+        sizes = {"batch": o.batch, "others": DRAWN[method] * o.batch, "dim": 64, "hidden": 256}
+        runs.append(Run(method, classes, 0.3, seed, steps, None, **sizes, **PROBLEM))
+    for classes in sorted(o.searched):
+        tried = trials(o, classes)
+        runs += [trial for group in tried for trial in group]
+        best[classes] = [max(group, key=accuracy.__getitem__) for group in tried if accuracy.keys() >= set(group)]
+
+    def sized(found: Sequence[Run], classes: int, zipf: float = 0.0) -> list[Run]:
+        steps = searched_steps(o, classes)
+        return [replace(r, classes=classes, steps=steps, zipf=zipf) for r in found if r.method != "softmax"]
+
+    first = [run for found in best.values() for run in found]
+    first += [run for classes in o.skewed for run in sized(best.get(classes, []), classes, 1.0)]
+    last = [run for classes in o.enlarged for run in sized(best.get(max(best, default=0), []), classes)]
+    seeds = range(1, 1 + o.searched_seeds)
+    return runs + [replace(run, seed=seed) for part in (first, last) for seed in seeds for run in part]
 
 
-DRAWN: dict[Method, int] = {
-    "info-nce": 0, "info-nce-more": 1, "expected-info-nce": 2, "sampled-softmax": 2, "softmax": 0
-}  # fmt: skip
-"""Candidates drawn beside the batch in the long trainings, in batches."""
-PROBLEM: dict[str, Any] = {"network_lr": 3e-3, "mix_alpha": 0.2, "noise": 0.5, "latent": 32}
+def searched_steps(options: Options, classes: int) -> int:
+    return max(options.searched_steps, math.ceil(options.searched_views * classes / options.searched_batch))
 
 
 def trials(options: Options, classes: int) -> list[list[Run]]:
     """By method (and number of steps), every optimiser and rate of the table, seed 0."""
-    usual = max(options.searched_steps, math.ceil(options.searched_views * classes / options.searched_batch))
-    adam = [("sparse-adam", lr) for lr in options.adam_rates]
-    adagrad = [("row-adagrad", lr) for lr in options.adagrad_rates]
-    sizes: list[tuple[Method, int]] = [(method, usual) for method in METHODS if method != "softmax"]
-    if classes <= options.softmax_classes:
-        sizes += [("softmax", steps) for steps in options.softmax_steps]
-
-    def trial(method: Method, steps: int, optimiser: Any, lr: float) -> Run:
-        drawn = 0 if method in ("info-nce", "softmax") else options.searched_batch
-        return Run(method, classes, lr, 0, steps, None, options.searched_batch, drawn, dim=32, hidden=128,
-                   tests=options.tests, part="searched", table_optimiser=optimiser, **PROBLEM)  # fmt: skip
-
-    return [
-        [trial(method, steps, *how) for how in (adam if method == "softmax" else adam + adagrad)]
-        for method, steps in sizes
-    ]
-
-
-def follow_up(options: Options, rows: Sequence[Row]) -> list[Run]:
-    """Further seeds of each method with the optimiser and the rate that were best; the largest K come last."""
-    accuracy = {Run(**row.config): row.result["accuracy"] for row in rows}
-    best: dict[int, list[Run]] = {}
-    for classes in sorted(options.searched):
-        finished = [group for group in trials(options, classes) if accuracy.keys() >= set(group)]
-        best[classes] = [max(group, key=accuracy.__getitem__) for group in finished]
-    largest = [run for run in best.get(max(best, default=0), []) if run.method != "softmax"]
-
-    def sized(run: Run, classes: int, zipf: float = 0.0) -> Run:
-        return replace(run, classes=classes, steps=trials(options, classes)[0][0].steps, zipf=zipf)
-
-    even = [run for of_classes in best.values() for run in of_classes]
-    skewed = [sized(run, k, 1.0) for k in options.skewed for run in best.get(k, []) if run.method != "softmax"]
-    enlarged = [sized(run, classes) for classes in options.enlarged for run in largest]
-    seeds = range(1, 1 + options.searched_seeds)
-    return [replace(run, seed=seed) for part in ([*even, *skewed], enlarged) for seed in seeds for run in part]
+    o, groups = options, []
+    adam = [("sparse-adam", lr) for lr in o.adam_rates]
+    adagrad = [("row-adagrad", lr) for lr in o.adagrad_rates]
+    for method, steps, ways in (
+        *((method, searched_steps(o, classes), adam + adagrad) for method in METHODS if method != "softmax"),
+        *(("softmax", steps, adam) for steps in o.softmax_steps if classes <= SOFTMAX_CLASSES),
+    ):
+        others = 0 if method in ("info-nce", "softmax") else o.searched_batch
+        run = Run(method, classes, 0.0, 0, steps, None, o.searched_batch, others, dim=32, hidden=128, part="searched",
+                  **PROBLEM)  # fmt: skip
+        groups.append([replace(run, lr=lr, table_optimiser=optimiser) for optimiser, lr in ways])
+    return groups
 
 
 # --------------------------------------------------------------------------------------------------------- the numbers
@@ -134,7 +124,6 @@ NAMES: dict[str, str] = {
     "sampled-softmax": "sampled softmax",
     "softmax": "full softmax",
 }
-OPTIMISERS = {"sparse-adam": "SparseAdam", "row-adagrad": "row-wise Adagrad"}
 
 
 def processor(row: Row) -> float:
@@ -276,6 +265,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 EXPERIMENT = Experiment(
     name="classes", question="What does a loss cost, and what does it learn, with ten thousand to a million classes?",
-    minutes=60, presets=PRESETS, runs=runs, follow_up=follow_up, alone=lambda run: True, perform=perform,
+    minutes=60, presets=PRESETS, runs=wanted, follow_up=wanted, alone=lambda run: True, perform=perform,
     findings=findings, tables=tables, figures=figures,
 )  # fmt: skip

@@ -10,7 +10,7 @@ and with means of n labels, whose ratio is exact too. Four parts:
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -22,7 +22,7 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.figures import LOOKS, SERIES, Figure, curve, label, level
 from experiments.harness.options import option
 from experiments.harness.rows import Row
-from experiments.harness.statistics import Estimate, estimate, exactly, mean
+from experiments.harness.statistics import Estimate, Value, by_seed, estimate, exactly, mean
 from experiments.harness.tables import Table
 
 # ------------------------------------------------------------------------------------------------------------ the runs
@@ -83,7 +83,6 @@ def runs(options: Options) -> list[Any]:
 
 TARGETS: dict[str, str] = {"labels": "smoothed labels", "conditional": "true conditional", "digits": "digits"}
 Trained = dict[str, dict[Method, list[Row]]]
-Seeds = dict[int, float]
 
 
 def of_part(rows: Sequence[Row], part: str) -> list[Row]:
@@ -112,42 +111,42 @@ def trainings(rows: Sequence[Row]) -> Trained:
     return found
 
 
+def kl(row: Row) -> float:
+    """KL(p‖q), of digits the negative log-likelihood."""
+    return float(row.result["divergence"])
+
+
 def error(row: Row) -> float:
-    """KL(p‖q), of digits the negative log-likelihood, at the best temperature."""
+    """The same at the best temperature."""
     return float(row.result["divergence_at_temperature"])
 
 
-def best(trained: Trained, problem: str, kind: str) -> Method | None:
-    """The strength of the least error."""
-    of_kind = [method for method in trained.get(problem, {}) if method.kind == kind]
-    return min(of_kind, key=lambda method: mean(trained[problem][method], error).mean, default=None)
+def noise(row: Row) -> float:
+    return float(row.result["gradient_noise"])
 
 
-def divergences(rows: Sequence[Row]) -> dict[Method, Seeds]:
-    """KL(p‖q) as trained, by method and seed: also of the seeds that only the losses compared closely have."""
-    groups = by_method(rows, "conditional").items()
-    found = {method: {row.config["seed"]: row.result["divergence"] for row in of} for method, of in groups}
-    return defaultdict(dict, found)
+def best(trained: Trained, problem: str, kind: str) -> list[Row]:
+    """The trainings at the strength of the least error."""
+    of_kind = [group for method, group in trained.get(problem, {}).items() if method.kind == kind]
+    return min(of_kind, key=lambda group: mean(group, error).mean, default=[])
 
 
-def gradient_noises(rows: Sequence[Row]) -> dict[tuple[str, Method, str], Seeds]:
-    """By problem, method and η, by seed."""
-    found: dict[tuple[str, Method, str], Seeds] = defaultdict(dict)
+def gradient_noises(rows: Sequence[Row]) -> dict[tuple[str, Method, str], list[Row]]:
+    """By problem, method and η."""
+    found: dict[tuple[str, Method, str], list[Row]] = defaultdict(list)
     for row in of_part(rows, "noise"):
-        c, value = row.config, row.result["gradient_noise"]
-        if value is not None:
-            found[c["problem"], Method(**c["method"]), c.get("eta", "targets")][c["seed"]] = value
+        c = row.config
+        if row.result["gradient_noise"] is not None:
+            found[c["problem"], Method(**c["method"]), c.get("eta", "targets")].append(row)
     return found
 
 
-def excess(ours: Mapping[int, float], factor: float, theirs: Mapping[int, float]) -> Estimate | None:
+def excess(ours: Sequence[Row], factor: float, theirs: Sequence[Row], value: Value) -> Estimate | None:
     """Ours minus ``factor`` times theirs, paired by seed."""
-    shared = sorted(ours.keys() & theirs.keys())
-    return estimate([ours[seed] - factor * theirs[seed] for seed in shared]) if shared else None
-
-
-def of_seeds(values: Mapping[int, float]) -> Estimate:
-    return estimate(list(values.values()))
+    a, b = by_seed(ours, value), by_seed(theirs, value)
+    return (
+        estimate([a[seed] - factor * b[seed] for seed in sorted(shared)]) if (shared := a.keys() & b.keys()) else None
+    )
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
@@ -171,14 +170,10 @@ def _beside_exact_draws(trained: Trained, kind: str) -> Finding | None:
     gaps, words = {}, []
     for problem in ("labels", "conditional"):
         ours, exact = best(trained, problem, kind), best(trained, problem, "continuous")
-        if ours is None or exact is None:
-            return None
-        here, there = ({r.config["seed"]: error(r) for r in trained[problem][m]} for m in (ours, exact))
-        gap = excess(here, 1.1, there)
-        if gap is None:
+        if (gap := excess(ours, 1.1, exact, error)) is None:
             return None
         gaps[problem] = gap
-        words.append(f"KL {of_seeds(here).spread(3)}, exact {of_seeds(there).spread(3)}")
+        words.append(f"KL {mean(ours, error).spread(3)}, exact {mean(exact, error).spread(3)}")
     # With smoothed labels, which do not tell samples apart, the substitute works: see docs/theory.md.
     cause = [gaps["labels"]] if kind == "soft-target-info-nce" else []
     decided = verdict(*gaps.values(), below=0, new=kind == "averaged", cause=cause)
@@ -187,20 +182,20 @@ def _beside_exact_draws(trained: Trained, kind: str) -> Finding | None:
 
 
 def _expected(rows: Sequence[Row]) -> dict[str, Finding]:
-    answers, kl, noise = {}, divergences(rows), gradient_noises(rows)
+    answers, trained, noises = {}, by_method(rows, "conditional"), gradient_noises(rows)
 
     def noisier(problem: str, factor: float) -> Estimate | None:
-        ours, theirs = (noise.get((problem, method, "targets"), {}) for method in (EXPECTED, CE))
-        return excess(ours, factor, theirs)
+        ours, theirs = (noises.get((problem, method, "targets"), []) for method in (EXPECTED, CE))
+        return excess(ours, factor, theirs, noise)
 
-    gaps = excess(kl[EXPECTED], 1.3, kl[CE]), excess(kl[EXPECTED], 0.5, kl[DRAWN]), noisier("conditional", 1.1)
-    known = [gap for gap in gaps if gap]
-    if len(known) == 3:
-        text = "; ".join(f"KL {of_seeds(kl[method]).spread(4)}" for method in (EXPECTED, CE, DRAWN))
+    ours, ce, drawn = (trained.get(method, []) for method in (EXPECTED, CE, DRAWN))
+    known = [excess(ours, 1.3, ce, kl), excess(ours, 0.5, drawn, kl), noisier("conditional", 1.1)]
+    if all(known):
+        text = "; ".join(f"KL {mean(of, kl).spread(4)}" for of in (ours, ce, drawn))
         on = f"expected InfoNCE, soft target cross-entropy, soft distribution InfoNCE; {known[0].count} seeds"
         answers["expected-conditional"] = Finding(text, on, verdict(*known, below=0, new=True))
-    known = [gap for problem in ("labels", "digits") if (gap := noisier(problem, 1.0))]
-    if len(known) == 2:
+    known = [noisier(problem, 1.0) for problem in ("labels", "digits")]
+    if all(known):
         text = "; ".join(gap.signed(3) for gap in known)
         on = f"K = {CLASSES}; K = 10; {known[0].count} seeds"
         answers["expected-noise"] = Finding(text, on, verdict(*known, below=0, new=True))
@@ -218,7 +213,7 @@ def name_of(method: Method) -> str:
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     trained = trainings(rows)
-    scores: dict[str, tuple[Callable[[Row], float], int]] = {
+    scores: dict[str, tuple[Value, int]] = {
         "error": (error, 3), "accuracy (%)": (lambda row: 100 * row.result["accuracy"], 1)
     }  # fmt: skip
     errors = [
@@ -229,13 +224,13 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         )]
         for method in dict.fromkeys(method for of in trained.values() for method in of)
     ]  # fmt: skip
-    kl, noise, problems = divergences(rows), gradient_noises(rows), ("conditional", "labels", "digits")
-    noises = []
-    for method, eta in dict.fromkeys((method, eta) for _, method, eta in noise):
-        columns = [kl.get(method, {}) if eta == "targets" else {}]
-        columns += [noise.get((problem, method, eta), {}) for problem in problems]
-        cells = [of_seeds(of).spread(digits) if of else "" for of, digits in zip(columns, (4, 3, 3, 3), strict=True)]
-        noises.append([name_of(method) + ("" if eta == "targets" else ", η unsmoothed"), *cells])
+    kls, noises, problems = by_method(rows, "conditional"), gradient_noises(rows), ("conditional", "labels", "digits")
+    measured = []
+    for method, eta in dict.fromkeys((method, eta) for _, method, eta in noises):
+        columns = [(kls.get(method, []) if eta == "targets" else [], kl, 4)]
+        columns += [(noises.get((problem, method, eta), []), noise, 3) for problem in problems]
+        cells = [mean(of, value).spread(digits) if of else "" for of, value, digits in columns]
+        measured.append([name_of(method) + ("" if eta == "targets" else ", η unsmoothed"), *cells])
     costs = {row.config["classes"]: row for row in of_part(rows, "cost")}
     times: dict[Method, dict[int, float]] = defaultdict(dict)
     for k, row in costs.items():
@@ -247,7 +242,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     steps.append(["10,000 draws, times Dirichlet's", *(f"{d['continuous'] / d['dirichlet']:.1f}" for d in draws)])
     return [
         Table("exact-loss-errors", ["loss", *(f"{TARGETS[p]}: {score}" for p in trained for score in scores)], errors),
-        Table("exact-loss-noise", ["loss", "KL", *(f"noise, {TARGETS[problem]}" for problem in problems)], noises),
+        Table("exact-loss-noise", ["loss", "KL", *(f"noise, {TARGETS[problem]}" for problem in problems)], measured),
         Table("exact-loss-cost", ["milliseconds per step", *(f"K = {k:,}" for k in sizes)], steps),
     ]
 

@@ -8,7 +8,7 @@ images; the 5,000 held-out images choose rate and epoch, the 10,000 test images 
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from statistics import stdev
 from typing import Any
@@ -121,20 +121,6 @@ def shared(*groups: Sequence[Row]) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Lead:
-    """A comparison: which loss is ahead of which, after how many epochs, in what score.
-
-    ``changed`` replaces the usual smoothing or batch.
-    """
-
-    ours: str
-    theirs: str
-    epochs: int = 60
-    value: Value = TOP1
-    changed: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Trainings:
     """The rows of one setting; ``name`` begins the names of its tables and figures."""
 
@@ -166,10 +152,6 @@ class Trainings:
         wanted = {name: getattr(usual, name) for name in ("loss", "lr", "smoothing", "batch")}
         wanted |= {"epochs": epochs} | changed
         return [row for row in self.rows if wanted.items() <= row.config.items() and row.config["seed"] != SEARCH_SEED]
-
-    def of(self, q: Lead) -> tuple[list[Row], list[Row]]:
-        """The rows of both losses of a comparison."""
-        return self.at(q.ours, q.epochs, **q.changed), self.at(q.theirs, q.epochs, **q.changed)
 
     def varied(self, name: str) -> tuple[int, dict[str, dict[float, list[Row]]]]:
         """The runs for another ``smoothing`` or ``batch``: their length, and rows by loss and value at common seeds."""
@@ -226,7 +208,7 @@ def tables_of(found: Trainings) -> list[Table]:
     top1 = by_loss(f"{name}-top1", "Test top-1 (%) by length of training", lengths)
     counts = [str(max(len(found.at(loss, n)) for loss in LOSSES)) for n in found.lengths]
     gaps = [
-        [f"{LOOKS[a].name} − {LOOKS[b].name}", *(gap(*found.of(Lead(a, b, n))) for n in found.lengths)]
+        [f"{LOOKS[a].name} − {LOOKS[b].name}", *(gap(found.at(a, n), found.at(b, n)) for n in found.lengths)]
         for a, b in DIFFERENCES
     ]
     gaps = [row for row in gaps if any(one != "–" for one in row[1:])]
@@ -277,18 +259,20 @@ def effect(found: Trainings, name: str, symbol: str) -> Table:
 
 # -------------------------------------------------------------------------------------------------------- findings
 
-COMPARED: dict[str, tuple[Lead, dict[str, Any]]] = {
-    "regime-soft-ce": (Lead(OURS, CE), ON_PAR),
-    "regime-nll": (Lead(OURS, "nll"), {"above": 0}),
-    "regime-soft-distribution": (Lead(OURS, DRAWN), {"above": 0}),
-    "regime-calibration": (Lead(OURS, CE, value=ECE), {"below": 0}),
-    "regime-expected": (Lead(EXPECTED, OURS), {"above": 0, "new": True}),
-    "regime-short-nll": (Lead(OURS, "nll", epochs=8), {"below": 0, "new": True}),
-    "regime-longest-soft-ce": (Lead(OURS, CE, epochs=120), ON_PAR),
-    "regime-longest-nll": (Lead(OURS, "nll", epochs=120), {"above": 0}),
-    "regime-small-batch": (Lead(OURS, CE, epochs=30, changed={"batch": 8}), {"below": 0}),
-    "regime-small-batch-expected": (Lead(EXPECTED, CE, epochs=30, changed={"batch": 8}), ON_PAR | {"new": True}),
+AHEAD, BEHIND, NEW = {"above": 0}, {"below": 0}, {"new": True}
+COMPARED: dict[str, tuple[str, str, Mapping[str, Any], Mapping[str, Any]]] = {
+    "regime-soft-ce": (OURS, CE, ON_PAR, {}),
+    "regime-nll": (OURS, "nll", AHEAD, {}),
+    "regime-soft-distribution": (OURS, DRAWN, AHEAD, {}),
+    "regime-calibration": (OURS, CE, BEHIND, {"value": ECE}),
+    "regime-expected": (EXPECTED, OURS, AHEAD | NEW, {}),
+    "regime-short-nll": (OURS, "nll", BEHIND | NEW, {"epochs": 8}),
+    "regime-longest-soft-ce": (OURS, CE, ON_PAR, {"epochs": 120}),
+    "regime-longest-nll": (OURS, "nll", AHEAD, {"epochs": 120}),
+    "regime-small-batch": (OURS, CE, BEHIND, {"epochs": 30, "batch": 8}),
+    "regime-small-batch-expected": (EXPECTED, CE, ON_PAR | NEW, {"epochs": 30, "batch": 8}),
 }
+"""By claim: which loss is ahead of which, by how much, and in what: arguments of :func:`compared`."""
 
 
 def findings(rows: Sequence[Row]) -> dict[str, Finding]:
@@ -297,29 +281,33 @@ def findings(rows: Sequence[Row]) -> dict[str, Finding]:
     if not rows:
         return {}
     (found,) = by_setting(rows)
-    answers = {key: compared(found, *how) for key, how in COMPARED.items()}
+    answers = {key: compared(found, *how, **where) for key, (*how, where) in COMPARED.items()}
     answers |= {"regime-overfits": overfits(found), "regime-length": lengthened(found),
                 "regime-smoothing": steadied(found)}  # fmt: skip
     return {key: answer for key, answer in answers.items() if answer}
 
 
-def where(found: Trainings, epochs: Any, count: int, batch: float = 256) -> str:
+def conditions(found: Trainings, epochs: Any, count: int, batch: float = 256) -> str:
     tried = sorted({row.config["lr"] for row in searched(found.rows)})
     rates = f"rates {tried[0]:g} to {tried[-1]:g}, " if tried else ""
     return f"CIFAR-100, 5,000 images, {epochs} epochs, batch {batch:g}, {rates}{count} seed{'s' * (count > 1)}"
 
 
-def compared(found: Trainings, q: Lead, bounds: dict[str, Any]) -> Finding | None:
-    ours, theirs = found.of(q)
+def compared(
+    found: Trainings, a: str, b: str, bounds: Mapping[str, Any], *,
+    epochs: int = 60, value: Value = TOP1, **changed: float,
+) -> Finding | None:  # fmt: skip
+    """Loss a minus loss b; ``changed`` replaces the usual smoothing or batch."""
+    ours, theirs = (found.at(loss, epochs, **changed) for loss in (a, b))
     if not shared(ours, theirs):
         return None
-    gap = difference(ours, theirs, q.value)
-    text = f"{'ECE ' if q.value is ECE else ''}{gap.signed()} points"
-    other = for_other_samples(ours, theirs) if q.value is TOP1 and gap.count > 1 else None
+    gap = difference(ours, theirs, value)
+    text = f"{'ECE ' if value is ECE else ''}{gap.signed()} points"
+    other = for_other_samples(ours, theirs) if value is TOP1 and gap.count > 1 else None
     if other is not None:
         text += f", for other test images too [{other.low:+.2f}, {other.high:+.2f}]".replace("-", "−")
     text += needed(gap, **{name: bound for name, bound in bounds.items() if name != "new"})
-    return Finding(text, where(found, q.epochs, gap.count, **q.changed), verdict(gap, **bounds))
+    return Finding(text, conditions(found, epochs, gap.count, **changed), verdict(gap, **bounds))
 
 
 def overfits(found: Trainings) -> Finding | None:
@@ -330,7 +318,7 @@ def overfits(found: Trainings) -> Finding | None:
     rise = estimate([row.result["course"][-1]["nll"] - min(p["nll"] for p in row.result["course"]) for row in of])
     fitted = mean(of, percent("top1", "train"))
     text = f"{rise.signed()} nats above its minimum, {fitted.spread(1)} % of the training images right"
-    return Finding(text, where(found, of[0].config["epochs"], len(of)), verdict(rise, above=0.02, new=True))
+    return Finding(text, conditions(found, of[0].config["epochs"], len(of)), verdict(rise, above=0.02, new=True))
 
 
 def lengthened(found: Trainings) -> Finding | None:
@@ -340,7 +328,7 @@ def lengthened(found: Trainings) -> Finding | None:
     if last == 8 or not shared(*groups):
         return None
     gain = difference_of_differences(*groups, TOP1)
-    return decided(gain, on=where(found, f"8 and {last}", gain.count), above=0, new=True)
+    return decided(gain, on=conditions(found, f"8 and {last}", gain.count), above=0, new=True)
 
 
 def steadied(found: Trainings) -> Finding | None:
@@ -351,7 +339,7 @@ def steadied(found: Trainings) -> Finding | None:
     theirs, ours = ([by_seed(rows, TOP1) for rows in varied[loss].values()] for loss in (CE, OURS))
     steadier = estimate([stdev(of[seed] for of in theirs) - stdev(of[seed] for of in ours) for seed in theirs[0]])
     text = f"standard deviation over ε larger by {steadier.signed()} points{needed(steadier, above=0)}"
-    on = f"{where(found, epochs, steadier.count)}, ε {', '.join(f'{value:g}' for value in varied[CE])}"
+    on = f"{conditions(found, epochs, steadier.count)}, ε {', '.join(f'{value:g}' for value in varied[CE])}"
     return Finding(text, on, verdict(steadier, above=0))
 
 

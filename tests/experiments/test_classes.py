@@ -8,20 +8,21 @@ import torch
 from torch.nn import functional as F
 
 from experiments import classes
-from experiments.classes import Options, accuracy_at, findings, follow_up, lead, runs, trials
+from experiments.classes import Options, accuracy_at, findings, lead, trials, wanted
 from experiments.classes.training import METHODS, Model, Problem, Run, criterion, mixed, perform
 from experiments.harness import Row, to_mapping
 from softnce import BatchCandidates, ExpectedInfoNCE, NoiseCandidates, SoftTargetInfoNCE, noise
 
 TINY = Options(
-    classes=(200,), seeds=1, steps=150, views=1, batch=64, dim=16, hidden=32, searched=(300,), enlarged=(400,),
-    skewed=(300,), searched_seeds=2, searched_steps=40, searched_batch=32, adam_rates=(0.1, 0.3), adagrad_rates=(1.0,),
-    softmax_classes=300, softmax_steps=(40, 20), tests=300,
+    classes=(200,), seeds=1, steps=150, views=1, batch=64, searched=(300,), enlarged=(400,), skewed=(300,),
+    searched_seeds=2, searched_steps=40, searched_batch=32, adam_rates=(0.1, 0.3), adagrad_rates=(1.0,),
+    softmax_steps=(40, 20),
 )  # fmt: skip
 
 
 def a_run(method: str, **changes) -> Run:
-    return replace(next(run for run in runs(replace(TINY, methods=METHODS)) if run.method == method), **changes)
+    run = next(run for run in wanted(replace(TINY, methods=METHODS)) if run.method == method)
+    return replace(run, dim=16, hidden=32, tests=300, **changes)
 
 
 def test_the_image_of_a_sample_can_be_inverted():
@@ -88,7 +89,7 @@ def test_further_seeds_have_the_rate_of_the_best_trial_and_the_softmax_its_sched
     assert {run.steps for run in tried if run.method == "softmax"} == {40, 20}
     best = {"softmax": 0.1}
     rows = [Row("", to_mapping(run), {"accuracy": float(run.lr == best.get(run.method, 1.0))}) for run in tried]
-    further = follow_up(TINY, rows)
+    further = [run for run in wanted(TINY, rows) if run.seed]
     assert {(run.method, run.lr) for run in further} == {(method, best.get(method, 1.0)) for method in METHODS}
     assert {run.seed for run in further} == {1, 2}
     assert {run.classes for run in further if run.method == "softmax"} == {300}
