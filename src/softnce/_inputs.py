@@ -253,9 +253,6 @@ def check_labels(labels: Tensor, num_classes: int, name: str, ignore_index: int 
     return True
 
 
-# ---------------------------------------------------------------------------------------------------------- precision
-
-
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 

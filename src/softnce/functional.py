@@ -35,8 +35,6 @@ __all__ = [
 Targets = Tensor | SoftTargets
 Eta = Tensor | None
 
-# --------------------------------------------------------------------------------------------------- the losses
-
 
 @takes(options.OfSoftTarget)
 def soft_target_info_nce(
@@ -184,9 +182,6 @@ def linear_nll(features: Tensor, table: Tensor, targets: Targets, **given: Unpac
     return cross_entropy(Call(as_table(features, table, chosen), targets, chosen, hard=True, is_contrast=False))
 
 
-# ---------------------------------------------------------------------------------------------------- their steps
-
-
 def soft_target(call: Call) -> Tensor:
     """−σ(α) + log Σ_{c ∈ C} exp σ(c), σ(c) = Σ_k c_k s_k: whole targets are scored."""
     given, draw = call.given, call.options["draw"]
@@ -323,9 +318,6 @@ def check_zeros(targets: SoftTargets) -> None:
 def as_table(features: Tensor, table: Tensor, given: dict[str, Any]) -> Table:
     """The scores of a table, whose options are taken out of ``given``."""
     return Table(features, table, **{name: given.pop(name) for name in DECLARED[options.OfTable] if name in given})
-
-
-# ------------------------------------------------------------------------------------------------- predictions
 
 
 def probabilities(logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:

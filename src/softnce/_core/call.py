@@ -195,8 +195,6 @@ class Call:
         if counted is not None:
             self.total = counted.to(at_least_float32(counted.dtype)).sum()
 
-    # ------------------------------------------------------------------------------------------------- steps
-
     def candidates(self) -> tuple[SoftTargets, bool]:
         """The candidates, M targets, and whether they can hold the rows' own targets, at :attr:`places`."""
         given, draw = self.given, self.options["draw"]
@@ -278,8 +276,6 @@ class Call:
         """Whether candidates equal to the row's own target, or of its classes, are no negatives."""
         return bool(self.options["drop_own_classes"] or self.options["remove_accidental_hits"])
 
-    # ------------------------------------------------------------------------------------------------- noise
-
     def log_noise(self, smoothed: bool) -> Tensor | None:
         """log η of the columns, smoothed as the targets are if ``smoothed``; None: uniform."""
         if self.noise is None:
@@ -290,8 +286,6 @@ class Call:
     def draw_noise(self, count: int) -> Tensor:
         """Labels drawn from η, (count,), smoothed as the targets are."""
         return draw_labels(self.noise, count, self.targets, self.generator, self.smoothing)
-
-    # ------------------------------------------------------------------------------------------------ reduce
 
     def evaluate(
         self, losses: Callable[..., Tensor], targets: SoftTargets, by_row: Mapping[str, Any], **given: Any

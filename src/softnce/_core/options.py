@@ -91,9 +91,6 @@ class Option(NamedTuple):
     check: Check = instance(object, needed="anything")
 
 
-# ------------------------------------------------------------------------------------------- options of every loss
-
-
 class Common(TypedDict, total=False):
     temperature: Annotated[float | Tensor, Option(1.0, "τ, a positive number, or an nn.Parameter to learn.", positive)]
     reduction: Annotated[Reduction, Option("mean", '"mean" (weighted, of rows not ignored), "sum" or "none".', reduced)]
@@ -157,9 +154,6 @@ class Ranks(TypedDict, total=False):
     process_group: Annotated[Any, Option(None, "the ranks that exchange; None: all.")]
 
 
-# ------------------------------------------------------------------------------------------- arguments of one call
-
-
 class Call(TypedDict, total=False):
     sample_weight: Annotated[
         Tensor | None, Option(None, "one per sample, of the labels' shape; or per row of `batch`.")
@@ -183,9 +177,7 @@ class OfTable(TypedDict, total=False):
     cosine: Annotated[bool, Option(False, "normalise features and label embeddings to unit length.", check_flag)]
 
 
-# ------------------------------------------------------------------------------- functions, of a table, and Modules
-
-
+# The arguments of a function (Of…), of its form from a table (Table…) and of its Module.
 # fmt: off
 class TableCall(OfTable, ExcludingCall, total=False): ...
 class OfNLL(Common, Call, total=False): ...
