@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 from textwrap import fill
-from typing import NoReturn
 
 COMMANDS = {
     "list": "the experiments: question and minutes",
@@ -30,24 +29,25 @@ BUSY = 0.5
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command; returns its exit code."""
+    """The command; returns its exit code, or exits with 2 where the input is wrong."""
     command, *rest = argv or ["help"]
-    if command in HELP:
-        print(USAGE + "\n" + EXAMPLES)
-        return 0
-    if command not in COMMANDS:
-        refuse(unknown(command, "command", COMMANDS, "help"))
     try:
+        if command in HELP:
+            print(USAGE + "\n" + EXAMPLES)
+            return 0
+        if command not in COMMANDS:
+            raise ValueError(unknown(command, "command", COMMANDS, "help"))
         if command in ("train", "evaluate"):
-            return int(getattr(import_module("experiments.cells.commands"), command)(rest) or 0)
+            return int(getattr(import_module("experiments.cells.commands"), command)(rest))
         if rest and rest[0] in HELP:
             print(f"usage: python -m experiments {command}\n\n{COMMANDS[command]}\n{EXAMPLES}")
             return 0
         return {"list": list_experiments, "run": run, "report": report}[command](rest)
-    except ValueError as error:
-        refuse(str(error))
-    except ModuleNotFoundError as error:
-        refuse(f'no module {error.name}: pip install ".[vision,text,graph]"')
+    except (ValueError, ModuleNotFoundError) as error:
+        absent = isinstance(error, ModuleNotFoundError)
+        line = f'no module {error.name}: pip install ".[vision,text,graph]"' if absent else str(error)
+        print(f"experiments: {line}", file=sys.stderr)
+        raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -64,7 +64,7 @@ def list_experiments(argv: Sequence[str]) -> int:
     from experiments.harness.experiment import load, names
 
     if argv:
-        refuse(f"list: got {' '.join(argv)!r}, need nothing more")
+        raise ValueError(f"list: got {' '.join(argv)!r}, need nothing more")
     experiments = sorted(map(load, names()), key=lambda experiment: experiment.minutes)
     for title, least, most in (("minutes", 0, 5), ("up to an hour", 5, 60), ("longer", 60, float("inf"))):
         print(f"{title}, on two cores:")
@@ -85,9 +85,9 @@ def run(argv: Sequence[str]) -> int:
     chosen, options = argv[:first_option], ["--help" if word == "help" else word for word in argv[first_option:]]
     for name in chosen:
         if name not in (*every, "all"):
-            refuse(unknown(name, "experiment", every, "list"))
+            raise ValueError(unknown(name, "experiment", every, "list"))
     if not chosen:
-        refuse("run: which experiment? `python -m experiments list` lists them")
+        raise ValueError("run: which experiment? `python -m experiments list` lists them")
     wanted = every if "all" in chosen else chosen
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if busy > BUSY * cores() and not set(HELP) & set(options):
@@ -128,9 +128,9 @@ def report(argv: Sequence[str]) -> int:
     from experiments.harness.report import update_docs, write_page
 
     if len(argv) > 1 or (argv and argv[0].startswith("-")):
-        refuse(f"report: got {' '.join(argv)!r}, need one folder or nothing")
+        raise ValueError(f"report: got {' '.join(argv)!r}, need one folder or nothing")
     if argv and not Path(argv[0]).is_dir():
-        refuse(f"report: {argv[0]} is no folder")
+        raise ValueError(f"report: {argv[0]} is no folder")
     written, problems = write_page(Path(argv[0])) if argv else update_docs()
     print("\n".join(map(str, written)))
     for line in problems:
@@ -142,12 +142,6 @@ def unknown(name: str, kind: str, known: Collection[str], command: str) -> str:
     from experiments.harness.options import near
 
     return f"{name!r} is no {kind}{near(name, known)}; `python -m experiments {command}` lists them"
-
-
-def refuse(line: str) -> NoReturn:
-    """Prints what is wrong with the input; exit code 2."""
-    print(f"experiments: {line}", file=sys.stderr)
-    raise SystemExit(2)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ within a share is mixing of the whole batch, and one process or many train on th
 """
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -125,55 +125,44 @@ class TrainingBatches:
                     yield Share(rows.tolist(), self.epoch, self.epoch * self.steps + step, batch, own)
 
 
-class EvaluationBatches:
+def evaluation_shares(size: int, batch: int, rank: int = 0, world: int = 1) -> list[Share]:
     """Every sample once, every ``world``-th on this device, in order."""
-
-    def __init__(self, size: int, batch: int, rank: int = 0, world: int = 1) -> None:
-        rows = range(rank, size, world)
-        self.shares = [Share(list(rows[start : start + batch]), 0) for start in range(0, len(rows), batch)]
-
-    def __len__(self) -> int:
-        return len(self.shares)
-
-    def __iter__(self) -> Iterator[Share]:
-        return iter(self.shares)
+    rows = range(rank, size, world)
+    return [Share(list(rows[start : start + batch]), 0) for start in range(0, len(rows), batch)]
 
 
 class Loader(DataLoader):
-    """A DataLoader that can be saved between updates in the middle of an epoch and continues with the next share."""
+    """Batches of shares, loaded by ``workers`` processes."""
 
-    def __init__(self, rows: Dataset, batches: TrainingBatches | EvaluationBatches, workers: int = 0) -> None:
+    def __init__(self, rows: Dataset, batches: Iterable[Share], workers: int = 0) -> None:
         super().__init__(
-            rows,
-            batch_sampler=batches,
-            num_workers=workers,
-            collate_fn=_as_it_is,
-            pin_memory=torch.cuda.is_available(),
-            worker_init_fn=_start_worker if workers else None,
+            rows, batch_sampler=batches, num_workers=workers, collate_fn=_as_it_is,
+            pin_memory=torch.cuda.is_available(), worker_init_fn=_start_worker if workers else None,
             persistent_workers=workers > 0,
-        )
-        self.batches = batches
-        self.taken = 0
+        )  # fmt: skip
+        self.batches: Any = batches
+
+
+class TrainingLoader(Loader):
+    """Can be saved between updates in the middle of an epoch, and continues with the next share."""
+
+    taken = 0
 
     def __iter__(self) -> Iterator[Batch]:
-        self.taken = getattr(self.batches, "start", 0)
+        self.taken = self.batches.start
         for batch in super().__iter__():
             self.taken += 1
             yield batch
-        if isinstance(self.batches, TrainingBatches):
-            self.batches.start = 0
+        self.batches.start = 0
 
     def state_dict(self) -> dict[str, int]:
         """In updates, which every number of devices and micro-batches agrees on."""
-        if not isinstance(self.batches, TrainingBatches):
-            return {}
         return {"epoch": self.batches.epoch, "updates": -(-self.taken // self.batches.accumulate)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        if isinstance(self.batches, TrainingBatches):
-            finished = state["updates"] >= self.batches.steps
-            self.batches.epoch = state["epoch"] + finished
-            self.batches.start = 0 if finished else state["updates"] * self.batches.accumulate
+        finished = state["updates"] >= self.batches.steps
+        self.batches.epoch = state["epoch"] + finished
+        self.batches.start = 0 if finished else state["updates"] * self.batches.accumulate
 
 
 def _as_it_is(batch: Batch) -> Batch:

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from experiments.cells.batches import Batch, EvaluationBatches, Loader, Share, TrainingBatches
+from experiments.cells.batches import Batch, Loader, Share, TrainingBatches, TrainingLoader, evaluation_shares
 from experiments.cells.recipes import GraphRecipe, ImageRecipe, Recipe, TextRecipe
 from experiments.data.graph_metrics import pooled, specimen_confusions
 from experiments.data.images import UNREADABLE, Images, open_images
@@ -118,9 +118,9 @@ class TrainingData(L.LightningDataModule):
     def scores(self) -> Scores:
         return Scores(len(self.classes))
 
-    def train_dataloader(self) -> Loader:
+    def train_dataloader(self) -> TrainingLoader:
         rank = 0 if self.trainer is None else self.trainer.global_rank
-        return Loader(self.rows(self.train, training=True), self.batches(rank), self.workers)
+        return TrainingLoader(self.rows(self.train, training=True), self.batches(rank), self.workers)
 
     def val_dataloader(self) -> Loader:
         return self.evaluation_loader("validation", self.trainer.global_rank, self.world)
@@ -128,7 +128,7 @@ class TrainingData(L.LightningDataModule):
     def evaluation_loader(self, split: str, rank: int = 0, world: int = 1) -> Loader:
         """Batches of the test split, or of the data that choose the epoch (``validation``)."""
         rows = self.rows(self.test if split == "test" else self.validation)
-        return Loader(rows, EvaluationBatches(len(rows), self.recipe.compute.eval_batch, rank, world), self.workers)
+        return Loader(rows, evaluation_shares(len(rows), self.recipe.compute.eval_batch, rank, world), self.workers)
 
     def rows(self, samples: Any, training: bool = False) -> Rows:
         """Of training samples, augmented and with votes, if the recipe says so; or of others, by their labels."""
@@ -189,8 +189,7 @@ class TextSource(TrainingData):
         from experiments.data.sentences import open_sentences
 
         super().__init__(recipe, world)
-        data = recipe.data
-        opened = partial(open_sentences, data.kind, data.dir, files=(data.train, data.test))
+        opened = partial(open_sentences, recipe.data.kind, recipe.data.dir)
         self.train, self.validation, self.test = opened("train"), opened("validation"), opened("test")
         self.hold_out()
 

@@ -33,7 +33,7 @@ def features_of(images: Images, backbone: nn.Module, seen: View, name: str, cach
         digest.update(repr(images.inputs.shape).encode() + images.inputs.tobytes())
     path = cache.expanduser() / f"{name}-{seen.size}-{digest.hexdigest()}.pt"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):  # several processes may want them, one computes them
+    with FileLock(path.parent / ".lock"):  # several processes may want them, one computes them
         if path.is_file():
             try:
                 return stored.load(path)

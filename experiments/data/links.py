@@ -5,7 +5,7 @@ FB15k-237 and WN18RR. With reciprocal relations every triple answers two queries
 (tail, relation reversed, ?). The relation r reversed has the number R + r.
 """
 
-import warnings
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -16,10 +16,6 @@ from torch import Tensor
 from experiments.data import features
 
 SPLITS = ("train", "valid", "test")
-
-
-class GraphWarning(UserWarning):
-    """Triples that were left out, or that make a score mean less."""
 
 
 @dataclass(frozen=True)
@@ -98,39 +94,27 @@ def named(name: str) -> LinkGraph:
 
 
 def read(folder: str | Path) -> LinkGraph:
-    """The graph in a folder. Errors name file and line; duplicates are left out, counted in one warning."""
-
-    def number(known: dict[str, int], name: str) -> int:
-        return known.setdefault(name, len(known))
-
-    entities: dict[str, int] = {}
-    relations: dict[str, int] = {}
-    splits: dict[str, dict[tuple[int, ...], None]] = {}  # dictionaries keep one of each, in order
+    """The graph in a folder, each triple once. Errors name file and line."""
+    entities: defaultdict[str, int] = defaultdict(lambda: len(entities))  # a number for each new name
+    relations: defaultdict[str, int] = defaultdict(lambda: len(relations))
+    splits = []
     for split in SPLITS:  # train first, so that its entities have the first numbers
-        path = Path(folder) / f"{split}.txt"
-        rows = [
-            (number(entities, head), number(relations, relation), number(entities, tail))
-            for head, relation, tail in _lines(path)
-        ]
-        splits[split] = dict.fromkeys(rows)
-        if more := len(rows) - len(splits[split]):
-            warnings.warn(f"{path}: {more} duplicate triples left out", GraphWarning, stacklevel=2)
-        if split != "train" and (leaked := len(splits[split].keys() & splits["train"].keys())):
-            told = f"{path}: {leaked} triples are in train.txt too, their scores are too good"
-            warnings.warn(told, GraphWarning, stacklevel=2)
-    return LinkGraph(len(entities), len(relations), *(torch.tensor(list(splits[split])) for split in SPLITS))
+        triples = dict.fromkeys(_lines(Path(folder) / f"{split}.txt"))
+        splits.append(torch.tensor([(entities[head], relations[r], entities[tail]) for head, r, tail in triples]))
+    return LinkGraph(len(entities), len(relations), *splits)
 
 
-def _lines(path: Path) -> list[list[str]]:
+def _lines(path: Path) -> list[tuple[str, ...]]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as UTF-8 text: {error}") from None
-    triples = [[name.strip() for name in line.split("\t")] for line in lines]
-    for number, (line, triple) in enumerate(zip(lines, triples, strict=True), 1):
-        if line.strip() and (len(triple) != 3 or not all(triple)):
-            raise ValueError(f"{path}:{number}: got {line[:80]!r}, need head, relation and tail separated by tabs")
-    triples = [triple for triple in triples if any(triple)]
+    triples = []
+    for number, line in enumerate(lines, 1):
+        if triple := tuple(name.strip() for name in line.split("\t") if line.strip()):
+            if len(triple) != 3 or not all(triple):
+                raise ValueError(f"{path}:{number}: got {line[:80]!r}, need head, relation and tail separated by tabs")
+            triples.append(triple)
     if not triples:
         raise ValueError(f"{path}: is empty, need at least one triple")
     return triples

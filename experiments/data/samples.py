@@ -51,9 +51,9 @@ def stratified(labels: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Ten
 
 def first_of(folder: Path, *names: str) -> Path:
     """The first of these files or folders that is there."""
-    path = next((folder / name for name in names if name and (folder / name).exists()), None)
+    path = next((folder / name for name in names if (folder / name).exists()), None)
     if path is None:
-        raise ValueError(f"data.dir {folder} has no {' or '.join(filter(None, names))} (see docs/experiments.md)")
+        raise ValueError(f"data.dir {folder} has no {' or '.join(names)} (see docs/experiments.md)")
     return path
 
 

@@ -26,11 +26,8 @@ THINGS = {
 }
 
 
-def open_sentences(kind: str, folder: Path, split: Split, files: tuple[str, str] = ("", "")) -> Samples:
-    """The sentences of a split; validation is the test split where a data set has no other.
-
-    ``files`` name the CSV files for training and for evaluation; empty: train.csv and test.csv.
-    """
+def open_sentences(kind: str, folder: Path, split: Split) -> Samples:
+    """The sentences of a split; validation is the test split where a data set has no other."""
     folder = folder.expanduser()
     if kind == "requests":
         return _requests(split)
@@ -41,11 +38,13 @@ def open_sentences(kind: str, folder: Path, split: Split, files: tuple[str, str]
         training, rows = _clinc150(path, {"train": "train", "validation": "val", "test": "test"}[split])
         found = _sentences(rows, training, path)
     else:
-        usual = [(f"banking77_{part}.csv" * (kind == "banking77"), f"{part}.csv") for part in ("train", "test")]
-        train, test = ((given,) if given else names for given, names in zip(files, usual, strict=True))
-        training, path = read_csv(first_of(folder, *train))[0], first_of(folder, *(train if split == "train" else test))
+        named = ["banking77_{}.csv", "{}.csv"] if kind == "banking77" else ["{}.csv"]
+        training, path = (
+            first_of(folder, *(name.format(part) for name in named))
+            for part in ("train", "train" if split == "train" else "test")
+        )
         rows, are_votes = read_csv(path)
-        found = _sentences(rows, training, path, are_votes)
+        found = _sentences(rows, read_csv(training)[0], path, are_votes)
     if split == "train" and len(found.classes) < 2:
         raise ValueError(f"data.dir {folder}: all training sentences are of class {found.classes[0]!r}, need two")
     return found

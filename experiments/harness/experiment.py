@@ -22,39 +22,29 @@ def nothing(rows: Sequence[Row]) -> Any:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment from question to figure.
+    """An experiment from question to figure."""
 
-    Attributes:
-        name: as in results/ and on the command line, with hyphens.
-        question: one sentence.
-        minutes: of the paper preset on two cores.
-        presets: options by preset, "quick" first; frozen dataclasses of :func:`option` fields.
-        runs: options to runs, in order of their start: frozen dataclasses whose fields determine the result.
-        perform: one run to its measurements; a function of a module, called in a process of its own.
-        groups: runs to lists of runs that are computed together, the longest first.
-        perform_group: with ``groups``, in the place of ``perform``: such a list to its measurements, in order.
-        version: raised when a run's meaning changes; older rows then no longer count.
-        findings: rows to findings by claim key. Rows of any preset may be there; leave out what they cannot answer.
-        tables, figures: rows to tables and figures; their names begin with the experiment's.
-        follow_up: further runs that depend on rows, such as all seeds at the best rate; asked until all are finished.
-        prepare: called once before the first run, such as to read data that all share.
-        alone: true for runs that are timed: one after another, before the others, with all cores.
-    """
-
-    name: str
-    question: str
-    minutes: float
-    presets: Mapping[str, Any]
+    name: str  # as in results/ and on the command line, with hyphens
+    question: str  # one sentence
+    minutes: float  # of the paper preset on two cores
+    presets: Mapping[str, Any]  # options by preset, "quick" first; frozen dataclasses of `option` fields
+    # in order of their start; frozen dataclasses whose fields determine the result
     runs: Callable[[Any], Sequence[Run]]
+    # one run to its measurements; a function of a module, called in a process of its own
     perform: Callable[[Any], Result] | None = None
+    # runs to lists of runs that are computed together, the longest first
     groups: Callable[[Sequence[Any]], Iterable[Sequence[Run]]] = lambda todo: ([run] for run in todo)
+    # with `groups`, in the place of `perform`: such a list to its measurements, in order
     perform_group: Callable[[Sequence[Any]], Sequence[Result]] | None = None
-    version: int = 1
+    version: int = 1  # raised when a run's meaning changes; older rows then no longer count
+    # by claim key. Rows of any preset may be there; leave out what they cannot answer
     findings: Callable[[Sequence[Row]], Mapping[str, Finding]] = nothing
-    tables: Callable[[Sequence[Row]], Sequence[Table]] = nothing
-    figures: Callable[[Sequence[Row]], Sequence[Figure]] = nothing
+    tables: Callable[[Sequence[Row]], Sequence[Table]] = nothing  # their names begin with the experiment's
+    figures: Callable[[Sequence[Row]], Sequence[Figure]] = nothing  # so do theirs
+    # further runs that depend on rows, such as all seeds at the best rate; asked until all are finished
     follow_up: Callable[[Any, Sequence[Row]], Sequence[Run]] | None = None
-    prepare: Callable[[Sequence[Any]], None] = nothing
+    prepare: Callable[[Sequence[Any]], None] = nothing  # called once before the first run, such as to read shared data
+    # true for runs that are timed: one after another, before the others, with all cores
     alone: Callable[[Any], bool] = lambda run: False
 
     @property

@@ -1,17 +1,12 @@
 """Figures: matplotlib, one style, a colour per loss, curves named at the curves, a light and a dark variant.
 
-    def figures(rows):
-        kl = over(rows, lambda row: row.config["alignment"], lambda row: row.result["kl"])
+    def draw(axes):
+        curve(axes[0], over(rows, alignment, kl), loss="nll")
+        label(axes[0], "mode alignment (%)", "KL (nats)", title="Adam")
 
-        def draw(axes):
-            curve(axes[0], kl, loss="nll")
-            level(axes[0], 0.0059, "statistical limit")
-            label(axes[0], "mode alignment (%)", "KL (nats)", title="Adam")
+    Figure("density-kl", draw, panels=1)
 
-        return [Figure("density-kl", draw, panels=1)]
-
-``draw`` runs once for each variant. In a page: ``![KL against alignment](../figures/density-kl.svg)``; the dark
-variant is found by its name.
+``draw`` runs once for each variant.
 """
 
 import math

@@ -10,13 +10,15 @@ from pathlib import Path
 from experiments.harness.claims import MEANING, Finding, checked
 from experiments.harness.experiment import Experiment, load, names
 from experiments.harness.figures import Figure
-from experiments.harness.tables import LINKED, ClaimList, Table, filled
+from experiments.harness.tables import ClaimList, Table
 
 TOP = Path(__file__).parents[2]
 EVIDENCE = TOP / "results" / "paper"
 PAGES = TOP / "docs" / "results"
 TABLES = PAGES / "tables"
 FIGURES = TOP / "docs" / "figures"
+LINKED = re.compile(r"^\[(\**)([^]*]+)\**\]\((?:[\w./]*/)?tables/([\w-]+)\.md\)$", re.MULTILINE)
+"""A line of a page in whose place the table is shown: bold (not folded) or not, title, name."""
 
 
 @dataclass(frozen=True)
@@ -116,16 +118,19 @@ def write_page(directory: Path) -> tuple[list[Path], list[str]]:
                          + "".join(f"; {line}" for line in found.problems))  # fmt: skip
     for figure in found.figures.values():
         figure.save(directory / "figures")
-    parts = ["# Reproduced results\n", "## Claims\n", found.tables["claims"].markdown()]
     shown = {name: table.markdown() for name, table in found.tables.items()}
+
+    def table(link: re.Match[str]) -> str:
+        return f"**{link[2]}**\n\n{shown[link[3]]}" if link[3] in shown else ""
+
+    parts = ["# Reproduced results\n", "## Claims\n", shown["claims"]]
     for name in found.experiments:
         page = PAGES / f"{name}.md"
         parts.append(f'<a id="{name}"></a>\n')
         if page.is_file():
-            parts.append(re.sub(r"(?m)^#", "##", filled(page.read_text(encoding="utf-8"), shown.get)))
+            parts.append(re.sub(r"(?m)^#", "##", LINKED.sub(table, page.read_text(encoding="utf-8"))))
         else:
-            own = [table.markdown() for table in found.tables.values() if table.name.startswith(name)]
-            parts += [f"## {name}\n", *own]
+            parts += [f"## {name}\n", *(text for own, text in shown.items() if own.startswith(name))]
     text = "\n".join(parts).replace("](../figures/", "](figures/")
     text = re.sub(r"\]\((?:\.\./)?([\w-]+)\.md\)", r"](#\1)", text)
     body = markdown.markdown(text, extensions=["tables", "fenced_code", "attr_list"])

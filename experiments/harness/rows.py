@@ -23,17 +23,11 @@ FIELDS: dict[str, Any] = {"id": str, "study": str, "version": int, "config": dic
 
 @dataclass(frozen=True)
 class Row:
-    """One finished run.
+    """One finished run."""
 
-    Attributes:
-        id: hash of experiment, version and configuration.
-        config: everything that determines the result, with the seed.
-        result: the measurements; a number that is not finite is None.
-    """
-
-    id: str
-    config: dict[str, Any]
-    result: dict[str, Any]
+    id: str  # hash of experiment, version and configuration
+    config: dict[str, Any]  # everything that determines the result, with the seed
+    result: dict[str, Any]  # the measurements; a number that is not finite is None
 
 
 def run_id(experiment: str, version: int, config: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ class Diverged(RuntimeError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Runs computed together: their measurements in order and wall time, or the error that ended them in words."""
+    """Runs computed together: measurements in order and wall time, or the error that ended them in words."""
 
     job: Job
     results: Sequence[Result] = ()
@@ -69,13 +69,11 @@ def make(experiment: Experiment, options: Any, where: Where) -> list[str]:
         wanted = list(experiment.follow_up(options, results.rows()))
         if all(run in failed for run in missing(results, wanted)):
             break
-    by_error: dict[str, list[Run]] = {}
-    for run, error in failed.items():
-        by_error.setdefault(error, []).append(run)
-    return [
-        f"{error}: {first}" + (f" and {len(others)} more" if others else "")
-        for error, (first, *others) in by_error.items()
-    ]
+    lines = []
+    for error in dict.fromkeys(failed.values()):
+        first, *others = (run for run, its in failed.items() if its == error)
+        lines.append(f"{error}: {first}" + (f" and {len(others)} more" if others else ""))
+    return lines
 
 
 def missing(results: Results, runs: Iterable[Run]) -> list[Run]:
@@ -91,17 +89,14 @@ def _do(experiment: Experiment, todo: list[Run], results: Results, where: Where,
     perform = partial(_perform, experiment.perform, experiment.perform_group)
     timed: list[Job] = [(run,) for run in todo if experiment.alone(run)]
     jobs = [tuple(group) for group in experiment.groups([run for run in todo if not experiment.alone(run)])]
-    one_by_one: Engine = partial(one_per_core, perform, slots=1)
-    engine: Engine = (
-        partial(_on_ray, perform, where.address) if where.engine == "ray" else partial(one_per_core, perform)
-    )
+    engine = partial(_on_ray, where.address) if where.engine == "ray" else one_per_core
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     done = 0
     with Progress(*columns) as progress:
         bar = progress.add_task("runs finished", total=len(todo))
         try:
-            for part, way in ((timed, one_by_one), (jobs, engine)):
-                for outcome in _divided(part, way, results, failed):
+            for part, way in ((timed, partial(one_per_core, slots=1)), (jobs, engine)):
+                for outcome in _divided(part, partial(way, perform), results, failed):
                     for run, result in zip(outcome.job, outcome.results, strict=not outcome.error):
                         results.append(to_mapping(run), result, outcome.seconds / len(outcome.job))
                         done += 1
@@ -245,7 +240,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _on_ray(perform: Callable[[Job], Outcome], address: str, jobs: Iterable[Job]) -> Iterator[Outcome]:
+def _on_ray(address: str, perform: Callable[[Job], Outcome], jobs: Iterable[Job]) -> Iterator[Outcome]:
     """``perform(job)`` on the nodes of a Ray cluster, one core each; a lost one is started again elsewhere.
 
     Every node needs this repository, and the data and the results under the same paths.

@@ -159,19 +159,20 @@ def _right(row: Row) -> list[bool]:
 
 def over(rows: Sequence[Row], x: Callable[[Row], Any], value: Value) -> dict[Any, Estimate]:
     """Mean of ``value`` over the rows that share ``x``, in order of ``x``: a curve."""
-    groups: dict[Any, list[float]] = {}
-    for row in rows:
-        groups.setdefault(x(row), []).append(value(row))
-    return {at: estimate(values) for at, values in sorted(groups.items())}
+    return {at: mean(of, value) for at, of in sorted(_grouped(rows, x).items())}
 
 
 def alike(rows: Sequence[Row], *names: str) -> list[list[Row]]:
     """Groups of rows that agree in these fields of their configurations; "head.hidden" is a field of a field."""
-    groups: dict[str, list[Row]] = {}
+    by_fields = _grouped(rows, lambda row: json.dumps([_field(row.config, name) for name in names], sort_keys=True))
+    return list(by_fields.values())
+
+
+def _grouped(rows: Sequence[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+    groups: dict[Any, list[Row]] = {}
     for row in rows:
-        key = json.dumps([_field(row.config, name) for name in names], sort_keys=True)
-        groups.setdefault(key, []).append(row)
-    return list(groups.values())
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
 def _field(config: Mapping[str, Any], name: str) -> Any:

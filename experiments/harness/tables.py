@@ -1,32 +1,21 @@
-"""Tables: computed from rows, printed in the terminal, and shown by Markdown pages.
-
-A page links to a table, `[Title](tables/density-kl.md)`, in a line of its own: `python -m experiments report` writes
-that file, the site and the page of `make reproduce` show the table in the link's place (folded, unless the title is
-bold).
-"""
+"""Tables: computed from rows, printed in the terminal, and shown by Markdown pages."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.harness.claims import Claim, Finding
 
-LINKED = re.compile(r"^\[(\**)([^]*]+)\**\]\((?:[\w./]*/)?tables/([\w-]+)\.md\)$", re.MULTILINE)
-"""Bold or not, title, name."""
-
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text under a header; the first column is a name. One number (± half of its interval) per cell.
+    """Cells of text under a header; the first column is a name. One number (± half of its interval) per cell."""
 
-    ``name`` is that of its file, "density-kl"; ``title`` is one line above it in the terminal.
-    """
-
-    name: str
+    name: str  # of its file, "density-kl"
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    title: str = field(default="", kw_only=True)
+    title: str = field(default="", kw_only=True)  # above it in the terminal
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -62,13 +51,13 @@ class ClaimList:
     findings: Mapping[str, Finding]
 
     def markdown(self) -> str:
-        lines = []
-        for claim in self.claims:
-            if found := self.findings.get(claim.key):
-                lines.append(f"- **{found.verdict}**: {claim.text}\n")
-                lines.append(f"    - paper ({claim.where}): {claim.paper}\n")
-                lines.append(f"    - ours ({found.on}): {found.ours}\n")
-        return "".join(lines)
+        return "".join(
+            f"- **{found.verdict}**: {claim.text}\n"
+            f"    - paper ({claim.where}): {claim.paper}\n"
+            f"    - ours ({found.on}): {found.ours}\n"
+            for claim in self.claims
+            if (found := self.findings.get(claim.key))
+        )
 
     def show(self) -> None:
         _print(self.markdown().replace("**", ""))
@@ -79,13 +68,3 @@ def _print(what: Any) -> None:
 
     console = Console()
     Console(width=min(100, console.width) if console.is_terminal else 100, highlight=False).print(what, markup=False)
-
-
-def filled(text: str, table: Callable[[str], str | None]) -> str:
-    """A page with its links to tables replaced by the tables; a link to a table that is None goes."""
-
-    def fill(found: re.Match[str]) -> str:
-        body = table(found[3])
-        return "" if body is None else f"**{found[2]}**\n\n{body}"
-
-    return LINKED.sub(fill, text)

@@ -79,7 +79,7 @@ def build_backbone(model: ImageModel, image_size: int) -> nn.Module:
     name = model.name.split(".")[0]  # of the architecture, without the tag of its weights
     if not timm.is_model(name):
         raise ValueError(f"model.name {model.name!r} is not a model of timm{near(name, timm.list_models())}")
-    options: dict[str, Any] = {"drop_path_rate": model.drop_path} if model.drop_path > 0 else {}
+    options: dict[str, Any] = {"num_classes": 0} | ({"drop_path_rate": model.drop_path} if model.drop_path > 0 else {})
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         try:  # transformers are built for one image size
             plain = timm.create_model(name, num_classes=0, img_size=image_size)
@@ -90,7 +90,7 @@ def build_backbone(model: ImageModel, image_size: int) -> nn.Module:
         options["global_pool"] = "avg"
     try:
         if model.weights == "hub":
-            return timm.create_model(model.name, pretrained=True, num_classes=0, **options)
+            return timm.create_model(model.name, pretrained=True, **options)
         state = timm.models.load_state_dict_from_hf(f"timm/{name}.mae") if model.weights == "mae" else None
     except Exception as error:  # of the client of the hub, of its transport, or of timm
         raise ValueError(
@@ -98,7 +98,7 @@ def build_backbone(model: ImageModel, image_size: int) -> nn.Module:
             "if you have the file: --model.weights FILE"
         ) from error
     try:
-        backbone = timm.create_model(name, num_classes=0, **options)
+        backbone = timm.create_model(name, **options)
     except TypeError as error:
         raise ValueError(f"model.name {name}: {error}; of drop_path_rate: set model.drop_path to 0") from None
     if model.drop_path > 0 and not any(isinstance(module, DropPath) for module in backbone.modules()):

@@ -145,8 +145,6 @@ class TextData:
 
     kind: TextKind = option("requests", "layout of data.dir (docs/experiments.md); requests are generated")
     dir: Path = option(Path("data/intents"), "folder of the data set")
-    train: str = option("", "of csv: file with columns text,label, or text,annotator,label; empty: train.csv")
-    test: str = option("", "of csv: the same for evaluation; empty: test.csv")
     holdout: float = option(0.0, "share of a class held out for validation; 0: the other split", least=0, below=1)
     max_tokens: int = option(48, "tokens of a sentence that are read; the others are left out", least=3, most=512)
     drop_last: bool = option(True, "leave out the rows after the last whole batch of an epoch")

@@ -1,19 +1,12 @@
 """Batches do not depend on the machine, and loaders continue with the next share."""
 
-import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 
-import experiments
-from experiments.cells.batches import EvaluationBatches, Loader, TrainingBatches, deal
+from experiments.cells.batches import TrainingBatches, TrainingLoader, deal, evaluation_shares
 from experiments.cells.loading import Rows, select
-
-ROOT = Path(experiments.__file__).parents[1]
 
 
 @pytest.mark.parametrize("in_pairs", [False, True])
@@ -79,77 +72,43 @@ def test_a_device_without_rows_still_takes_part():
 
 @pytest.mark.parametrize(("size", "world"), [(10, 1), (10, 3), (2, 3)])
 def test_evaluation_sees_every_sample_once(size, world):
-    batches = [EvaluationBatches(size, 4, rank, world) for rank in range(world)]
+    batches = [evaluation_shares(size, 4, rank, world) for rank in range(world)]
     assert sorted(row for device in batches for share in device for row in share.rows) == list(range(size))
+
+
+def loader(batch, micro_batch, rank=0, world=1, workers=0):
+    rows = Rows(partial(select, torch.arange(50.0)[:, None]), torch.arange(50) % 3)
+    return TrainingLoader(rows, TrainingBatches(50, batch, micro_batch, rank, world, drop_last=False), workers)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_goes_on_with_the_next_share(workers):
-    def loader():
-        return Loader(
-            Rows(partial(select, torch.arange(50.0)[:, None]), torch.arange(50) % 3),
-            TrainingBatches(50, 10, 5),
-            workers,
-        )
-
-    whole = loader()
+    whole, first, second, third = (loader(10, 5, workers=workers) for _ in range(4))
     whole.batches.set_epoch(2)
-    expected = [batch.inputs for batch in whole]
-    first = loader()
     first.batches.set_epoch(2)
-    before = iter(first)
+    expected, before = [batch.inputs for batch in whole], iter(first)
     seen = [next(before).inputs for _ in range(4)]
-    state = first.state_dict()
-    assert state == {"epoch": 2, "updates": 2}
-    second = loader()
-    second.load_state_dict(state)
+    assert first.state_dict() == {"epoch": 2, "updates": 2}
+    second.load_state_dict(first.state_dict())
     seen += [batch.inputs for batch in second]
     assert len(seen) == len(expected) == 10
     assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
     # and at the end of an epoch with the next one
-    third = loader()
     third.load_state_dict(second.state_dict())
     assert (third.batches.epoch, third.batches.start) == (3, 0)
 
 
 def test_a_loader_goes_on_after_the_same_updates_on_other_devices():
     """With a sixth of the micro-batch, on two devices: the state counts updates, not shares."""
-
-    def loader(micro_batch, rank=0, world=1):
-        rows = Rows(partial(select, torch.arange(50.0)[:, None]), torch.arange(50) % 3)
-        return Loader(rows, TrainingBatches(50, 12, micro_batch, rank, world, drop_last=False))
-
-    first = loader(12)
+    first = loader(12, 12)
     before = iter(first)
     for _ in range(2):
         next(before)
     expected = [batch.whole[batch.own] for batch in before]
-    others = [loader(2, rank, 2) for rank in range(2)]
+    others = [loader(12, 2, rank, 2) for rank in range(2)]
     for other in others:
         other.load_state_dict(first.state_dict() | {"updates": 2})
     seen = [list(other) for other in others]
     assert len(seen[0]) == 2 * 3 + 1  # two whole batches, and one of two rows
     assert {batch.step for batch in seen[0]} == {2, 3, 4}
     assert sum(len(batch.own) for batches in seen for batch in batches) == sum(map(len, expected)) == 26
-
-
-def test_workers_outlive_sigterm_to_the_group():
-    """A process of its own: torch's threads are set for good."""
-    program = """
-import subprocess, torch
-from experiments.cells.batches import EvaluationBatches, Loader
-from experiments.cells.loading import Rows
-torch.set_num_threads(2)
-rows = Rows(lambda rows, epoch: torch.zeros(2, 2), torch.zeros(64, dtype=torch.long))
-loader = Loader(rows, EvaluationBatches(64, 2), 1)
-batches = iter(loader)
-taken = [next(batches)]
-workers = [str(process.pid) for process in loader._iterator._workers]
-subprocess.run(["kill", "-TERM", *workers], check=True)
-taken += batches
-print(len(taken), end="")
-del batches, loader  # at exit torch would ask the workers by SIGTERM, which they outlive
-"""
-    paths = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=paths, timeout=120)
-    assert done.stdout == "32", done.stderr

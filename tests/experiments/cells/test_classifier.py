@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from experiments.cells.batches import deal
-from experiments.cells.classifier import Batch, Classifier
-from experiments.cells.optimiser import build_optimiser, parameter_groups
+from experiments.cells.classifier import Batch, Classifier, build_optimiser, parameter_groups
 from experiments.cells.recipes import Optimiser, Recipe, Schedule
 from experiments.data.targets import IGNORED, Targets
 from experiments.losses import STUDIED, Loss, build_loss, targets_for

@@ -92,13 +92,11 @@ def test_arrays_of_labels_and_of_votes(tmp_path):
     assert held.classes == ["0", "1", "2"]
 
 
-def test_sixteen_bits_are_scaled_and_floats_refused(tmp_path):
-    fine = np.arange(256, dtype=np.uint16).reshape(16, 16) * 257
-    for name, pixels in (("8.png", fine >> 8), ("16.png", fine), ("float.tif", fine.astype(np.float32))):
-        Image.fromarray(pixels.astype(np.uint8) if name == "8.png" else pixels).save(tmp_path / name)
-    assert np.array_equal(np.asarray(read_image(tmp_path / "16.png")), np.asarray(read_image(tmp_path / "8.png")))
-    with pytest.raises(ValueError, match="8 or 16 bits are needed"):
-        read_image(tmp_path / "float.tif")
+@pytest.mark.parametrize(("name", "kind"), [("16.png", np.uint16), ("float.tif", np.float32)])
+def test_pixels_of_more_than_eight_bits_are_refused(tmp_path, name, kind):
+    Image.fromarray(np.ones((16, 16), kind)).save(tmp_path / name)
+    with pytest.raises(ValueError, match="need 8 bits per channel"):
+        read_image(tmp_path / name)
 
 
 @pytest.mark.parametrize(

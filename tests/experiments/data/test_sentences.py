@@ -24,8 +24,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-def parts(kind, folder, *files):
-    return [open_sentences(kind, folder, split, *files) for split in ("train", "validation", "test")]
+def parts(kind, folder):
+    return [open_sentences(kind, folder, split) for split in ("train", "validation", "test")]
 
 
 def test_banking77(folder):
@@ -51,10 +51,10 @@ def test_requests_need_no_folder(tmp_path):
 
 @pytest.mark.parametrize("header", ["text,label", "text,category", "\ufefftext,label"])
 def test_a_csv_of_ones_own(folder, header):
-    """Any file name, a byte order mark, further columns in any order."""
-    (folder / "mine.csv").write_text(f"{header}\ngood,yes\nbad,no\n")
-    (folder / "later.csv").write_text("id,label,text\n7,no,awful\n")
-    train, _, test = parts("csv", folder, ("mine.csv", "later.csv"))
+    """With a byte order mark, and further columns in any order."""
+    (folder / "train.csv").write_text(f"{header}\ngood,yes\nbad,no\n")
+    (folder / "test.csv").write_text("id,label,text\n7,no,awful\n")
+    train, _, test = parts("csv", folder)
     assert (train.inputs.tolist(), train.labels.tolist(), train.classes) == (["good", "bad"], [1, 0], ["no", "yes"])
     assert (test.inputs.tolist(), test.labels.tolist()) == (["awful"], [0])
     assert torch.equal(train.targets, train.labels)
