@@ -31,7 +31,7 @@ from experiments.models.links import Score
 
 
 class Setting(NamedTuple):
-    """Learning rate at the start, weight of N3, epochs, rows of a batch and rank."""
+    """Learning rate at the start, weight of N3, epochs, rows of a batch, and complex dimensions of an embedding."""
 
     lr: float
     n3: float
@@ -61,21 +61,16 @@ class Options:
     )
     losses: tuple[Loss, ...] | None = option(None, "losses; null: all, on WN18RR three")
     models: tuple[Score, ...] = option(("complex",), "complex or distmult", fewest=1)
-    rank: int | None = option(
-        None, "complex dimensions of an embedding, of distmult twice as many real ones; null: the graph's", least=1
-    )
     search: bool = option(False, "choose learning rate and weight of N3 on the validation split first")
     rates: tuple[float, ...] = option((0.1, 0.2, 0.4), "learning rates of the search", above=0, fewest=1)
     weights: tuple[float, ...] = option((0.05, 0.1), "weights of N3 of the search", least=0, fewest=1)
-    search_epochs: int = option(2, "epochs of a trial", least=1)
     drop_own: bool = option(False, "leave a question's other right answers out of the negatives (expected-info-nce)")
-    most: int = option(32, "right answers in one row; a question with more has several rows", least=1)
-    negatives: int = option(1024, "entities drawn for sampled softmax", least=1)
     epochs: int | None = option(None, "epochs of a final training; null: the graph's", least=1)
-    checks: int = option(1000, "validation triples ranked after each epoch", least=1)
 
 
-PRESETS = {"quick": Options(graphs=("generated",), negatives=256, checks=300), "paper": Options()}
+PRESETS = {"quick": Options(graphs=("generated",)), "paper": Options()}
+MOST, NEGATIVES, CHECKS, SEARCH_EPOCHS = 32, 1024, 1000, 2
+"""Right answers in a row, entities drawn for sampled softmax, triples ranked after an epoch, epochs of a trial."""
 
 
 def compared(options: Options) -> list[Run]:
@@ -84,10 +79,10 @@ def compared(options: Options) -> list[Run]:
     for graph, model in product(o.graphs, o.models):
         for loss in o.losses or AFFORDED.get(graph, LOSSES):
             setting = SEARCHED.get((graph, loss), USUAL.get(graph, OTHER_GRAPHS))
-            rank = (o.rank or setting.rank) * (1 if model == "complex" else 2)
-            drawn = o.negatives if loss == "sampled-softmax" else 0
-            found.append(Run(graph, model, loss, rank, setting.lr, setting.n3, setting.batch, o.most, drawn,
-                             o.epochs or setting.epochs, o.checks, is_final=True, seed=0,
+            rank = setting.rank * (1 if model == "complex" else 2)
+            drawn = NEGATIVES if loss == "sampled-softmax" else 0
+            found.append(Run(graph, model, loss, rank, setting.lr, setting.n3, setting.batch, MOST, drawn,
+                             o.epochs or setting.epochs, CHECKS, is_final=True, seed=0,
                              drop_own=o.drop_own and loss == "expected-info-nce"))  # fmt: skip
     return found
 
@@ -99,7 +94,7 @@ def wanted(options: Options, rows: Sequence[Row] = ()) -> list[Run]:
         score = {Run(**row.config): row.result["valid"]["mrr"] for row in rows}
         found, finals = finals, []
         for final in found:
-            trial, grid = replace(final, epochs=o.search_epochs, is_final=False), product(o.rates, o.weights)
+            trial, grid = replace(final, epochs=SEARCH_EPOCHS, is_final=False), product(o.rates, o.weights)
             tried = [replace(trial, lr=lr, n3=n3) for lr, n3 in grid]
             runs += tried
             if score.keys() >= set(tried):
