@@ -94,8 +94,8 @@ class Stage:
     rates: Sequence[float]
     seeds: dict[str, int]
 
-    def parts(self, rows: Sequence[Row]) -> Iterator[list[Run]]:
-        """One learning rate after the other; at the best of them seed after seed over all losses."""
+    def runs(self, rows: Sequence[Row]) -> Iterator[list[Run]]:
+        """The search, one learning rate after the other; then seed after seed over all losses at their best rates."""
         targets = self.template.targets
         settings = [replace(self.template, loss=Loss(x), targets=targets_for(x, targets)) for x in self.seeds]
         yield sorted(trials(settings, self.rates), key=lambda run: self.rates.index(run.lr))
@@ -121,7 +121,7 @@ def wanted(options: Options, rows: Sequence[Row] = ()) -> list[Run]:
     """All parts up to the first that is unfinished: its search, or its seeds once the search is finished."""
     finished = [row.config for row in rows]
     runs: list[Run] = []
-    for part in chain.from_iterable(stage.parts(rows) for stage in planned(options)):
+    for part in chain.from_iterable(stage.runs(rows) for stage in planned(options)):
         runs += part
         if any(to_mapping(run) not in finished for run in part):
             break
