@@ -70,7 +70,7 @@ def test_threads_change_nothing() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process")  # Python warns of forks beside threads; this test is about them
-def test_a_forked_process_has_its_own_threads() -> None:
+def test_a_forked_process_has_no_threads_to_wait_for() -> None:
     script = """
 import os, torch
 from softnce._core import autograd
@@ -130,10 +130,10 @@ def test_a_teachers_rows_are_not_recognised() -> None:
 @pytest.mark.slow
 def test_address_sanitizer_finds_nothing(tmp_path: pathlib.Path) -> None:
     driver = pathlib.Path(__file__).with_name("sanitizer_driver.c")
-    command = ["cc", "-g", "-O1", "-std=gnu99", "-fopenmp-simd", "-fsanitize=address,undefined", str(driver)]
+    command = ["cc", "-g", "-O1", "-std=gnu99", "-fopenmp", "-fsanitize=address,undefined", str(driver)]
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
-    built = subprocess.run([*command, "-o", str(tmp_path / "driver"), "-lm", "-lpthread"], capture_output=True)
+    built = subprocess.run([*command, "-o", str(tmp_path / "driver"), "-lm", "-ldl"], capture_output=True)
     if built.returncode:
         pytest.skip("no AddressSanitizer")
     done = subprocess.run([str(tmp_path / "driver")], capture_output=True, text=True, timeout=120)

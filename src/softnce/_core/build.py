@@ -33,7 +33,7 @@ def build(quiet: bool = False) -> Path | None:
     target = HERE / NAME
     fresh = HERE / f"{NAME}.{os.getpid()}"  # another process may have the old one loaded
     try:
-        command = [*compiler, *FLAGS, "-shared", "-fPIC", str(HERE / "cpu.c"), "-o", str(fresh), "-lm", "-lpthread"]
+        command = [*compiler, *FLAGS, "-shared", "-fPIC", str(HERE / "cpu.c"), "-o", str(fresh), "-lm", "-ldl"]
         subprocess.run(command, check=True, capture_output=quiet)
         fresh.replace(target)
     except (OSError, subprocess.CalledProcessError):

@@ -2,7 +2,9 @@
  *
  * Plain C, libm only. cpu_rows.h is compiled for float and double and, on x86-64, for three instruction sets, the best
  * of which is chosen when the library is loaded; SOFTNCE_CPU=baseline or SOFTNCE_CPU=avx2 chooses a lower one.
- * Rows are divided over a pool of threads that sleeps between calls. */
+ * Rows are divided over the OpenMP threads of torch, which is loaded before: they stay awake for a while after each of
+ * its operations, and threads of our own would wait for their cores. Without OpenMP one thread does all. */
+#define _GNU_SOURCE /* RTLD_DEFAULT */
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -13,8 +15,7 @@
 #define EXPORT __declspec(dllexport)
 #else
 #define EXPORT __attribute__((visibility("default")))
-#include <pthread.h>
-#include <signal.h>
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #define HAS_THREADS
@@ -74,6 +75,8 @@ struct Job {
     double *times;      /* (m) how often it occurs */
     int64_t *original;  /* (m) one of its rows */
 };
+
+#define ROW 100 /* a row costs as much as so many of its classes */
 
 static void fail(Job *job, int64_t what, int64_t row) { job->error = what << 48 | (row + 1); }
 
@@ -178,8 +181,9 @@ static int64_t take(Job *job)
 #endif
 }
 
-static void work(Job *job)
+static void work(void *given)
 {
+    Job *job = given;
     char *memory = calloc(1, job->scratch + 64);
     if (!memory) {
         fail(job, NO_MEMORY, 0);
@@ -194,80 +198,23 @@ static void work(Job *job)
 }
 
 #ifdef HAS_THREADS
-static struct {
-    pthread_mutex_t owner, lock;
-    pthread_cond_t go, done;
-    Job *job;
-    int64_t generation, active, seats, threads;
-    pid_t process;
-} pool;
+typedef void Parallel(void (*)(void *), void *, unsigned, unsigned);
+static Parallel *parallel;
+static pid_t process;
 
-static void *sleep_and_work(void *unused)
+__attribute__((constructor)) static void find_threads(void)
 {
-    int64_t seen = 0;
-    (void)unused;
-    pthread_mutex_lock(&pool.lock);
-    for (;;) {
-        while (!pool.job || pool.generation == seen) pthread_cond_wait(&pool.go, &pool.lock);
-        seen = pool.generation;
-        if (!pool.seats) continue;
-        Job *job = pool.job;
-        pool.seats--;
-        pool.active++;
-        pthread_mutex_unlock(&pool.lock);
-        work(job);
-        pthread_mutex_lock(&pool.lock);
-        if (--pool.active == 0) pthread_cond_signal(&pool.done);
-    }
-    return NULL;
-}
-
-/* Threads that a fork left behind do not exist in the child: it starts its own. */
-static void start_threads(int64_t wanted)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the interpreter's threads */
-    for (pthread_t thread; pool.threads < wanted; pool.threads++) {
-        if (pthread_create(&thread, NULL, sleep_and_work, NULL)) break;
-        pthread_detach(thread);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    *(void **)&parallel = dlsym(RTLD_DEFAULT, "GOMP_parallel");
+    process = getpid();
 }
 
 static void run(Job *job, int64_t threads)
 {
-    static pthread_mutex_t first = PTHREAD_MUTEX_INITIALIZER;
     int64_t chunks = (job->rows + job->chunk - 1) / job->chunk;
     if (threads > chunks) threads = chunks;
-    if (threads > 1 && pool.process != getpid() && !pthread_mutex_trylock(&first)) {
-        memset(&pool, 0, sizeof pool);
-        pthread_mutex_init(&pool.owner, NULL);
-        pthread_mutex_init(&pool.lock, NULL);
-        pthread_cond_init(&pool.go, NULL);
-        pthread_cond_init(&pool.done, NULL);
-        pool.process = getpid();
-        pthread_mutex_unlock(&first);
-    }
-    /* One call at a time has the pool; a second one from another thread of the program works alone. */
-    if (threads < 2 || pool.process != getpid() || pthread_mutex_trylock(&pool.owner)) {
-        work(job);
-        return;
-    }
-    pthread_mutex_lock(&pool.lock);
-    start_threads(threads - 1);
-    pool.job = job;
-    pool.seats = threads - 1;
-    pool.generation++;
-    pthread_cond_broadcast(&pool.go);
-    pthread_mutex_unlock(&pool.lock);
-    work(job);
-    /* Who has not woken up by now is not waited for. */
-    pthread_mutex_lock(&pool.lock);
-    pool.job = NULL;
-    while (pool.active) pthread_cond_wait(&pool.done, &pool.lock);
-    pthread_mutex_unlock(&pool.lock);
-    pthread_mutex_unlock(&pool.owner);
+    /* The threads do not exist in a forked process, and OpenMP would wait for them. */
+    if (threads > 1 && parallel && process == getpid()) parallel(work, job, (unsigned)threads, 0);
+    else work(job);
 }
 #else
 static void run(Job *job, int64_t threads) { (void)threads; work(job); }
@@ -425,11 +372,11 @@ EXPORT int64_t softnce_rows(const void *packed)
     if (!call.value) return (int64_t)NO_MEMORY << 48 | 1;
     if (is_tiled ? prepare_candidates(&job, &call) : prepare_counts(&job, &call)) {
         expect_large(&call);
-        double cost = (double)call.n * (double)(is_tiled ? 2 * job.m + call.k : call.k);
+        double cost = (double)call.n * (double)(is_tiled ? 2 * job.m + call.k : call.k + ROW);
         job.scratch = is_tiled ? size * LANES * (size_t)(2 * job.columns) + (size_t)job.m
                                : (4 * size + sizeof(double)) * width;
-        job.chunk = is_tiled ? LANES : 1 + (1 << 14) / call.k;
-        run(&job, cost < 1e5 ? 1 : call.threads);
+        job.chunk = is_tiled ? LANES : 1 + (1 << 14) / (call.k + ROW);
+        run(&job, cost < 3e4 ? 1 : call.threads);
         if (!job.error && call.total) {
             double total = 0;
             for (int64_t i = 0; i < call.n; i++)
