@@ -122,28 +122,17 @@ def groups(todo: Sequence[Run]) -> list[list[Run]]:
 
 def cost(group: Sequence[Run]) -> float:
     """In about the same unit for all parts."""
-    match group[0]:
-        case Fit() as run:
-            return len(group) * run.epochs * (30 if run.is_slow else 1)
-        case Map():
-            return 900
-        case Noise():
-            return 150
-    return 30
+    run = group[0]
+    if isinstance(run, Fit):
+        return len(group) * run.epochs * (30 if run.is_slow else 1)
+    return {Map: 900, Noise: 150}.get(type(run), 30)
 
 
 def perform(todo: Sequence[Run]) -> list[dict[str, Any]]:
     """Results of the runs of a group, in their order."""
-    match todo[0]:
-        case Fit():
-            return fit_together(todo)  # type: ignore[arg-type]
-        case Noise():
-            return [noise(todo[0])]
-        case Optimum():
-            return [optimum(todo[0])]
-        case Map():
-            return [tsne_map(todo[0])]
-    return [speed(todo[0])]
+    if isinstance(todo[0], Fit):
+        return fit_together(todo)
+    return [{Optimum: optimum, Noise: noise, Map: tsne_map, Speed: speed}[type(run)](run) for run in todo]
 
 
 def fit_together(fits: Sequence[Fit]) -> list[dict[str, Any]]:
