@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from experiments.regime.training import small_resnet
 from softnce import BatchCandidates, ExpectedInfoNCE, NoiseCandidates
 from softnce.heads import LabelEmbeddingHead, MLPHead
 
@@ -47,14 +48,15 @@ def from_a_table(rows: int = 720, classes: int = 54_542, dim: int = 64, negative
     }
 
 
-def training_steps(rows: int = 256, classes: int = 1000, dim: int = 512) -> dict[str, tuple[Step, Step]]:
-    """A training step of a linear probe and of a three-layer head: with expected InfoNCE, with cross-entropy."""
+def training_steps(rows: int = 256, dim: int = 512) -> dict[str, tuple[Step, Step, Step]]:
+    """For each model its training step with expected InfoNCE, with cross-entropy, and the step of the former alone."""
     torch.manual_seed(0)
-    x, labels = torch.randn(rows, dim), torch.randint(classes, (rows,))
+    features = torch.randn(rows, dim)
     ours = ExpectedInfoNCE("uniform")
 
-    def step(model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Step:
+    def step(model: nn.Module, x: Tensor, loss: Callable[[Tensor, Tensor], Tensor], classes: int) -> Step:
         optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
+        labels = torch.randint(classes, (rows,))
 
         def run() -> None:
             optimiser.zero_grad()
@@ -63,5 +65,22 @@ def training_steps(rows: int = 256, classes: int = 1000, dim: int = 512) -> dict
 
         return run
 
-    models = {"linear probe": nn.Linear(dim, classes), "three-layer head": MLPHead(dim, classes, 1024)}
-    return {name: (step(model, ours), step(model, F.cross_entropy)) for name, model in models.items()}
+    def loss_alone(classes: int) -> Step:
+        logits, labels = torch.randn(rows, classes, requires_grad=True), torch.randint(classes, (rows,))
+
+        def run() -> None:
+            logits.grad = None
+            ours(logits, labels).backward()
+
+        return run
+
+    images = torch.randn(rows, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    models = {
+        "linear probe, 1,000 classes": (nn.Linear(dim, 1000), features, 1000),
+        "three-layer head, 1,000 classes": (MLPHead(dim, 1000, 1024), features, 1000),
+        "small network of CIFAR-100": (small_resnet(100), images, 100),
+    }
+    return {
+        name: (step(model, x, ours, classes), step(model, x, F.cross_entropy, classes), loss_alone(classes))
+        for name, (model, x, classes) in models.items()
+    }
