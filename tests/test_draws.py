@@ -4,7 +4,6 @@ Statistical tests are seeded; each holds its false-alarm rate, over the choice o
 among its comparisons. Everything else is exact: expectations are sums over all outcomes, or Gauss-Legendre integrals.
 """
 
-import doctest
 import itertools
 import math
 
@@ -385,10 +384,6 @@ def test_an_empty_batch_and_a_single_class(draw: draws.Draw) -> None:
     one = SoftTargets.from_labels(torch.zeros(3, dtype=torch.long), 1)
     loss = SoftTargetInfoNCE("uniform", draw=draw)(torch.randn(3, 1), one)
     assert loss.item() == pytest.approx(math.log(4))
-
-
-def test_the_docstrings_examples_run() -> None:
-    assert doctest.testmod(draws, extraglobs={"torch": torch}).failed == 0
 
 
 def test_misuse_is_named() -> None:

@@ -20,6 +20,7 @@ LABELS = torch.randint(K, (N,), generator=GENERATOR)
 NOISE = torch.rand(K, dtype=torch.float64, generator=GENERATOR).add(0.1)
 NOISE = NOISE / NOISE.sum()
 LAM = torch.rand(N, dtype=torch.float64, generator=GENERATOR)
+MIXED = SoftTargets.from_labels(LABELS, K, 0.1).mix(SoftTargets.from_labels(LABELS.flip(0), K, 0.1), LAM)
 EXACT = {"rtol": 0.0, "atol": 1e-13}
 
 
@@ -41,9 +42,8 @@ def test_1_labels_against_the_batch_need_only_its_class_counts() -> None:
 
 
 def test_2_class_vertices_are_cross_entropy() -> None:
-    mixed = SoftTargets.from_labels(LABELS, K, 0.1).mix(SoftTargets.from_labels(LABELS.flip(0), K, 0.1), LAM)
     vertices = SoftTargetInfoNCE("uniform", candidates=ClassCandidates())
-    torch.testing.assert_close(vertices(LOGITS, mixed), F.cross_entropy(LOGITS, mixed.dense()), **EXACT)
+    torch.testing.assert_close(vertices(LOGITS, MIXED), F.cross_entropy(LOGITS, MIXED.dense()), **EXACT)
     torch.testing.assert_close(vertices(LOGITS, LABELS), functional.nll(LOGITS, LABELS), **EXACT)
     # The general machinery agrees where the row's own target is a vertex, hence in C once.
     classes = SoftTargets.from_labels(torch.arange(K), K)
@@ -125,14 +125,13 @@ def test_5_the_gradient_is_the_candidates_mean_less_the_target(kind: str) -> Non
 
 
 def test_6_accumulation_against_the_whole_batch_is_exact() -> None:
-    mixed = SoftTargets.from_labels(LABELS, K, 0.1).mix(SoftTargets.from_labels(LABELS.flip(0), K, 0.1), LAM)
     whole = LOGITS.clone().requires_grad_()
     loss = SoftTargetInfoNCE(NOISE)
-    expected = loss(whole, mixed)
+    expected = loss(whole, MIXED)
     parts = LOGITS.clone().requires_grad_()
     total = torch.zeros((), dtype=torch.float64)
     for rows in torch.arange(N).split(13):
-        part = loss(parts[rows], mixed[rows], batch=mixed, own=rows)
+        part = loss(parts[rows], MIXED[rows], batch=MIXED, own=rows)
         part.backward()
         total += part.detach()
     torch.testing.assert_close(total, expected.detach(), **EXACT)
@@ -140,9 +139,9 @@ def test_6_accumulation_against_the_whole_batch_is_exact() -> None:
     # The same through the function, divided by hand.
     rows = torch.arange(13, 26)
     summed = functional.soft_target_info_nce(
-        LOGITS[rows], mixed[rows], NOISE, candidates=mixed, own=rows, reduction="sum"
+        LOGITS[rows], MIXED[rows], NOISE, candidates=MIXED, own=rows, reduction="sum"
     )
-    torch.testing.assert_close(summed / N, loss(LOGITS[rows], mixed[rows], batch=mixed, own=rows), **EXACT)
+    torch.testing.assert_close(summed / N, loss(LOGITS[rows], MIXED[rows], batch=MIXED, own=rows), **EXACT)
 
 
 def test_the_own_target_counts_once_whatever_the_candidates() -> None:

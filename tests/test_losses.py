@@ -222,7 +222,7 @@ def test_half_precision_models_keep_their_losss_buffers() -> None:
     assert torch.equal(loss.noise.log_eta, before[0])
     assert torch.equal(loss.candidates.edges, before[1])
     running = noise.RunningNoise(K).bfloat16()
-    assert running.sums.dtype == torch.float64
+    assert running.counts.dtype == torch.float64
 
 
 @pytest.mark.parametrize("kind", [ExpectedInfoNCE, SoftDistributionInfoNCE])

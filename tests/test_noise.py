@@ -120,7 +120,7 @@ def test_counts_do_not_saturate() -> None:
     running.add_counts(torch.tensor([2.0**24, 1.0], dtype=torch.float64))
     for _ in range(9):
         running.update(SoftTargets.from_labels(torch.tensor([0]), 2))
-    assert float(running.sums[0]) == 2**24 + 9
+    assert float(running.counts[0]) == 2**24 + 9
     logits = torch.zeros(2, 2, dtype=torch.float64)
     many = SoftTargets.from_labels(torch.tensor([0, 1]), 2)
     value = softnce.functional.expected_info_nce(logits, many, candidates=NoiseCandidates(2.0**25), negatives="mean")

@@ -157,7 +157,8 @@ class RunningNoise(KeepsPrecision):
     tensor([0.5000, 0.2500, 0.1250, 0.1250], dtype=torch.float64)
     """
 
-    sums: Tensor | None  # (K + 2,) float64: the count of each class, of uniform backgrounds, and all together
+    counts: Tensor | None  # (K,) float64
+    more: Tensor  # (2,): the count of uniform backgrounds, and of everything
     tree: Tensor | None  # sums of counts over halves of the classes, for draws
 
     def __init__(self, num_classes: int | None = None, decay: float = 1.0, prior: float = 0.1) -> None:
@@ -170,10 +171,12 @@ class RunningNoise(KeepsPrecision):
         self._start(self.given, torch.device("cpu"))
 
     def _start(self, num_classes: int | None, device: torch.device, sums: Tensor | None = None) -> None:
+        self.counts = self.tree = None
+        self.unit = 1.0  # of a count in ``counts``: grows instead of all counts shrinking
         if sums is None and num_classes is not None:
             sums = torch.zeros(num_classes + 2, dtype=torch.float64, device=device)
-        self.sums, self.tree = sums, None
-        self.unit = 1.0  # of a count in ``sums``: grows instead of all counts shrinking
+        if sums is not None:
+            self.counts, self.more = sums[:-2].clone(), sums[-2:].clone()
 
     def extra_repr(self) -> str:
         classes = self.num_classes or "not seen yet"
@@ -182,23 +185,23 @@ class RunningNoise(KeepsPrecision):
     @property
     def num_classes(self) -> int | None:
         """K, None before the first batch of an estimate made without it."""
-        return None if self.sums is None else len(self.sums) - 2
+        return None if self.counts is None else len(self.counts)
 
     def fit(self, num_classes: int, device: torch.device) -> None:
         """Take the number of classes and the device of a first batch; later, check them."""
-        sums = self.sums
-        if sums is not None and sums.shape[0] != num_classes + 2:
+        counts = self.counts
+        if counts is not None and counts.shape[0] != num_classes:
             raise ValueError(
                 f"the running noise has {self.num_classes} classes, but there are {num_classes} classes; "
                 "losses of different classes need a noise each"
             )
-        if sums is not None and sums.device == device:
+        if counts is not None and counts.device == device:
             return
         with _normal_tensors():
-            if self.sums is None or self.sums.is_meta:
+            if counts is None or counts.is_meta:
                 self._start(num_classes, device)
             else:
-                self.sums, self.tree = self.sums.to(device), None
+                self.counts, self.more, self.tree = counts.to(device), self.more.to(device), None
 
     @torch.no_grad()
     def update(self, targets: SoftTargets) -> None:
@@ -210,15 +213,15 @@ class RunningNoise(KeepsPrecision):
             self.add_counts(targets.class_mass(torch.float64))
             return
         self._age()
-        assert self.sums is not None
+        assert self.counts is not None
         weight = targets.counted(targets.pair_weight(torch.float64)).flatten() * self.unit
         classes, total = targets.index.flatten(), weight.sum()
-        self.sums.index_add_(0, classes, weight)
+        self.counts.index_add_(0, classes, weight)
         if targets.has_background:
             spread = targets.counted(targets.background_mass(torch.float64)).sum() * self.unit
-            self.sums[-2].add_(spread)
+            self.more[0].add_(spread)
             total = total + spread
-        self.sums[-1].add_(total)
+        self.more[1].add_(total)
         if self.tree is not None:
             node = classes + len(self.tree) // 2
             for _ in range((len(self.tree) // 2).bit_length()):
@@ -229,10 +232,10 @@ class RunningNoise(KeepsPrecision):
         """Take in a batch of which only the class counts (K,) are known. O(K)."""
         self.fit(counts.shape[0], counts.device)
         self._age()
-        assert self.sums is not None
+        assert self.counts is not None
         counts = counts.detach() if self.unit == 1 else counts.detach() * self.unit
-        self.sums[:-2].add_(counts)
-        self.sums[-1].add_(counts.sum())
+        self.counts.add_(counts)
+        self.more[1].add_(counts.sum())
         if self.tree is not None:
             self.tree = None
 
@@ -240,8 +243,8 @@ class RunningNoise(KeepsPrecision):
         """Let earlier batches lose weight: new counts gain it instead, and rarely all are scaled down."""
         if self.decay < 1:  # an assignment to a Module's attribute takes as long as a sum
             self.unit /= self.decay
-        if self.unit > 1e100 and self.sums is not None:
-            self._start(None, self.sums.device, self.sums / self.unit)
+        if self.unit > 1e100:
+            self.set_extra_state(self.get_extra_state())
 
     def log_probs(
         self, classes: Tensor | None = None, smoothing: float = 0.0, dtype: torch.dtype = torch.float64
@@ -257,11 +260,11 @@ class RunningNoise(KeepsPrecision):
 
     def _estimate(self, classes: Tensor | None) -> tuple[Tensor, float | Tensor, float | Tensor]:
         """Counts of ``classes``, what each class has besides, and the sum over all classes."""
-        if self.sums is None:
+        counts = self.counts
+        if counts is None:
             raise ValueError("the running noise has seen no targets and was made without num_classes")
-        counts, rest = self.sums[:-2], self.sums[-2:]
-        # Numbers of Python are added faster than tensors.
-        spread, total = rest.tolist() if rest.is_cpu and values_are_readable(rest) else rest
+        more = self.more  # numbers of Python are added faster than tensors
+        spread, total = more.tolist() if more.is_cpu and values_are_readable(more) else more
         prior, size = self.prior * self.unit, counts.shape[0]
         return counts if classes is None else counts[classes], spread / size + prior, total + prior * size
 
@@ -285,16 +288,18 @@ class RunningNoise(KeepsPrecision):
 
     def get_extra_state(self) -> Tensor:
         """One tensor (K + 2,), so that files of tensors alone can hold it; empty before the first batch."""
-        return torch.zeros(0, dtype=torch.float64, device="cpu") if self.sums is None else self.sums / self.unit
+        if self.counts is None:
+            return torch.zeros(0, dtype=torch.float64, device="cpu")
+        return torch.cat([self.counts, self.more]) / self.unit
 
     def set_extra_state(self, state: Tensor) -> None:
-        device = state.device if self.sums is None or self.sums.is_meta else self.sums.device
+        device = state.device if self.counts is None or self.counts.is_meta else self.counts.device
         if len(state) == 0:
             self._start(self.given, device)
             return
         if self.given is not None and len(state) != self.given + 2:
             raise ValueError(f"the saved noise has {len(state) - 2} classes, this one is for {self.given} classes")
-        self._start(None, device, state.detach().to(device, torch.float64, copy=True))
+        self._start(None, device, state.detach().to(device, torch.float64))
 
 
 def _normal_tensors() -> AbstractContextManager[object]:
