@@ -55,10 +55,10 @@ def k_free_step(p: Picture) -> None:
         p.box(165, 32 + 6 * row, 120, 4, used.get(row, "none"), None if row not in used else "")
     p.text(165, 232, "read and updated: the coloured rows", 12, faint=True)
     p.arrow(297, 88, 335)
-    p.text(350, 20, "scores, N × U", bold=True)
+    p.text(350, 20, "logits, N × U", bold=True)
     for row in range(4):
         for place, colour in enumerate(used.values()):
-            p.box(350 + 24 * place, 40 + 24 * row, 20, 18, colour if colour == GREEN else "none", colour)
+            p.box(350 + 24 * place, 40 + 24 * row, 20, 18, colour, "")
     p.text(350, 156, "U classes: of the batch (green)", 12, faint=True)
     p.text(350, 173, "and drawn negatives (blue), whatever K", 12, faint=True)
 
@@ -94,7 +94,7 @@ def smoothing_idea(p: Picture) -> None:
     p.target(320, 36, rows[0], 0.25)
     p.text(320, 104, "every class of the floor is a label that", 12, faint=True)
     p.text(320, 121, "could be drawn: the floor holds back", 12, faint=True)
-    p.text(320, 138, "the largest score", 12, faint=True)
+    p.text(320, 138, "the largest logit", 12, faint=True)
 
 
 IN_THE_DARK = {"#fff": "none", "#1c1f23": "#eeeeee", "#5b6370": "#a8a8a8", "#111": "#eeeeee", "#e3e6ea": "#5a5f68"}
