@@ -1,4 +1,4 @@
-"""When a run is saved, and a clean stop on SIGTERM. Lightning writes the files, complete or not at all."""
+"""When a run is saved, and a clean stop on SIGTERM."""
 
 import signal
 import threading
@@ -99,13 +99,16 @@ class Checkpoints(Checkpoint):
         self.last = {"epoch": trainer.current_epoch, "step": trainer.global_step, **measured}
         if "top1" in measured and measured["top1"] > self.best.get("top1", -1.0):
             self.best = self.last
-            # first: what last.ckpt says of the best epoch is then true
-            trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=True)
+            self._save(trainer, "best.ckpt", weights_only=True)  # first: what last.ckpt says of it is then true
         self._save(trainer)
         stop, _ = self._asked(trainer)
         if stop:
             raise Interrupted
 
-    def _save(self, trainer: L.Trainer) -> None:
-        trainer.save_checkpoint(self.folder / "last.ckpt", weights_only=False)
+    def _save(self, trainer: L.Trainer, name: str = "last.ckpt", weights_only: bool = False) -> None:
+        """Complete or not at all: Lightning's own file may be copied from another disk, which takes a while."""
+        partial = self.folder / f"{name}.partial"
+        trainer.save_checkpoint(partial, weights_only=weights_only)
+        if trainer.is_global_zero:
+            partial.replace(self.folder / name)
         self.saved_step, self._saved_at = trainer.global_step, time.monotonic()

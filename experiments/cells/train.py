@@ -50,10 +50,6 @@ INTENDED = (
 )
 
 
-class Occupied(ValueError):
-    """Another process trains in the folder."""
-
-
 def build(recipe: Recipe, world: int = 1) -> tuple[Classifier, TrainingData, int]:
     """The classifier of a recipe, its data on ``world`` devices, and how many micro-batches make a batch."""
     if recipe.compute.threads:
@@ -202,7 +198,7 @@ def claimed(out: Path, recipe: Recipe, resume: bool) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         held = lock.acquire(timeout=0)
     except Timeout:
-        raise Occupied(f"another process is training in {out}") from None
+        raise ValueError(f"another process is training in {out}") from None
     except OSError as error:
         raise ValueError(f"out: cannot write in {out}: {error.strerror}") from None
     with held:

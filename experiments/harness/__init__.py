@@ -2,7 +2,8 @@
 
 An experiment is one file, `experiments/<name>.py`, that reads from question to figure and ends in
 `EXPERIMENT = Experiment(…)`, whose fields :class:`Experiment` documents. Nothing has to be registered: a file (or
-folder's `__init__.py`) with that line is found.
+folder's `__init__.py`) with that line is found. This package exports the names that most experiments use; the module
+named like a bullet (`claims.py` for verdicts) has the others.
 
 - **Options and runs** are frozen dataclasses. Fields of options are declared with `option(default, help, least=…)`;
   a field added to a run after rows were committed with `later(default, help)`. A run's id hashes experiment, version

@@ -12,6 +12,7 @@ import weakref
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -303,9 +304,20 @@ def test_one_process_trains_in_a_folder(uninterrupted):
     recipe, out, _ = uninterrupted
     before = (out / "recipe.yaml").read_bytes()
     changed = replace(recipe, schedule=replace(recipe.schedule, epochs=9))
-    with train.claimed(out, recipe, True), pytest.raises(train.Occupied, match="another process is training in"):
+    with train.claimed(out, recipe, True), pytest.raises(ValueError, match="another process is training in"):
         train.train(changed, out, resume=True)
     assert (out / "recipe.yaml").read_bytes() == before  # the other process would be resumed with it
+
+
+def test_a_write_that_fails_leaves_the_earlier_state(tmp_path):
+    def save_checkpoint(path, weights_only):
+        path.write_bytes(b"half")
+        raise OSError("no space left")
+
+    (tmp_path / "last.ckpt").write_bytes(b"whole")
+    with pytest.raises(OSError, match="no space left"):
+        Checkpoints(tmp_path)._save(SimpleNamespace(save_checkpoint=save_checkpoint))
+    assert (tmp_path / "last.ckpt").read_bytes() == b"whole"
 
 
 def test_a_flipped_bit_does_not_resume(uninterrupted, tmp_path):

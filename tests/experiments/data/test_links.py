@@ -20,9 +20,7 @@ def write(folder, **changed):
 
 
 def test_names_become_numbers_in_the_order_of_the_training_split(tmp_path):
-    graph = read(
-        write(tmp_path, valid="b\tlikes\tc\r\nb\tlikes\tc\r\nb\tlikes\ta")
-    )  # lines of Windows
+    graph = read(write(tmp_path, valid="b\tlikes\tc\r\nb\tlikes\tc\r\nb\tlikes\ta"))  # lines of Windows
     assert (graph.entities, graph.relations) == (4, 2)
     assert graph.train.tolist() == [[0, 0, 1], [0, 0, 2], [1, 1, 2]]
     assert graph.valid.tolist() == [[1, 0, 2], [1, 0, 0]]  # once each
