@@ -111,14 +111,10 @@ def mlp(hidden: int, generator: torch.Generator) -> nn.Sequential:
     return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
 
 
-def percent(name: str) -> Value:
-    return lambda row: 100 * row.result[name]
-
-
-SCORES: dict[str, tuple[Value, int]] = {
-    "accuracy (%)": (percent("accuracy"), 2),
+SCORES: dict[str, tuple[Value, int]] = {  # and digits after the point
+    "accuracy (%)": (lambda row: 100 * row.result["accuracy"], 2),
     "NLL (nats)": (lambda row: row.result["nll"], 3),
-    "ECE (%)": (percent("ece"), 2),
+    "ECE (%)": (lambda row: 100 * row.result["ece"], 2),
     "NLL, best temperature": (lambda row: row.result["nll_at_best_temperature"], 3),
     "best temperature": (lambda row: row.result["best_temperature"], 2),
 }

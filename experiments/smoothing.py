@@ -77,10 +77,6 @@ def follow_up(options: Options, rows: Sequence[Row]) -> list[Probe | Twin]:
     return [*kept, *(twin(run) for run in kept if has_twin(run))]
 
 
-def prepare(todo: Sequence[Probe | Twin]) -> None:
-    training.prepare(run.probe if isinstance(run, Twin) else run for run in todo)
-
-
 def perform(run: Probe | Twin) -> dict[str, Any]:
     probe = run.probe if isinstance(run, Twin) else run
     data = features.load(probe.data)
@@ -181,6 +177,7 @@ EXPERIMENT = Experiment(
     name="smoothing", question="How much does label smoothing matter, and why?", minutes=10,
     presets={"quick": Options(2, 2, "digits", (0.0, 0.1, 0.3), epochs=4, rates=(1e-3, 3e-3)),
              "paper": Options()},
-    runs=lambda options: trials(settings(options), options.rates), follow_up=follow_up, prepare=prepare,
-    perform=perform, findings=findings, tables=tables, figures=figures,
+    runs=lambda options: trials(settings(options), options.rates), follow_up=follow_up, perform=perform,
+    prepare=lambda todo: training.prepare(run.probe if isinstance(run, Twin) else run for run in todo),
+    findings=findings, tables=tables, figures=figures,
 )  # fmt: skip
