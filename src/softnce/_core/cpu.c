@@ -145,7 +145,8 @@ EXPORT int64_t softnce_level(void)
 #ifdef HAS_CLONES
         const char *wanted = getenv("SOFTNCE_CPU");
         __builtin_cpu_init();
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) found = 1;
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+            found = 1;
         if (found && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")
             && __builtin_cpu_supports("avx512vl")) found = 2;
         if (wanted && !strcmp(wanted, "baseline")) found = 0;

@@ -11,6 +11,7 @@
 #define LN2_HIGH 0.693147180369123816490
 #define LN2_LOW 1.90821492927058770002e-10
 #define LARGEST DBL_MAX
+#define SPACING DBL_EPSILON
 #define EXP_MAX 600.0
 #define LOG log
 #define TINY_SUM 1e-200
@@ -25,6 +26,7 @@
 #define LN2_HIGH 0.693145751953125f
 #define LN2_LOW 1.428606765330187e-6f
 #define LARGEST FLT_MAX
+#define SPACING FLT_EPSILON
 #define EXP_MAX 80.0f
 #define LOG logf
 #define TINY_SUM 1e-20f
@@ -41,7 +43,7 @@ typedef REAL NAME(Quarter) __attribute__((vector_size(LANES / 4 * sizeof(REAL)))
 #define V NAME(V)
 #define I NAME(I)
 
-static const volatile REAL NAME(lowest) = LOWEST; /* volatile: of a maximum with a constant GCC makes two instructions */
+static const volatile REAL NAME(lowest) = LOWEST; /* GCC makes two instructions of a maximum with a constant */
 
 INLINE V NAME(load)(const REAL *from) { return *(const V *)from; }
 INLINE void NAME(store)(REAL *to, V v) { *(V *)to = v; }
@@ -77,7 +79,10 @@ INLINE REAL NAME(highest_of)(V v)
     REAL high[LANES / 2], top = -LARGEST;
     union { V whole; REAL part[LANES]; } all = {.whole = v};
 #pragma omp simd
-    for (int l = 0; l < LANES / 2; l++) high[l] = all.part[l] > all.part[l + LANES / 2] ? all.part[l] : all.part[l + LANES / 2];
+    for (int l = 0; l < LANES / 2; l++) {
+        REAL a = all.part[l], b = all.part[l + LANES / 2];
+        high[l] = a > b ? a : b;
+    }
     for (int l = 0; l < LANES / 2; l++) top = high[l] > top ? high[l] : top;
     return top;
 }
@@ -291,11 +296,12 @@ INLINE REAL NAME(pairs)(const Call *call, NAME(Row) *r, int64_t i, REAL *pulled)
     *pulled = 0;
     for (int64_t j = 0; j < t->s; j++) {
         int64_t class = t->index[i * t->s + j];
-        REAL w = NAME(pair)(t, i, j), gap = r->rest - (r->s[class] - r->top);
-        if (call->kind == EXPECTED) {
-            V e = NAME(exp)((V){gap > 0 ? -gap : gap});
-            loss += w * ((gap > 0 ? gap : 0) + NAME(log1p_ratio)(e, (V){0} + 1)[0]);
-            w *= (gap > 0 ? 1 : e[0]) / (1 + e[0]);
+        REAL w = NAME(pair)(t, i, j), above = r->s[class] - r->top, gap = r->rest - above, sum = r->sum;
+        if (call->kind == EXPECTED) { /* the pull does not wait for the logarithm, as the gradient waits for the pull */
+            REAL e = NAME(exp)((V){above > EXP_MAX ? EXP_MAX : above})[0];
+            V low = {e < sum ? e : sum}, high = (V){0} + (e < sum ? sum : e);
+            loss += w * ((gap > 0 ? gap : 0) + NAME(log1p_ratio)(low, high)[0]);
+            w *= sum / (sum + e);
         } else {
             w = cw ? w * cw[class] : w;
             loss += w * gap;
@@ -558,7 +564,7 @@ static TARGET int64_t NAME(recognise)(const void *given, int64_t n, int64_t k, i
                                       double *floor_of_all)
 {
     const REAL *rows = given;
-    REAL *weights = weight, lowest = LARGEST, highest_floor = -LARGEST, rounding = (REAL)(sizeof(REAL) == 8 ? 4 * DBL_EPSILON : 4 * FLT_EPSILON);
+    REAL *weights = weight, lowest = LARGEST, highest_floor = -LARGEST, rounding = 4 * SPACING;
     int64_t fullest = 0;
     for (int64_t i = 0; i < n; i++) {
         const REAL *row = rows + i * k;
@@ -619,5 +625,6 @@ static TARGET void NAME(class_mass)(const void *given, int64_t n, int64_t k, con
 #undef LN2_HIGH
 #undef LN2_LOW
 #undef LARGEST
+#undef SPACING
 #undef LOWEST
 #undef INLINE
