@@ -60,7 +60,7 @@ def k_free_step(p: Picture) -> None:
         for place, colour in enumerate(used.values()):
             p.box(350 + 24 * place, 40 + 24 * row, 20, 18, colour, "")
     p.text(350, 156, "U classes: of the batch (green)", 12, faint=True)
-    p.text(350, 173, "and drawn negatives (blue), whatever K", 12, faint=True)
+    p.text(350, 173, "and drawn negatives (blue)", 12, faint=True)
 
 
 def own_answers(p: Picture) -> None:
