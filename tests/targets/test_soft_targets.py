@@ -114,6 +114,8 @@ def test_statistics_are_those_of_dense_rows(kind: str) -> None:
 def test_a_background_may_hold_the_likeliest_class() -> None:
     t = SoftTargets.from_labels([0, 1], 3, smoothing=0.8, smoothing_dist=[0.1, 0.1, 0.8])
     assert t.argmax().tolist() == t.dense().argmax(1).tolist() == [2, 2]
+    alone = SoftTargets.from_labels([0, 1], 3, smoothing=1.0, smoothing_dist=[0.0, 0.0, 1.0])
+    assert [found.tolist() for found in alone.vertex()] == [[2, 2], [True, True]]
     assert_close(t.entropy(), -torch.xlogy(t.dense(), t.dense()).sum(1))
 
 
