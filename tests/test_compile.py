@@ -22,6 +22,7 @@ from softnce import (
     SoftTargets,
     noise,
 )
+from softnce._core import cpu
 
 N, K = 8, 6
 
@@ -43,6 +44,44 @@ def test_compiles_to_one_graph(loss: type[torch.nn.Module], kind: str) -> None:
     ours, eager = compiled(logits, targets), module(logits, targets)
     torch.testing.assert_close(ours, eager, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(torch.autograd.grad(ours, logits), torch.autograd.grad(eager, logits))
+
+
+@pytest.mark.skipif(cpu.library is None, reason="the kernel is not built")
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("kind", ["labels", "ignored", "spread", "dense"])
+@pytest.mark.parametrize("loss", [SoftTargetInfoNCE, ExpectedInfoNCE, SoftTargetCrossEntropy])
+def test_the_kernel_is_one_node_of_the_graph(loss: type[torch.nn.Module], kind: str, reduction: str) -> None:
+    """Value, gradient and second derivative are those of the uncompiled loss, of a learned temperature too."""
+    torch._dynamo.reset()
+    nodes: list[str] = []
+
+    def recorded(graph: torch.fx.GraphModule, _: object) -> object:
+        nodes.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    generator = torch.Generator().manual_seed(0)
+    temperature = torch.nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+    module = loss(temperature=temperature, reduction=reduction).eval()
+    targets = make_targets(kind, N, K, generator)
+    logits = torch.randn(N, K, dtype=torch.float64, generator=generator, requires_grad=True)
+    weight, direction = (torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((N,), (N, K)))
+
+    def found(call: object) -> list[torch.Tensor]:
+        value = call(logits, targets)
+        value = value if value.dim() == 0 else (value * weight).sum()
+        first = torch.autograd.grad(value, (logits, temperature), create_graph=True)
+        return [value, *first, *torch.autograd.grad((first[0] * direction).sum() + first[1], (logits, temperature))]
+
+    for backend in (recorded, "aot_eager"):
+        compiled = torch.compile(module, fullgraph=True, backend=backend)
+        if backend == "aot_eager":  # which refuses second derivatives
+            value = compiled(logits, targets)
+            first = torch.autograd.grad((value * weight).sum() if value.dim() else value, (logits, temperature))
+            torch.testing.assert_close([*first], found(module)[1:3], rtol=1e-12, atol=1e-12)
+        else:
+            torch.testing.assert_close(found(compiled), found(module), rtol=1e-10, atol=1e-10)
+    is_pairs = targets.index is not None or loss is not SoftTargetInfoNCE
+    assert ("softnce.rows.default" in nodes) == is_pairs
 
 
 LOSSES = {

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from softnce._core import cpu
+from softnce._core import compiled, cpu
 from softnce._core.contrast import Alpha, Counted, Expected, SoftTarget, Sum, Targets, row_blocks
 from softnce._inputs import at_least_float32, autocast_is_on, full_precision
 
@@ -96,6 +96,9 @@ def _evaluate(problem: Sum, logits: Tensor) -> Tensor:
         is_number = not is_plain and (not isinstance(divisor, Tensor) or (divisor.is_cpu and type(divisor) is Tensor))
         problem.scale = 1 / (float(divisor) if is_number else divisor)
     if is_plain:
+        is_learned = any(t.requires_grad for t in tensors)
+        if torch.compiler.is_compiling() and not is_learned and is_reverse() and cpu.can_run(problem, logits, tensors):
+            return compiled.losses(problem, logits) * problem.scale
         return _plain(problem, logits)
     problem.is_compiled = isinstance(problem.scale, float) and cpu.can_run(problem, logits, tensors)
     if not problem.is_compiled:
@@ -207,9 +210,12 @@ def is_one(number: Tensor) -> bool:
 
 def is_eager() -> bool:
     """Whether ordinary reverse mode is all there is: no compiler, no functorch transform, no forward mode."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return False
-    return forward_ad._current_level < 0
+    return not torch.compiler.is_compiling() and is_reverse()
+
+
+def is_reverse() -> bool:
+    """Whether no functorch transform and no forward mode is active."""
+    return not torch._C._are_functorch_transforms_active() and forward_ad._current_level < 0
 
 
 def _check_labels(problem: Sum, logits: Tensor) -> None:
