@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.losses import LOSSES, SHAPES, Batch, steps
+from benchmarks.losses import LOSSES, SHAPES, Batch, compiled_steps, steps
 from benchmarks.training import from_a_table, training_steps
 from softnce._core import cpu
 
@@ -40,23 +40,27 @@ def measure(
 def table(threads: int, clock: Callable[[], float], rounds: int, wanted: list[tuple[int, int]]) -> None:
     torch.set_num_threads(threads)
     print(f"\n{threads} thread{'s' if threads > 1 else ''}: × F.cross_entropy (ms of ours / of cross-entropy)\n")
-    print("| | " + " | ".join(LOSSES) + " |\n|" + "---|" * (len(LOSSES) + 1))
+    cells: dict[str, list[str]] = {name: [] for name in LOSSES}
     for n, classes in wanted:
-        cells = []
-        for ours, theirs in steps(Batch.random(n, classes)).values():
+        for name, (ours, theirs) in steps(Batch.random(n, classes)).items():
             ratio, mine, baseline = measure(ours, theirs, clock, rounds)
-            cells.append(f"{ratio:.2f} ({mine * 1e3:.3g}/{baseline * 1e3:.3g})")
-        print(f"| ({n}, {classes}) | " + " | ".join(cells) + " |", flush=True)
+            cells[name].append(f"{ratio:.2f} ({mine * 1e3:.3g}/{baseline * 1e3:.3g})")
+    print("| | " + " | ".join(f"({n}, {classes})" for n, classes in wanted) + " |\n|" + "---|" * (len(wanted) + 1))
+    for name, row in cells.items():
+        print(f"| {name} | " + " | ".join(row) + " |", flush=True)
 
 
 def surroundings(clock: Callable[[], float], rounds: int) -> None:
-    """The step from a table, and whole training steps."""
+    """The step from a table, compiled losses, and whole training steps."""
     ways = from_a_table()
     theirs = ways["by hand"]
     print("\nFrom a table, N = 720, K = 54,542, d = 64, 1,024 drawn negatives: ms, and × the same loss by hand\n")
     for name, way in ways.items():
         ratio, mine, _ = measure(way, theirs, clock, rounds)
         print(f"| {name} | {mine * 1e3:.3g} | {ratio:.2f} |", flush=True)
+    print("\nUnder torch.compile at (1024, 1000): × the eager loss\n")
+    for name, (ours, theirs) in compiled_steps(Batch.random(1024, 1000)).items():
+        print(f"| {name} | {measure(ours, theirs, clock, rounds)[0]:.2f} |", flush=True)
     print("\nA training step of 256 rows: ms with expected InfoNCE, × with cross-entropy, share of the loss\n")
     for name, (ours, baseline, alone) in training_steps().items():
         ratio, mine, _ = measure(ours, baseline, clock, rounds)

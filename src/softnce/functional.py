@@ -203,7 +203,7 @@ def soft_target(call: Call) -> Tensor:
     n = 1.0 if draw is None else draw.scale  # the likelihood ratio is exp(n·σ)
     return call.evaluate(
         autograd.soft_target, alpha, {"own": call.places() if hold_own else None}, candidates=candidates,
-        temperature=call.temperature / n, log_noise=drawn_noise(call, hold_own, n), remove_hits=call.drops_hits,
+        temperature=call.temperature / n, log_noise=log_eta_power(call, hold_own, n), remove_hits=call.drops_hits,
     )  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def of_labels(call: Call, candidates: SoftTargets, hold_own: bool) -> Tensor:
     alpha, negatives, own = call.columns(alpha, negatives, call.own_labels(alpha) if hold_own else None)
     counts = negatives.class_mass(torch.float64)
     call.counts = counts if negatives is call.batch else None
-    return by_class(call, alpha, counts, own, call.temperature / kept, drawn_noise(call, hold_own, kept))
+    return by_class(call, alpha, counts, own, call.temperature / kept, log_eta_power(call, hold_own, kept))
 
 
 def expected(call: Call) -> Tensor:
@@ -288,11 +288,11 @@ def drawn_negatives(call: Call) -> tuple[SoftTargets, SoftTargets | None, float]
         is_known = candidates.is_hard and call.targets.is_hard
         own = call.own_labels(call.targets if is_known else drawn[call.places()])
     if m := round(noise_count(call.given)):
-        drawn = SoftTargets.cat([drawn, SoftTargets(drawn.num_classes, call.draw_noise(m)[:, None], None)])
+        drawn = SoftTargets.cat([drawn, SoftTargets(drawn.num_classes, call.draw_labels_from_eta(m)[:, None], None)])
     return drawn, own, 0.0
 
 
-def drawn_noise(call: Call, hold_own: bool, exponent: float | Tensor) -> Tensor | None:
+def log_eta_power(call: Call, hold_own: bool, exponent: float | Tensor) -> Tensor | None:
     """log η^exponent; η is smoothed as the targets are if labels are drawn from them."""
     log_noise = call.log_noise(smoothed=call.options["draw"] is not None and hold_own)
     return log_noise if log_noise is None or exponent == 1 else log_noise * exponent

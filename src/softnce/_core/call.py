@@ -283,7 +283,7 @@ class Call:
         dtype = at_least_float32(self.source.rows.dtype)
         return self.noise.log_probs(self.classes, self.smoothing if smoothed else 0.0, dtype)
 
-    def draw_noise(self, count: int) -> Tensor:
+    def draw_labels_from_eta(self, count: int) -> Tensor:
         """Labels drawn from η, (count,), smoothed as the targets are."""
         return draw_labels(self.noise, count, self.targets, self.generator, self.smoothing)
 
