@@ -61,7 +61,7 @@ class Options:
 
 PRESETS = {
     "quick": Options(seeds=1, texts=("requests",), heads=("linear",), batch=8, epochs=1, rates=(1e-3,), image_epochs=0),
-    "paper": Options(corrected=("banking77",)),
+    "paper": Options(),
 }
 
 
