@@ -25,12 +25,10 @@ def losses(problem: Sum, logits: Tensor) -> Tensor:
     tensors: list[Tensor | None] = [problem.mask]
     numbers: list[float] = []
     for alpha in (problem.targets, problem.own, problem.candidates):
-        mass = None if alpha is None else alpha.mass
-        is_number = not isinstance(mass, Tensor)
-        tensors += (
-            (None,) * 4 if alpha is None else (alpha.index, alpha.weight, None if is_number else mass, alpha.dist)
-        )
-        numbers.append(0.0 if mass is None or not is_number else float(mass))
+        alpha = Alpha(None, None, 0.0, None) if alpha is None else alpha
+        masses = alpha.mass if isinstance(alpha.mass, Tensor) else None
+        tensors += [alpha.index, alpha.weight, masses, alpha.dist]
+        numbers.append(0.0 if isinstance(alpha.mass, Tensor) else float(alpha.mass))
     tensors += [getattr(problem, name) for name in OPTIONAL]
     numbers += [float(getattr(problem, name)) for name in FLAGS]
     temperature = problem.temperature
