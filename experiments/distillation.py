@@ -214,7 +214,8 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
             if ("nll", LABELS) in found:
                 level(ax, found["nll", LABELS].mean(TOP1).mean, "labels, NLL")
             title = f"{remainder}, temperature {temperature:g}"
-            label(ax, "teacher's classes that are kept", "top-1 (%)", title=title, log="x")
+            kept = sorted({k or 100 for _, (k, _, _) in found if k is not None})
+            label(ax, "teacher's classes that are kept", "top-1 (%)", title=title, log="x", xticks=kept)
 
     return [Figure("distillation", draw, panels=len(kinds))] if kinds else []
 

@@ -207,7 +207,7 @@ def parts(rows: Sequence[Row]) -> list[Part]:
         settings = {s.loss: s for s in at_best_rate(rest, score=held_out).values()}
         if settings:
             recipe, head = rest[0].config["recipe"], rest[0].config["head"]["kind"]
-            losses = {loss: settings[loss] for loss in (*LOOKS, CORRECTED) if loss in settings}
+            losses = {loss: settings[loss] for loss in LOOKS if loss in settings}
             still = chosen([row for row in group if row.config["frozen"]], score=held_out)
             title = f"{DATA[recipe]}, {HEADS[head]}"
             found.append(Part("fine-tuning", title, rest, losses, recipe, head, still[0] if still else None))

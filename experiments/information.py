@@ -311,7 +311,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     channels = {e: theory.mutual_information(channel).item() for e, channel in uniform.items()}
 
     def smoothing(ax: Any) -> None:
-        curve(ax, {e: truth[e] for e in grid}, name="I_ε(Z;Y)")
+        curve(ax, {e: truth[e] for e in grid}, name=r"$I_\epsilon$(Z;Y)")
         for loss in (DRAWN, SOFT):
             curve(ax, course(kept, "epsilon", loss=loss, critic="free", candidates=most), loss=loss, dash=":")
         embedding = course(kept, "epsilon", loss=DRAWN, critic="embedding", candidates=most)
@@ -330,7 +330,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         if ours := course(kept, "candidates", critic="free", loss=EXPECTED, epsilon=epsilon, noise_count=m):
             curve(ax, ours, name=f"{look.name}, m = {m:g}", colour=look.colour, dash=":", marker=look.marker)
         label(ax, "candidates M", title=f"candidates, ε = {epsilon:g}", log="x", ylim=(-0.75, 1.3 * truth[epsilon]))
-        level(ax, truth[epsilon], "I_ε(Z;Y)")
+        level(ax, truth[epsilon], r"$I_\epsilon$(Z;Y)")
 
     def draw(axes: Any) -> None:
         smoothing(axes[0])

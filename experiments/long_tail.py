@@ -201,9 +201,10 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     def draw(axes) -> None:
         for ax, tail in zip(axes, found, strict=True):
             for (loss, is_corrected), setting in tail.settings.items():
-                if loss in LOOKS:
-                    look = {"dash": "--", "name": ""} if loss in CONTRASTIVE and not is_corrected else {}
-                    curve(ax, by_frequency(tail, setting), loss=loss, band=False, **look)
+                if loss in ("nll", "info-nce", OURS):
+                    is_uniform = loss != "nll" and not is_corrected
+                    name, dash = LOOKS[loss].name + ", uniform η" * is_uniform, "--" if is_uniform else "-"
+                    curve(ax, by_frequency(tail, setting), loss=loss, name=name, dash=dash, band=False)
             title = tail.data.partition(", ")[2]
             label(ax, "training samples of the class", "accuracy (%)", title=title, log="x")
 

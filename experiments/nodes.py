@@ -17,7 +17,7 @@ from typing import Any
 from experiments.data import features
 from experiments.data.targets import Targets
 from experiments.features import CE, CORRECTED, DRAWN, EXPECTED, OURS
-from experiments.harness import SERIES, Experiment, Figure, Row, Table, curve, dots, label, option
+from experiments.harness import Experiment, Figure, Row, Table, curve, dots, label, option
 from experiments.harness.claims import ON_PAR, Finding, needed, verdict
 from experiments.harness.statistics import Estimate, Value, difference, estimate, mean, percent
 from experiments.losses import LOSSES, STUDIED, TITLES
@@ -157,8 +157,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         for loss, of in found.items():
             courses = list(zip(*(row.result["test_top1"] for row in of.values()), strict=True))
             points = {epoch: 100 * fmean(values) for epoch, values in enumerate(courses, 1)}
-            corrected = {"name": "the same, η smoothed", "colour": SERIES[1], "dash": "--"}
-            curve(axes[1], points, **(corrected if loss == CORRECTED else {"loss": loss}))
+            curve(axes[1], points, loss=loss)
         label(axes[1], "epoch", "top-1 on tissue (%)")
 
     return [Figure("nodes-tissue", draw, panels=2, size=(5.4, 3.4))] if found else []

@@ -204,22 +204,19 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
     def draw(axes) -> None:
         for method, (name, _, colour, dash) in list(METHODS.items())[:-1]:
-            key = (method, NUMBER, False)
-            top1 = {size: part.settings[key].mean(TOP1) for size, part in found.items() if key in part.settings}
             gaps = {size: e for size, part in found.items() if (e := gap(part, method))}
-            for ax, points in zip(axes[:2], (top1, gaps), strict=True):
-                curve(ax, points, name=name, colour=colour, dash=dash)
-        label(axes[0], "batch size", "top-1 (%)", log="x")
-        label(axes[1], "batch size", "points minus soft target cross-entropy", log="x")
+            curve(axes[0], gaps, name=name, colour=colour, dash=dash)
+        unit = "points of top-1 minus\nsoft target cross-entropy"
+        label(axes[0], "batch size", unit, log="x", xticks=list(found))
         tested = found[TESTED]
         numbers = sorted(n for method, n, is_further in tested.settings if method == "sampled" and not is_further)
         by_number = {n: e for n in numbers if (e := gap(tested, "sampled", n))}
-        curve(axes[2], by_number, name="sampled", colour=SERIES[4])
+        curve(axes[1], by_number, name="sampled", colour=SERIES[4])
         if of_batch := gap(tested, "batch"):
-            level(axes[2], of_batch.mean, "the batch")
-        label(axes[2], "sampled candidates M", "points minus cross-entropy", title=f"batch {TESTED}", log="x")
+            level(axes[1], of_batch.mean, "the batch", LOOKS[OURS].colour)
+        label(axes[1], "sampled candidates M", unit, title=f"batch {TESTED}", log="x", xticks=numbers)
 
-    return [Figure("noise-samples", draw, panels=3)]
+    return [Figure("noise-samples", draw, panels=2, size=(5.4, 3.2))]
 
 
 EXPERIMENT = Experiment(

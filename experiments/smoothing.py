@@ -162,6 +162,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     shown = {"accuracy": (TOP1, "top-1 (%)"), "calibration": (ECE, "ECE (%)"),
              "after temperature scaling": (SCALED_ECE, "ECE (%)")}  # fmt: skip
     looks = {loss: {"loss": loss} for loss in LOSSES}
+    looks[EXPECTED] |= {"name": "expected InfoNCE, no band", "band": False}  # of three seeds: wider than the axis
     looks["twin"] = {"name": "predicted by the identity", "dash": ":", "marker": "x", "band": False}
 
     def draw(axes) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from experiments.classes.training import METHODS, Method, Run, perform
-from experiments.harness import LOOKS, SERIES, Experiment, Figure, Row, Table, curve, label, level, option
+from experiments.harness import LOOKS, SERIES, Experiment, Figure, Row, Table, curve, label, option
 from experiments.harness.claims import Finding, decided, verdict
 from experiments.harness.statistics import Estimate, alike, estimate, mean
 
@@ -251,14 +251,17 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
     def draw(axes: Sequence[Any]) -> None:
         for ax, (problem, of) in zip(axes, found.items(), strict=True):
-            for (method, _), group in of.items():
+            methods = [method for method, _ in of]
+            for (method, steps), group in of.items():
                 courses = [row.result["course"] for row in group]
                 times = [fmean(seconds) for seconds in zip(*(c["cpu_seconds"] for c in courses), strict=False)]
                 heights = [100 * fmean(of) for of in zip(*(c["accuracy"] for c in courses), strict=False)]
                 colour, dash = looks[method]
-                curve(ax, dict(zip(times, heights, strict=True)), name=NAMES[method], colour=colour, dash=dash)
-            level(ax, mean(group, lambda row: 100 * row.result["best_possible"]).mean, "best possible")
-            label(ax, "CPU seconds", "accuracy (%)", title=f"K = {title(problem)}", log="x")
+                name = NAMES[method] + f", {steps} steps" * (methods.count(method) > 1)
+                curve(ax, dict(zip(times, heights, strict=True)), name=name, colour=colour, dash=dash)
+            best = mean(group, lambda row: 100 * row.result["best_possible"]).mean
+            named = f"K = {title(problem)}; best possible {best:.1f} %"
+            label(ax, "CPU seconds", "accuracy (%)", title=named, log="x")
 
     return [Figure("classes-accuracy", draw, panels=len(found), columns=2, size=(5.2, 3.2))] if found else []
 

@@ -20,7 +20,7 @@ from experiments.density.mixture import statistical_limit
 from experiments.density.parts import Data, Fit, Map, Noise, Optimum, Run, Speed, groups, perform
 from experiments.harness.claims import Finding, verdict
 from experiments.harness.experiment import Experiment
-from experiments.harness.figures import LOOKS, OTHER, Figure, curve, heat, label, level
+from experiments.harness.figures import LOOKS, SERIES, Figure, curve, heat, label, level
 from experiments.harness.options import option
 from experiments.harness.rows import Row
 from experiments.harness.statistics import Estimate, estimate, largest, over
@@ -314,7 +314,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     if found.noise and found.grid:
         panels = 4 * len({alignment_of(row) for row in found.grid})
         drawn.append(Figure("density-noise", partial(_draw_noise, found), panels=3))
-        drawn.append(Figure("density-grid", partial(_draw_grid, found), panels, columns=4, size=(3.0, 2.4)))
+        drawn.append(Figure("density-grid", partial(_draw_grid, found), panels, columns=4, size=(3.1, 2.4)))
     if found.soft and found.kl("soft-ce", "adam"):
         drawn.append(Figure("density-soft", partial(_draw_soft, found), panels=2))
     if found.maps:
@@ -325,10 +325,10 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 def _draw_kl(found: Density, axes: Any) -> None:
     top = 1.1 * max(e.high for loss, o in product(PAIR, PROTOCOLS) for e in found.kl(loss, o).values())
     for ax, optimiser, title in zip(axes, PROTOCOLS, ("the paper's protocol: Adam", "noisier: SGD"), strict=True):
-        curve(ax, by_alignment(found.optimum, "uniform"), name="predicting 1/K", dash="--", band=False)
-        for loss in EXPECTED:
+        curve(ax, by_alignment(found.optimum, "uniform"), name="predicting 1/K", colour=SERIES[2], dash=":", band=False)
+        for loss in EXPECTED:  # InfoNCE is seen between the dashes of expected InfoNCE
             if points := found.kl(loss, optimiser):
-                curve(ax, points, loss=loss)
+                curve(ax, points, loss=loss, dash="--" if loss == "expected-info-nce" else "-")
         level(ax, LIMIT, "statistical limit")
         label(ax, ALIGNMENT, KL, title=title, ylim=(0, max(top, 1.5 * LIMIT)))
 
@@ -343,14 +343,17 @@ def _draw_noise(found: Density, axes: Any) -> None:
     points = {key: pair for key, pair in found.predictions().items() if pair[1] > 0}
     ends = [value for pair in points.values() for value in pair] or [1e-5, 1e-2]
     limits = 0.5 * min(ends), 2 * max(ends)
-    axes[1].plot(limits, limits, color=OTHER, ls="--", lw=1)
-    for (_, _, loss, _), (predicted, measured) in points.items():
-        look, alpha = LOOKS[loss], 1.0 if predicted >= LIMIT / 10 else 0.35
-        axes[1].plot(predicted, measured, look.marker, color=look.colour, alpha=alpha, mew=0)
+    curve(axes[1], dict(zip(limits, limits, strict=True)), name="as predicted", dash="--")
+    for loss in PAIR:
+        pairs = sorted(pair for key, pair in points.items() if key[2] == loss)
+        curve(axes[1], dict(pair for pair in pairs if pair[0] >= LIMIT / 10), loss=loss, dash="")
+        for faint in (pair for pair in pairs if pair[0] < LIMIT / 10):
+            axes[1].plot(*faint, LOOKS[loss].marker, color=LOOKS[loss].colour, alpha=0.4, mew=0, ms=4)
     names = "predicted (nats)", "measured (nats)"
-    label(axes[1], *names, title="excess KL of SGD", log="xy", xlim=limits, ylim=limits)
+    title = "excess KL of SGD; faint: below limit/10"
+    label(axes[1], *names, title=title, log="xy", xlim=limits, ylim=limits)
     curve(axes[2], found.kl("info-nce", "adam"), loss="info-nce")
-    curve(axes[2], found.kl("info-nce-without-noise", "adam"), name="without −log η", dash="--")
+    curve(axes[2], found.kl("info-nce-without-noise", "adam"), name="InfoNCE without −log η", dash="--")
     level(axes[2], LIMIT, "statistical limit")
     label(axes[2], ALIGNMENT, KL, title="control: InfoNCE without −log η", log="y")
 
@@ -371,11 +374,14 @@ def _draw_grid(found: Density, axes: Any) -> None:
         falling = sum(r["still_falling"] for r in results) > len(results) / 2
         return math.log10(mean), f"{mean:.{2 if mean < 10 else 0}f}" + (" ↓" if falling else "")
 
-    for ax, (alignment, optimiser, loss) in zip(axes, product(alignments, PROTOCOLS, PAIR), strict=True):
+    optimisers = zip(PROTOCOLS, ("Adam", "SGD"), strict=True)
+    for ax, (alignment, (optimiser, name), loss) in zip(axes, product(alignments, optimisers, PAIR), strict=True):
         shown = [[ratio(alignment, optimiser, loss, lr, size) for lr in lrs] for size in sizes]
         values, texts = ([[one[part] for one in row] for row in shown] for part in (0, 1))
         heat(ax, [f"{lr:g}" for lr in lrs], list(map(str, sizes)), values, texts, 0, 1)
-        label(ax, "learning rate", "batch", title=f"{LOOKS[loss].name}, {optimiser}, {alignment:g} %")
+        label(ax, "learning rate", "batch", title=f"{LOOKS[loss].name}, {name}, alignment {alignment:g} %")
+    axes[0].figure.suptitle("KL over the statistical limit: yellow 1 or less, dark blue 10 or more. ↓ still falling",
+                            fontsize=10, x=0.01, ha="left")  # fmt: skip
 
 
 def _draw_soft(found: Density, axes: Any) -> None:
@@ -385,19 +391,20 @@ def _draw_soft(found: Density, axes: Any) -> None:
     curve(axes[0], by_alignment(found.soft, "kl"), loss="soft-target-info-nce", band=False)
     curve(axes[0], tempered, name="at its best temperature", colour=colour, dash=":", band=False)
     curve(axes[0], by_alignment(found.optimum, "uniform"), name="predicting 1/K", dash="--", band=False)
-    label(axes[0], ALIGNMENT, KL, title="true conditional as soft target", log="y", ylim=(1e-7, 200))
+    label(axes[0], ALIGNMENT, KL, title="true conditional as soft target", log="y", ylim=(1e-16, 200))
     curve(axes[1], found.kl("soft-dist-info-nce", "adam", "kl_smoothed"), loss="soft-dist-info-nce")
     floor = by_alignment(found.optimum, "smoothed_floor")
     curve(axes[1], floor, name="best linear model", dash=":", band=False)
-    label(axes[1], ALIGNMENT, "KL(p^ε‖q) (nats)", title="labels redrawn with smoothing", log="y")
+    label(axes[1], ALIGNMENT, r"KL(p$^\epsilon$‖q) (nats)", title="labels redrawn with smoothing", log="y")
 
 
 def _draw_maps(found: Density, axes: Any) -> None:
     for ax, row in zip(axes, found.maps, strict=True):
         r = row.result
-        ax.scatter(r["x"], r["y"], c=r["labels"], cmap="viridis", s=5, lw=0, alpha=0.85, rasterized=True)
+        ax.scatter(r["x"], r["y"], c=r["labels"], cmap="tab20", s=5, lw=0, alpha=0.85, rasterized=True)
         ax.set_axis_off()
-        ax.set_title(f"{alignment_of(row):g} %")
+        ax.set_title(f"alignment {alignment_of(row):g} %")
+    axes[0].figure.supxlabel("t-SNE maps of the points; a colour per class", fontsize=9.5)
 
 
 EXPERIMENT = Experiment(

@@ -276,9 +276,9 @@ def _information(trained: Trained, axes: Sequence[Any]) -> None:
                 curve(ax, {x: y for x, y in sorted(points.items()) if y}, name=name, colour=colour, marker="o")
             for method in (CE, Method("soft-target-info-nce"), EXPECTED):
                 if y := height(of.get(method, [])):
-                    level(ax, y, LOOKS[method.kind].name)
+                    level(ax, y, LOOKS[method.kind].name, LOOKS[method.kind].colour)
         what = "NLL (nats)" if problem == "digits" else "KL (nats)"
-        label(axes[place], "", what, title=TARGETS[problem], log="xy")
+        label(axes[place], "nats in a draw", what, title=TARGETS[problem], log="xy")
         label(below, "nats in a draw", "gradient noise", log="xy")
 
 

@@ -9,8 +9,9 @@
 ``draw`` runs once for each variant.
 """
 
+import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -41,12 +42,15 @@ LOOKS = {
     "soft-dist-info-nce": Look("soft distribution InfoNCE", "#CC79A7", "v"),
     "soft-target-info-nce": Look("soft target InfoNCE", "#009E73", "^"),
     "expected-info-nce": Look("expected InfoNCE", "#785EF0", "P"),
+    "soft-dist-info-nce-smoothed-noise": Look("soft distribution InfoNCE, η smoothed", "#B5455F", "X"),
 }
 SERIES = ("#8F8B2B", "#B5455F", "#5F8A99", "#A0703C", "#56B4E9", "#6B6B6B")
 """Colours of series that are no loss."""
 OTHER = "#808080"
 """References and controls; readable on white and on black."""
 INK = {"": "#333333", "-dark": "#DDDDDD"}
+LIGHTER = {"#0072b2": "#3d9bdc", "#785ef0": "#9d8af7", "#b5455f": "#d0637b", "#a0703c": "#bf8a52", "#6b6b6b": "#8e8e8e"}
+"""Colours that are too dark as text on black, and their replacements there."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,16 @@ class Figure:
                 canvas.draw_without_rendering()
                 for ax in axes[: self.panels]:
                     _name_curves(ax)
-                canvas.savefig(folder / f"{self.name}{variant}.svg", transparent=True, metadata={"Date": None})
+                canvas.draw_without_rendering()
+                for ax in axes[: self.panels]:
+                    _log_ticks(ax, "x")
+                    _log_ticks(ax, "y")
+                drawn = io.StringIO()
+                canvas.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+            text = drawn.getvalue()
+            for dark, light in LIGHTER.items() if variant else ():
+                text = text.replace(dark, light)
+            (folder / f"{self.name}{variant}.svg").write_text(text, encoding="utf-8")
 
 
 def curve(
@@ -94,15 +107,15 @@ def curve(
     look = LOOKS[loss] if loss else Look(name or "", colour, marker)
     x = list(points)
     e = [y if isinstance(y, Estimate) else Estimate(y, y, y, 1) for y in points.values()]
-    line = ax.plot(x, [one.mean for one in e], dash, color=look.colour, marker=look.marker or None, ms=4)[0]
+    line = ax.plot(x, [one.mean for one in e], ls=dash, color=look.colour, marker=look.marker or None, ms=4)[0]
     if band and any(one.high > one.low for one in e):
         ax.fill_between(x, [one.low for one in e], [one.high for one in e], color=look.colour, alpha=0.18, lw=0)
     line.set_gid(f"named {look.name if name is None else name}")
 
 
-def level(ax: "Axes", y: float, name: str = "") -> None:
+def level(ax: "Axes", y: float, name: str = "", colour: str = OTHER) -> None:
     """A dashed horizontal line, named at its right end."""
-    ax.axhline(y, color=OTHER, ls="--", lw=1.1).set_gid(f"named {name}")
+    ax.axhline(y, color=colour, ls="--", lw=1.1).set_gid(f"named {name}")
 
 
 def dots(ax: "Axes", estimates: Mapping[str, Estimate], names: Mapping[str, str] | None = None) -> None:
@@ -142,32 +155,65 @@ def label(ax: "Axes", x: str = "", y: str = "", *, title: str = "", log: str = "
 
 
 def _name_curves(ax: "Axes") -> None:
-    """Writes the name of every curve beside its last visible point, moved apart where they would overlap."""
+    """Writes each curve's name at the right, tied to its last visible point and as near its height as others allow."""
+    from matplotlib.transforms import ScaledTranslation
+    from scipy.optimize import isotonic_regression
+
     low, high = ax.get_ylim()
     left, right = ax.get_xlim()
-    height = ax.get_window_extent().height
-    ends: list[list[Any]] = []  # height in pixels, name, colour
+    box = ax.get_window_extent()
+    ends: list[tuple[float, tuple[float, float], str, Any]] = []  # height in pixels, point, name, colour
     for line in ax.get_lines():
         named, _, name = str(line.get_gid()).partition("named ")
         if named or not name:
             continue
-        inside = [
-            (x, y)
-            for x, y in np.asarray(line.get_data(), dtype=float).T
-            if low <= y <= high and (left <= x <= right or line.get_transform() != ax.transData)  # a level has any x
-        ]
+        points = np.asarray(line.get_data(), dtype=float).T
+        if line.get_transform() != ax.transData:  # a level: its x are fractions of the axis
+            points = np.array([[right, points[-1, 1]]])
+        inside = [(x, y) for x, y in points if low <= y <= high and left <= x <= right]
         if inside:
-            pixel = ax.transData.transform((right, inside[-1][1]))[1] - ax.get_window_extent().y0
-            ends.append([float(pixel), name, line.get_color()])
+            height = ax.transData.transform(inside[-1])[1] - box.y0
+            ends.append((height, inside[-1], name, line.get_color()))
+    if not ends:
+        return
     ends.sort(key=lambda end: end[0])
-    gap = 11 * ax.figure.dpi / 72
-    for before, after in pairwise(ends):
-        after[0] = max(after[0], before[0] + gap)
-    excess = max(0.0, ends[-1][0] - height) if ends else 0.0
-    for pixel, name, colour in ends:
-        place = 1, (pixel - excess) / height
-        ax.annotate(name, place, (4, 0), xycoords="axes fraction", textcoords="offset points", color=colour,
-                    fontsize=8.5, va="center", annotation_clip=False)  # fmt: skip
+    steps = 11 * ax.figure.dpi / 72 * np.arange(len(ends))
+    free = isotonic_regression(np.array([end[0] for end in ends]) - steps).x  # the nearest that are a step apart
+    heights = free.clip(0, max(0.0, box.height - steps[-1])) + steps
+    beside = ax.transAxes + ScaledTranslation(14 / 72, 0, ax.figure.dpi_scale_trans)
+    for height, (_, point, name, colour) in zip(heights, ends, strict=True):
+        tie = {"arrowstyle": "-", "color": colour, "lw": 0.6, "shrinkA": 1, "shrinkB": 2, "relpos": (0, 0.5)}
+        ax.annotate(name, point, (1, height / box.height), textcoords=beside, color=colour, fontsize=8.5, va="center",
+                    annotation_clip=False, arrowprops=tie)  # fmt: skip
+
+
+def log_ticks(low: float, high: float) -> Iterator[list[float]]:
+    """Ticks of a log axis from ``low`` to ``high``: every digit; even ones; 1, 2 and 5; powers of ten; ever fewer."""
+    some = (range(1, 10), 1), ((1, 2, 4, 6, 8), 1), ((1, 2, 5), 1)
+    for digits, step in (*some, *(((1,), step) for step in range(1, 100))):
+        powers = range(step * math.floor(math.log10(low) / step), math.ceil(math.log10(high)) + 1, step)
+        yield [tick for power in powers for digit in digits if low <= (tick := digit * 10.0**power) <= high]
+
+
+def _log_ticks(ax: "Axes", side: str) -> None:
+    """Labels a log axis at the ticks that were given, else at the densest that are few and do not touch."""
+    from matplotlib.ticker import FixedLocator, LogFormatterSciNotation, NullFormatter, NullLocator, StrMethodFormatter
+
+    axis = getattr(ax, f"{side}axis")
+    if axis.get_scale() != "log":
+        return
+    given = isinstance(axis.get_major_locator(), FixedLocator)
+    if given:
+        axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+    for ticks in [list(axis.get_majorticklocs())] if given else log_ticks(*sorted(axis.get_view_interval())):
+        is_plain = ticks and min(ticks) >= 1e-3 and max(ticks) < 1e6
+        powers = LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf))
+        axis.set_major_formatter(StrMethodFormatter("{x:,g}") if is_plain else powers)
+        axis.set_ticks(ticks)
+        boxes = [getattr(text.get_window_extent(), f"interval{side}") for text in axis.get_ticklabels()]
+        if len(ticks) <= 7 and all(before[1] + 5 <= after[0] for before, after in pairwise(boxes)):
+            break
 
 
 @contextmanager
@@ -177,9 +223,10 @@ def _style(ink: str) -> Any:
     settings: dict[Any, Any] = {
         "axes.axisbelow": True, "axes.edgecolor": ink, "axes.grid": True, "axes.labelcolor": ink, "axes.labelsize": 9.5,
         "axes.linewidth": 0.8, "axes.spines.right": False, "axes.spines.top": False, "axes.titlelocation": "left",
-        "axes.titlecolor": ink, "axes.titlesize": 10, "font.size": 9.5, "grid.alpha": 0.25, "grid.color": OTHER,
-        "grid.linewidth": 0.6, "lines.linewidth": 1.7, "svg.fonttype": "none", "svg.hashsalt": "softnce",
-        "text.color": ink, "xtick.color": ink, "xtick.labelsize": 8.5, "ytick.color": ink, "ytick.labelsize": 8.5,
+        "axes.titlecolor": ink, "axes.titlesize": 10, "figure.constrained_layout.w_pad": 0.1, "font.size": 9.5,
+        "grid.alpha": 0.25, "grid.color": OTHER, "grid.linewidth": 0.6, "lines.linewidth": 1.7, "svg.fonttype": "none",
+        "svg.hashsalt": "softnce", "text.color": ink, "xtick.color": ink, "xtick.labelsize": 8.5, "ytick.color": ink,
+        "ytick.labelsize": 8.5,
     }  # fmt: skip
     with mpl.rc_context(settings):
         yield
