@@ -111,3 +111,34 @@ def test_a_label_on_a_masked_class_has_an_infinite_or_huge_loss() -> None:
         for loss in (functional.info_nce, functional.expected_info_nce, functional.nll):
             value = loss(logits, labels, reduction="none")
             assert (value > 1e20).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["labels", "pairs", "dense"])
+@pytest.mark.parametrize("name", ["geometric", "hits removed", "expected, batch alone"])
+def test_a_row_without_negatives_is_not_pulled(name: str, kind: str, dtype: torch.dtype) -> None:
+    """Every class is masked but those of the row's target: no loss, and no gradient of the logits or temperature."""
+    soft = targets(kind, 1, 20)
+    logits = torch.randn(1, 20, dtype=dtype, generator=seeded(3)).masked_fill(soft.dense() == 0, -torch.inf)
+    others = SoftTargets.from_labels([0, 0], 20)
+    options = {"candidates": others, "temperature": torch.tensor(0.7, dtype=dtype)}
+    value, *gradients = value_and_gradients(
+        lambda x, t: LOSSES[name](x, soft, **{**options, "temperature": t}), logits, options["temperature"]
+    )
+    assert value.abs().max() == 0
+    assert all(gradient.abs().max() == 0 for gradient in gradients)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_nan_is_not_hidden(name: str, kind: str) -> None:
+    """A logit or a whole row that is NaN gives a NaN loss: a diverged training is seen."""
+    soft = targets(kind, 4, 20)
+    for place in ((2, slice(None)), (2, 5), (2, int(soft.argmax()[2]))):
+        logits = torch.randn(4, 20, generator=seeded(3))
+        logits[place] = torch.nan
+        logits.requires_grad_()
+        loss = LOSSES[name](logits, soft)
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert loss.isnan()
+        assert gradient[2].isnan().any()

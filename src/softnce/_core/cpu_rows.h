@@ -263,12 +263,13 @@ INLINE REAL NAME(expect_each)(NAME(Row) *r, int64_t padded, REAL *pulled)
 {
     V losses = {0}, pulls = {0}, sum = (V){0} + r->sum;
     for (int64_t j = 0; j < padded; j += LANES) {
-        V a = NAME(load)(r->a + j), e = NAME(load)(r->u + j), gap = r->rest - (NAME(load)(r->s + j) - r->top);
+        V a = NAME(load)(r->a + j), e = NAME(load)(r->u + j), above = NAME(load)(r->s + j) - r->top;
+        NAME(store)(r->u + j, NAME(load)(r->c + j) * e);
+        e = NAME(choose)((I)(above > EXP_MAX), (V){0} + (REAL)INFINITY, e); /* no loss and no pull */
         V pull = a * (sum / (sum + e));
-        losses += a * (NAME(most)((V){0}, gap) + NAME(log1p_ratio)(NAME(least)(e, sum), NAME(most)(e, sum)));
+        losses += a * (NAME(most)((V){0}, r->rest - above) + NAME(log1p_ratio)(NAME(least)(e, sum), NAME(most)(e, sum)));
         pulls += pull;
         NAME(store)(r->a + j, pull);
-        NAME(store)(r->u + j, NAME(load)(r->c + j) * e);
     }
     *pulled = NAME(sum_of)(pulls);
     return NAME(sum_of)(losses);
@@ -298,7 +299,7 @@ INLINE REAL NAME(pairs)(const Call *call, NAME(Row) *r, int64_t i, REAL *pulled)
         int64_t class = t->index[i * t->s + j];
         REAL w = NAME(pair)(t, i, j), above = r->s[class] - r->top, gap = r->rest - above, sum = r->sum;
         if (call->kind == EXPECTED) { /* the pull does not wait for the logarithm, as the gradient waits for the pull */
-            REAL e = NAME(exp)((V){above > EXP_MAX ? EXP_MAX : above})[0];
+            REAL e = above > EXP_MAX ? (REAL)INFINITY : NAME(exp)((V){above})[0]; /* far above: no loss and no pull */
             V low = {e < sum ? e : sum}, high = (V){0} + (e < sum ? sum : e);
             loss += w * ((gap > 0 ? gap : 0) + NAME(log1p_ratio)(low, high)[0]);
             w *= sum / (sum + e);
