@@ -20,6 +20,8 @@ from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from experiments.data.links import named
 from experiments.harness import LOOKS, OTHER, SERIES, Experiment, Figure, Row, Table, curve, label, level, option
 from experiments.harness.claims import Finding, verdict
@@ -148,9 +150,13 @@ def processor(row: Row) -> float:
 
 
 def time_to(row: Row, mrr: float = TARGET) -> float:
-    """Seconds of the processor until the validation sample first has that MRR; infinity if it never had it."""
-    course = row.result["course"]
-    return next((s for s, m in zip(course["cpu_seconds"], course["mrr"], strict=True) if m >= mrr), math.inf)
+    """Seconds of the processor until the validation sample has that MRR, between two measurements by interpolation."""
+    seconds, scores = (np.array(row.result["course"][name]) for name in ("cpu_seconds", "mrr"))
+    after = int((scores >= mrr).argmax())
+    if scores[after] < mrr:
+        return math.inf
+    start = max(0, after - 1)  # of the first measurement itself nothing is known before
+    return float(np.interp(mrr, scores[start : after + 1], seconds[start : after + 1]))
 
 
 def at_most(row: Row) -> float:
