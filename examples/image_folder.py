@@ -2,8 +2,8 @@
 
     python examples/image_folder.py photos/ new1.jpg new2.jpg        photos/cat/….jpg, photos/dog/….jpg
 
-Without arguments scikit-learn's digits are written as such folders. Smoothed and mixed labels are soft targets; with
-few classes, soft target cross-entropy is hard to beat (see the README).
+Without arguments scikit-learn's digits are written as such folders. With labels, few classes and a short training,
+plain cross-entropy without MixUp is best (see the README).
 """
 
 import sys
@@ -17,7 +17,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torch import nn
 
-from softnce import SoftTargetCrossEntropy, mixing
+from softnce import NLL
 
 SIZE = 16
 """Pixels of a side; 224 for photographs."""
@@ -26,6 +26,11 @@ SIZE = 16
 def read(path: Path) -> torch.Tensor:
     image = Image.open(path).convert("RGB").resize((SIZE, SIZE))
     return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1) / 255
+
+
+def is_image(path: Path) -> bool:
+    """Hidden files, such as ``.DS_Store``, are none; neither are files with another ending."""
+    return not path.name.startswith(".") and path.suffix.lower() in Image.registered_extensions()
 
 
 def demonstration() -> tuple[Path, list[Path]]:
@@ -41,10 +46,12 @@ def demonstration() -> tuple[Path, list[Path]]:
 def main(folder: Path | None = None, new: Sequence[Path] = (), epochs: int = 10) -> list[str]:
     if folder is None:
         folder, new = demonstration()
-    classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
-    files = [(path, k) for k, name in enumerate(classes) for path in sorted((folder / name).iterdir())]
-    images = torch.stack([read(path) for path, _ in files])
-    labels = torch.tensor([k for _, k in files])
+    files = sorted(filter(is_image, folder.glob("[!.]*/*")))
+    if not files:
+        sys.exit(f"{folder}: need a folder of images per class, such as {folder / 'cat' / '1.jpg'}")
+    classes = sorted({path.parent.name for path in files})
+    images = torch.stack([read(path) for path in files])
+    labels = torch.tensor([classes.index(path.parent.name) for path in files])
 
     torch.manual_seed(0)
     model = nn.Sequential(  # or timm.create_model("resnet18", pretrained=True, num_classes=len(classes))
@@ -53,13 +60,17 @@ def main(folder: Path | None = None, new: Sequence[Path] = (), epochs: int = 10)
         nn.Flatten(), nn.Linear(64 * (SIZE // 4) ** 2, len(classes)),
     )  # fmt: skip
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    criterion = SoftTargetCrossEntropy(label_smoothing=0.1)
+    criterion = NLL()
     for _ in range(epochs):
         for rows in torch.randperm(len(images)).split(64):
-            x, targets = mixing.mixup(images[rows], labels[rows], num_classes=len(classes), alpha=0.2)
             optimiser.zero_grad()
-            criterion(model(x), targets).backward()
+            criterion(model(images[rows]), labels[rows]).backward()
             optimiser.step()
+
+    print(f"trained on {len(files)} images of {len(classes)} classes: {', '.join(classes)}")
+    if not new:
+        print("nothing to classify: name images after the folder")
+        return []
 
     with torch.no_grad():
         probabilities = model(torch.stack([read(path) for path in new])).softmax(1)
@@ -70,4 +81,4 @@ def main(folder: Path | None = None, new: Sequence[Path] = (), epochs: int = 10)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [Path(path) for path in sys.argv[2:]]) if len(sys.argv) > 2 else main()
+    main(Path(sys.argv[1]), [Path(path) for path in sys.argv[2:]]) if len(sys.argv) > 1 else main()

@@ -3,12 +3,14 @@
     python examples/text_from_csv.py train.csv "a sentence" "another one"
 
 Without arguments a small CSV of votes is written and used. If several people labelled a text, the shares of their votes
-are its target. With few classes, soft target cross-entropy is hard to beat (see the README).
+are its target; a person who labelled it twice has one vote. With few classes, soft target cross-entropy is hard to beat
+(see the README).
 """
 
 import csv
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -17,16 +19,15 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from softnce import SoftTargetCrossEntropy, SoftTargets
 
 
-def read(path: Path) -> tuple[list[str], torch.Tensor, list[str]]:
-    """Texts (N), votes (N, K), and the names of the K classes."""
+def read(path: Path) -> tuple[list[str], SoftTargets, list[str]]:
+    """Texts (N), their targets, and the names of the K classes. An annotator has one vote per text."""
     with path.open(newline="", encoding="utf-8-sig") as file:  # with or without a byte order mark
-        rows = [(row["text"], row["label"]) for row in csv.DictReader(file)]
-    texts, classes = list(dict.fromkeys(text for text, _ in rows)), sorted({label for _, label in rows})
-    votes = torch.zeros(len(texts), len(classes))
-    place = {text: number for number, text in enumerate(texts)}
-    for text, label in rows:
-        votes[place[text], classes.index(label)] += 1
-    return texts, votes, classes
+        rows = list(csv.DictReader(file))
+    if not rows or not {"text", "label"} <= rows[0].keys():
+        sys.exit(f"{path}: need columns text and label, and a row; got {list(rows[0]) if rows else 'no row'}")
+    people = [row.get("annotator") or number for number, row in enumerate(rows)]  # unnamed ones are different people
+    found = SoftTargets.from_annotations([row["text"] for row in rows], people, [row["label"] for row in rows])
+    return list(found.samples), found.targets, list(found.classes)
 
 
 def demonstration() -> Path:
@@ -46,11 +47,12 @@ def demonstration() -> Path:
     return path
 
 
-def main(path: Path | None = None, new: tuple[str, ...] = ("the soup was superb", "a bland soup"), epochs: int = 100):
-    texts, votes, classes = read(path or demonstration())
+def main(path: Path | None = None, new: Sequence[str] = (), epochs: int = 100) -> dict[str, list[float]]:
+    if path is None:
+        path, new = demonstration(), new or ("the soup was superb", "a bland soup")
+    texts, targets, classes = read(path)
     vectorizer = TfidfVectorizer()  # or a sentence encoder: any features (N, d)
     features = torch.from_numpy(vectorizer.fit_transform(texts).toarray()).float()
-    targets = SoftTargets.from_votes(votes, len(classes))
 
     torch.manual_seed(0)
     model = torch.nn.Linear(features.shape[1], len(classes))
@@ -62,6 +64,11 @@ def main(path: Path | None = None, new: tuple[str, ...] = ("the soup was superb"
             criterion(model(features[rows]), targets[rows]).backward()
             optimiser.step()
 
+    print(f"trained on {len(texts)} texts of {len(classes)} classes: {', '.join(classes)}")
+    if not new:
+        print("nothing to classify: name sentences after the CSV")
+        return {}
+
     with torch.no_grad():
         probabilities = model(torch.from_numpy(vectorizer.transform(new).toarray()).float()).softmax(1)
     for text, row in zip(new, probabilities, strict=True):
@@ -70,4 +77,4 @@ def main(path: Path | None = None, new: tuple[str, ...] = ("the soup was superb"
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), tuple(sys.argv[2:])) if len(sys.argv) > 2 else main()
+    main(Path(sys.argv[1]), sys.argv[2:]) if len(sys.argv) > 1 else main()
