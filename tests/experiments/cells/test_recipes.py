@@ -52,7 +52,7 @@ def test_the_twenty_cells_have_the_papers_values():
         (["--data.holdout", "1"], "data.holdout: got 1, need less than 1"),
         (["--loss.name", "sof-ce"], "need one of nll.*did you mean soft-ce"),
         (["--loss.name", "nll"], "loss.name nll takes hard labels"),
-        (["--loss.noise_count", "3"], "loss.noise_count: got 3.0, need none for soft-target-info-nce"),
+        (["--loss.noise_count", "3"], "loss.noise_count: got 3.0, need none for soft-ce"),
         (["--head.kind", "mpl"], "head.kind.*'mlp', 'linear', 'cosine'"),
         (["--schedule.warmup_epochs", "99"], "warmup_epochs 99 exceeds schedule.epochs 10"),
         (["--compute.micro_batch", "3"], "need even"),
