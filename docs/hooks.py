@@ -2,6 +2,7 @@
 tables, the options of losses, and cross-references written for ``help()``."""
 
 import re
+import tomllib
 from itertools import cycle
 from pathlib import Path
 from textwrap import indent
@@ -15,6 +16,14 @@ TABLE = re.compile(r"^\[(\**)([^]*]+)\**\]\([\w./]*tables/([\w-]+)\.md\)$", re.M
 EXAMPLE = re.compile(r"^- \[([^\]]+)\]\(\.\./(examples/\w+\.py)\): (.*)$", re.MULTILINE)
 FIGURE = re.compile(r"^!\[([^\]]+)\]\(([\w./-]+)\.svg\)(\{.*\})?$", re.MULTILINE)
 LONG = 30  # characters of a cell that is tall and narrow on a phone, if there are two more
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    """The site links to the repository if ``[project.urls]`` of pyproject.toml has a ``Repository``."""
+    with (Path(config["docs_dir"]).parent / "pyproject.toml").open("rb") as file:
+        config["repo_url"] = tomllib.load(file)["project"]["urls"].get("Repository")
+    config["repo_name"] = config["repo_url"] and config["site_name"]
+    return config
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
