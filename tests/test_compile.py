@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch._dynamo.testing
-from batches import make_targets
+from batches import make_targets, seeded
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
@@ -154,6 +154,17 @@ def test_batch_sizes_do_not_recompile(name: str, kind: str) -> None:
         given = targets.labels if kind == "labels" else targets
         loss(torch.randn(n, K, dtype=torch.float64, requires_grad=True), given).backward()
     assert counter.frame_count <= 4
+
+
+def test_rows_and_a_queue_in_training_compile_to_one_graph() -> None:
+    torch._dynamo.reset()
+    eager, module = (SoftTargetInfoNCE("uniform", candidates=BatchCandidates() + QueueCandidates(N)) for _ in range(2))
+    compiled = torch.compile(lambda x, t: module(x[2:], t[2:]), fullgraph=True, backend="eager")
+    for seed in range(3):
+        targets = make_targets("mixed", N, K, seeded(seed))
+        logits = torch.randn(N, K, dtype=torch.float64, generator=seeded(seed), requires_grad=True)
+        torch.testing.assert_close(compiled(logits, targets), eager(logits[2:], targets[2:]), rtol=1e-12, atol=1e-12)
+    assert len(module.candidates.terms[1]) == N
 
 
 @pytest.mark.slow

@@ -284,11 +284,13 @@ class SoftTargets:
         """The rows named by a number, a slice, integers (R,) or a mask (N,); a number gives SoftTargets of one row."""
         if isinstance(rows, tuple) and len(rows) == 2 and (rows[1] is Ellipsis or rows[1] == slice(None)):
             rows = rows[0]  # as code indexes arrays that may have further dimensions
+        if isinstance(rows, slice):  # first: torch.compile does not trace `hasattr` of a slice
+            return self._map(lambda x: x[rows])
         try:
             if type(rows) is not bool and hasattr(rows, "__index__") and not getattr(rows, "ndim", 0):
                 row = range(len(self))[rows]
                 rows = slice(row, row + 1)
-            elif not isinstance(rows, slice):
+            else:
                 given, rows = rows, torch.zeros(0, 0) if isinstance(rows, tuple) else as_tensor(rows, "rows")
                 if rows.dim() != 1:
                     raise IndexError(f"got {given!r:.80}")
