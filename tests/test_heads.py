@@ -211,11 +211,15 @@ def test_the_best_classes_without_those_seen() -> None:
     values, classes = logits.topk(9)
     classes[values == -torch.inf] = -1
     assert (classes == -1).any()
-    for exclude in (seen, lists, (offsets, torch.cat(lists))):
+    of_python = [each.tolist() for each in lists]
+    for exclude in (seen, seen.int(), lists, of_python, (offsets, torch.cat(lists))):
         found = head.topk(z, 9, chunk_size=5, exclude=exclude)
         assert_close(found[0], values)
         assert torch.equal(found[1], classes)
     assert torch.equal(head.topk(z, 2, exclude=torch.full((6, 3), -1))[1], head.topk(z, 2)[1])
+    for given in (None, seen):  # positions of sequences
+        for nested, flat in zip(head.topk(z.view(2, 3, 4), 9, 5, given), head.topk(z, 9, 5, given), strict=True):
+            assert torch.equal(nested, flat.view(2, 3, 9))
 
 
 WITH_NOISE = {"candidates": softnce.BatchCandidates() + softnce.NoiseCandidates(64)}

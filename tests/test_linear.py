@@ -45,6 +45,14 @@ def test_equals_the_loss_of_the_logits(kind: str, other: str | None, cosine: boo
             torch.testing.assert_close(mine, its, rtol=0, atol=1e-12)
 
 
+def test_chunks_take_functional_transforms() -> None:
+    def total(table: torch.Tensor, chunk_size: int | None) -> torch.Tensor:
+        return functional.linear_info_nce(FEATURES, table, torch.arange(N) % K, NOISE, chunk_size=chunk_size)
+
+    whole, chunked = (torch.func.grad(total)(TABLE, chunk_size) for chunk_size in (None, 3))
+    torch.testing.assert_close(chunked, whole, rtol=0, atol=1e-12)
+
+
 def test_an_empty_queue_trains_nothing_and_breaks_nothing() -> None:
     """It is filled all the same."""
     head, loss = heads.LabelEmbeddingHead(DIM, K), SoftTargetInfoNCE("uniform", candidates=QueueCandidates(8))

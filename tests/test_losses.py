@@ -258,6 +258,22 @@ def test_mixup_of_timm_and_torchvision_pass_unchanged() -> None:
         assert SoftDistributionInfoNCE("uniform")(logits, targets).isfinite()
 
 
+@pytest.mark.parametrize("loss", ALL)
+@pytest.mark.parametrize("names", [("class_weight",), ("sample_weight",), ("class_weight", "sample_weight")])
+def test_single_precision_weights_of_double_precision_logits_add_up_exactly(
+    loss: type[nn.Module], names: tuple[str, ...]
+) -> None:
+    single = {"class_weight": CLASS_WEIGHT.float(), "sample_weight": WEIGHT.float()}
+    of_class, of_sample = ({name: single[name]} if name in names else {} for name in single)
+    value, exact = (
+        loss(**{k: v.to(dtype) for k, v in of_class.items()})(
+            LOGITS, LABELS, **{k: v.to(dtype) for k, v in of_sample.items()}
+        )
+        for dtype in (torch.float32, torch.float64)
+    )
+    torch.testing.assert_close(value, exact, rtol=1e-15, atol=0)
+
+
 # ------------------------------------------------------------------------------------------------- state and misuse
 
 

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import softnce
 from softnce import ExpectedInfoNCE, InfoNCE, NoiseCandidates, SampledCandidates, SoftTargets, noise
+from softnce.heads import LabelEmbeddingHead
 from softnce.noise import FixedNoise, RunningNoise
 
 LABELS = torch.tensor([0, 1, 1, 2, 2, 2, 2, 2])
@@ -226,11 +227,20 @@ def test_parts_of_a_batch_share_one_estimate() -> None:
 
 
 def test_a_forgotten_remember_is_noticed() -> None:
-    loss = InfoNCE()
+    """The warning names the user's file, through torch's modules and our heads."""
+    loss, head, x, z = InfoNCE(), LabelEmbeddingHead(2, 4), torch.randn(1, 4).requires_grad_(), torch.randn(1, 2)
     first, second = (SoftTargets.from_labels(torch.tensor([0, 1]), 4) for _ in range(2))
-    loss(torch.randn(1, 4).requires_grad_(), first[:1], batch=first, own=torch.tensor([0]))
-    with pytest.warns(UserWarning, match="loss.remember"):
-        loss(torch.randn(1, 4).requires_grad_(), second[:1], batch=second, own=torch.tensor([0]))
+    part = {"own": torch.tensor([0])}
+    loss(x, first[:1], batch=first, **part)
+    calls = (
+        lambda: loss(x, second[:1], batch=second, **part),
+        lambda: head.loss(z, first[:1], loss, batch=first, **part),
+        lambda: head(z, second[:1], loss, batch=second, **part),
+    )
+    for call in calls:
+        with pytest.warns(UserWarning, match="loss.remember") as found:
+            call()
+        assert [warning.filename for warning in found] == [__file__]
 
 
 def test_sampled_candidates_follow_the_noise_of_the_loss() -> None:

@@ -126,7 +126,7 @@ def test_a_meter_is_the_mean_over_rows() -> None:
     ("exclude", "message"),
     [
         (torch.tensor([[4], [-1]]), "exclude"),
-        (torch.tensor([[1]]), "exclude must be int64"),
+        (torch.tensor([[1]]), r"exclude must be integers \(2, E\)"),
         ([torch.tensor([1])], "exclude must hold one tensor for each of the 2 rows"),
         ((torch.tensor([0, 1, 3]), torch.tensor([1, 2])), "exclude must hold offsets"),
     ],

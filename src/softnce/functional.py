@@ -337,20 +337,22 @@ def linear_topk(
 ) -> tuple[Tensor, Tensor]:
     """The k best logits of ``features @ table.T + bias`` and their classes, (N, k) each, best first.
 
-    Goes through the whole table, ``chunk_size`` classes at a time. O(N·K·d) time, O(N·chunk_size) memory.
+    Features (N, L, d) give (N, L, k). Goes through the whole table, ``chunk_size`` classes at a time.
+    O(N·K·d) time, O(N·chunk_size) memory.
     """
     check_table(features, table, bias)
     k, chunk_size = as_whole(k, "k"), as_whole(chunk_size, "chunk_size")
     if k > len(table):
         raise ValueError(f"k must be between 1 and the {len(table)} classes, got {k}")
     dtype = torch.promote_types(features.dtype, table.dtype)
-    z = F.normalize(features.to(dtype), dim=1) if check_flag(cosine, "cosine") else features.to(dtype)
-    best, classes = z.new_empty(len(z), 0), torch.empty(len(z), 0, dtype=torch.long, device=z.device)
+    z = F.normalize(features.to(dtype), dim=-1) if check_flag(cosine, "cosine") else features.to(dtype)
+    best = z.new_empty(*z.shape[:-1], 0)
+    classes = torch.empty_like(best, dtype=torch.long)
     for start in range(0, len(table), chunk_size):
         part = slice(start, start + chunk_size)
         rows, shift = table[part].to(dtype), None if bias is None else bias[part].to(dtype)
         logits = F.linear(z, F.normalize(rows, dim=1) if cosine else rows, shift)
-        values, index = logits.topk(min(k, len(rows)), dim=1)
-        best, order = torch.cat([best, values], 1).topk(min(k, best.shape[1] + values.shape[1]), dim=1)
-        classes = torch.cat([classes, index + start], 1).gather(1, order)
+        values, index = logits.topk(min(k, len(rows)))
+        best, order = torch.cat([best, values], -1).topk(min(k, best.shape[-1] + values.shape[-1]))
+        classes = torch.cat([classes, index + start], -1).gather(-1, order)
     return best, classes

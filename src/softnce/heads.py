@@ -186,18 +186,20 @@ class LabelEmbeddingHead(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The k best logits and their classes, (N, k) each, through the whole table in chunks. O(N·K·d).
 
-        ``chunk_size`` classes are scored at a time. ``exclude`` leaves classes out per row, in a form
-        of :data:`softnce.ranking.Exclude`; fewer than k classes left are filled up with class −1 and logit −∞.
+        Features (N, L, d) give (N, L, k); ``exclude`` then has N·L rows. ``chunk_size`` classes are scored at a
+        time. ``exclude`` leaves classes out per row, in a form of :data:`softnce.ranking.Exclude`; fewer than k classes
+        left are filled up with class −1 and logit −∞.
         """
         k, num_classes = as_whole(k, "k"), len(self.weight)
-        rows, classes = excluded_classes(exclude, len(features), num_classes, self.weight.device)
+        shape = features.shape[:-1]
+        rows, classes = excluded_classes(exclude, shape.numel(), num_classes, self.weight.device)
         most = min(k + int(rows.bincount(minlength=1).max()), num_classes)
         values, best = functional.linear_topk(
             features, self.weight, max(k, most), bias=self.bias, cosine=self.cosine, chunk_size=chunk_size
         )
         if len(classes) == 0:
             return values, best
-        row = torch.arange(len(best), device=best.device)[:, None]
+        row = torch.arange(shape.numel(), device=best.device).view(*shape, 1)
         away = torch.isin(row * num_classes + best, rows * num_classes + classes)
-        values, order = values.masked_fill(away, -torch.inf).topk(k, dim=1)
-        return values, best.masked_fill(away, -1).gather(1, order)
+        values, order = values.masked_fill(away, -torch.inf).topk(k)
+        return values, best.masked_fill(away, -1).gather(-1, order)

@@ -19,6 +19,7 @@ Lightning divide by the number of micro-batches; multiply the loss to undo it. A
 batch by ``loss.remember(batch)``, once per batch.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -193,11 +194,12 @@ class ContrastiveLoss(ClassifierLoss):
         if batch is None:
             self._take_in(call.batch, call.counts)
         elif isinstance(self.noise, RunningNoise):
-            if self._last_batch is not None and self._last_batch is not batch:
+            is_new = self._last_batch is not None and self._last_batch is not batch
+            if is_new and not torch.compiler.is_compiling():
                 warnings.warn(
                     "the running noise learns a batch that comes in parts by loss.remember(batch), once per batch; "
                     "so far it has not seen this one",
-                    stacklevel=4,
+                    stacklevel=_level_of_user(),
                 )
             self._last_batch = batch
 
@@ -291,6 +293,14 @@ class ExpectedInfoNCE(ContrastiveLoss):
     @takes(options.ModuleExpected)
     def __init__(self, noise_probs: NoiseProbs = "running", **given: Unpack[options.ModuleExpected]) -> None:
         super().__init__(options.ModuleExpected, dict(given), noise_probs)
+
+
+def _level_of_user() -> int:
+    """The ``stacklevel`` at which a warning of the calling function names the user's line, not softnce's or torch's."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("softnce", "torch"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 @contextmanager

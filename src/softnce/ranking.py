@@ -15,7 +15,7 @@ from torch import Tensor
 
 from softnce._core.ranks import gather_objects
 from softnce._core.table import Table
-from softnce._inputs import as_whole, check_floating, check_places, full_precision
+from softnce._inputs import as_tensor, as_whole, check_floating, check_places, full_precision
 from softnce.targets import SoftTargets
 from softnce.targets._algebra import names_first
 from softnce.targets.soft_targets import as_soft_targets
@@ -23,8 +23,9 @@ from softnce.targets.soft_targets import as_soft_targets
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-Exclude = Tensor | Sequence[Tensor] | tuple[Tensor, Tensor]
-"""Classes left out per row: (N, E) padded by −1; a list of N tensors; or a tuple of offsets (N + 1,) and classes."""
+Exclude = Tensor | Sequence[Tensor | Sequence[int]] | tuple[Tensor, Tensor]
+"""Classes left out per row: (N, E) padded by −1; a list of N tensors or lists; or a tuple of offsets (N + 1,) and
+classes."""
 ROWS = 256
 FEW = 16
 """Right answers per row that are compared one by one; for more the scores are sorted."""
@@ -203,20 +204,23 @@ def excluded_classes(
     if exclude is None:
         return nothing, nothing
     if isinstance(exclude, Tensor):
-        if exclude.dim() != 2 or len(exclude) != rows or exclude.dtype != torch.int64:
-            raise ValueError(f"exclude must be int64 ({rows}, E), padded by -1, got {exclude.dtype} {exclude.shape}")
+        if exclude.dim() != 2 or len(exclude) != rows or exclude.is_floating_point() or exclude.dtype == torch.bool:
+            got = f"{exclude.dtype} {tuple(exclude.shape)}"
+            raise ValueError(f"exclude must be integers ({rows}, E), padded by -1, got {got}")
+        exclude = exclude.long()
         there = exclude != -1
         lengths, classes = there.sum(1), exclude[there]
     elif isinstance(exclude, tuple):
-        offsets, classes = exclude
+        offsets, classes = (as_tensor(each, "exclude") for each in exclude)
         if offsets.shape != (rows + 1,) or int(offsets[0]) != 0 or int(offsets[-1]) != len(classes):
             raise ValueError(f"exclude must hold offsets ({rows + 1},) from 0 to the number of classes, {len(classes)}")
         lengths = offsets.diff()
     else:
         if len(exclude) != rows:
             raise ValueError(f"exclude must hold one tensor for each of the {rows} rows, got {len(exclude)}")
-        lengths = torch.tensor([len(each) for each in exclude], dtype=torch.long)
-        classes = torch.cat([nothing, *(each.to(device) for each in exclude)])
+        each_row = [as_tensor(each, "exclude").to(device) for each in exclude]
+        lengths = torch.tensor([len(each) for each in each_row], dtype=torch.long)
+        classes = torch.cat([nothing, *(each for each in each_row if len(each))])  # an empty list has no dtype
     if lengths.numel() and int(lengths.min()) < 0:
         raise ValueError("exclude must hold offsets that do not fall")
     check_places(classes, (len(classes),), num_classes, "exclude")

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -175,25 +176,27 @@ class Call:
         whole, part, class_weight = self.batch, self.position, self.options["class_weight"]
         weight: Tensor | None = self.options["sample_weight"]
         if weight is not None:
+        dtype = at_least_float32(self.source.rows.dtype)  # float64 logits: weights add up in float64
             shape = self.source.shape if part is None else torch.Size([len(whole)])
             check_tensor(weight, "sample_weight")
             if weight.shape not in (shape, (len(whole),)):
                 got = f"shape {tuple(shape)}, got {tuple(weight.shape)}"
                 raise ValueError(f"sample_weight must have one entry per sample, {got}")
             check_weights(weight, "sample_weight")
-            weight = weight.reshape(-1)
+            dtype = torch.promote_types(dtype, weight.dtype)
+            weight = weight.reshape(-1).to(dtype)
         if whole.mask is not None:  # ignored rows weigh 0
-            mask = whole.mask.to(torch.get_default_dtype() if weight is None else weight.dtype)
-            weight = mask if weight is None else weight * mask
+            weight = whole.mask.to(dtype) if weight is None else weight * whole.mask
         counted = weight
         if class_weight is not None and (self.is_contrast or (self.are_labels and whole.form == LABELS)):
             each = whole.expectation(class_weight) if self.is_contrast else class_weight[whole.labels]
+            class_weight = class_weight.to(torch.promote_types(dtype, class_weight.dtype))
             counted = each if weight is None else weight * each
             weight = counted if self.is_contrast else weight  # cross-entropy weighs the losses themselves
         self.weight = weight if weight is None or part is None else weight[part]
         self.total: float | Tensor = self.source.rows.shape[0] if part is None else len(whole)
         if counted is not None:
-            self.total = counted.to(at_least_float32(counted.dtype)).sum()
+            self.total = counted.sum()
 
     def candidates(self) -> tuple[SoftTargets, bool]:
         """The candidates, M targets, and whether they can hold the rows' own targets, at :attr:`places`."""
@@ -292,7 +295,8 @@ class Call:
     ) -> Tensor:
         """``losses(logits, targets, **by_row, **given)``, reduced as the options say; ``by_row`` has N rows or None.
 
-        From a table with ``chunk_size``, logits are made again in backward: those of one chunk exist at a time.
+        From a table with ``chunk_size``, logits are made again in backward: those of one chunk exist at a time. Inside
+        of ``torch.func``, whose gradients refuse checkpoints, they are kept.
         """
         rows, chunk, scores = self.source.rows, self.options["chunk_size"], self.scores
         if scores is None:
@@ -306,8 +310,9 @@ class Call:
             if chunk is None:
                 return self.finish(losses(scores(rows), targets, **by_row, **given, **self.reduction()))
             parts = [slice(start, start + chunk) for start in range(0, max(1, len(rows)), chunk)]
-            found = [checkpoint(of_rows, part, use_reentrant=False) for part in parts]
-            return self.finish(self.reduced(torch.cat(found)))
+            keeps_logits = torch._C._are_functorch_transforms_active()
+            run = of_rows if keeps_logits else partial(checkpoint, of_rows, use_reentrant=False)
+            return self.finish(self.reduced(torch.cat([run(part) for part in parts])))
 
     def reduction(self) -> dict[str, Any]:
         """The weights of rows and the divisor of their sum, as the sums of ``autograd.py`` take them."""
