@@ -175,8 +175,8 @@ class Call:
         """Fix the rows' weights and their total, before the targets of other ranks join the batch."""
         whole, part, class_weight = self.batch, self.position, self.options["class_weight"]
         weight: Tensor | None = self.options["sample_weight"]
-        if weight is not None:
         dtype = at_least_float32(self.source.rows.dtype)  # float64 logits: weights add up in float64
+        if weight is not None:
             shape = self.source.shape if part is None else torch.Size([len(whole)])
             check_tensor(weight, "sample_weight")
             if weight.shape not in (shape, (len(whole),)):
@@ -189,8 +189,8 @@ class Call:
             weight = whole.mask.to(dtype) if weight is None else weight * whole.mask
         counted = weight
         if class_weight is not None and (self.is_contrast or (self.are_labels and whole.form == LABELS)):
-            each = whole.expectation(class_weight) if self.is_contrast else class_weight[whole.labels]
             class_weight = class_weight.to(torch.promote_types(dtype, class_weight.dtype))
+            each = whole.expectation(class_weight) if self.is_contrast else class_weight[whole.labels]
             counted = each if weight is None else weight * each
             weight = counted if self.is_contrast else weight  # cross-entropy weighs the losses themselves
         self.weight = weight if weight is None or part is None else weight[part]
