@@ -132,14 +132,14 @@ class ClassifierLoss(KeepsPrecision):
         from softnce._core.join import check_no_other_join
 
         scaling: ranks.Scaling = "sum" if self.distributed == "sum" else "mean"
-        alike = [name for name in self._names if isinstance(getattr(self, name), (str, float, int, bool))]
-        shared = (("the loss", type(self).__name__), *((name, str(getattr(self, name))) for name in alike))
+        chosen = {"the loss": type(self).__name__, "noise_probs": self.noise or "uniform"}
+        shared = ranks.in_words(chosen | {name: getattr(self, name) for name in self._names})
         if self._joined is None:
             check_no_other_join()
             return ranks.Exchange(self.process_group, scaling, options=shared)
         is_table, is_memory = isinstance(source, Table), isinstance(source, SoftTargets)
         call = ranks.LossCall(True, source.num_classes, is_table, in_parts, is_memory)
-        return self._joined.begin(call, scaling)._replace(options=shared)
+        return self._joined.begin(call, scaling, shared)
 
 
 class SoftTargetCrossEntropy(ClassifierLoss):

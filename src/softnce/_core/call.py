@@ -209,7 +209,7 @@ class Call:
         if given is None and draw is not None:
             rows = len(self.batch)
             if self.exchange is not None and not self.is_gathered:
-                rows = int(self.exchange.all_sum(torch.tensor(rows, device=self.batch.device)))
+                rows = self.exchange.rows(self.batch)
             drawn = draw.candidates_from(self.noise, rows, self.targets, self.generator)
             if drawn is not None:
                 return drawn, False

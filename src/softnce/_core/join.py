@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable
 
 from softnce._core.call import Logits
-from softnce._core.ranks import Exchange, LossCall, Scaling, all_gather_single
+from softnce._core.ranks import Exchange, LossCall, Options, Scaling, all_gather_single
 from softnce._core.table import Table
 from softnce.targets import SoftTargets
 
@@ -58,12 +58,12 @@ class Joined:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
-    def begin(self, call: LossCall, scaling: Scaling) -> Exchange:
+    def begin(self, call: LossCall, scaling: Scaling, options: Options) -> Exchange:
         """How ranks exchange in a call of the loss; every rank that still has batches begins the same call."""
         if self._thread is None:  # else the thread has announced it
             self._announce(call)
         world = dist.get_world_size(self.group) if self._counts_all else self._active
-        return Exchange(self.group, scaling, on_host=True, divisor=world)
+        return Exchange(self.group, scaling, on_host=True, divisor=world, options=options)
 
     def leave(self) -> None:
         """This rank has run out of batches: take part in the others' calls until nobody has any, in a thread."""

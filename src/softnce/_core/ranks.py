@@ -2,20 +2,29 @@
 
 A candidate carries no gradient, so gathering targets is exact, and it is small: (class, weight) pairs travel, or class
 counts where these suffice and are smaller. Two collectives per step: a header of 200 bytes per rank, then a block of
-4-byte words; one more for ξ where only some ranks have it.
+4-byte words; one more for ξ where only some ranks have it. The first exchange of every loss is such a header, so that
+ranks whose losses differ get an error, not a wrong value or a wait; cross-entropy's carries the value itself.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 from zlib import crc32
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from softnce._inputs import values_are_readable
+from softnce.candidates import Candidates
+from softnce.draws import Draw
+from softnce.noise import FixedNoise, RunningNoise
 from softnce.targets.soft_targets import DENSE, LABELS, SoftTargets
 
 if TYPE_CHECKING:
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
 
 MOST_OPTIONS = 16
 Scaling = Literal["mean", "sum"]
+Options = tuple[tuple[str, str], ...]
 T = TypeVar("T")
 
 
@@ -46,6 +56,12 @@ def gather_objects(mine: T, group: ProcessGroup | None = None) -> list[T]:
     return everyone
 
 
+_read: set[Options] = set()
+"""Options that were compared on an accelerator, whose memory is not read in every step."""
+_known_sums = WeakTensorKeyDictionary()
+"""Versions of the tensors among the options, and their sums in words."""
+
+
 class LossCall(NamedTuple):
     """A call of a loss, as far as it decides what ranks exchange. Ranks that still have batches make the same one."""
 
@@ -56,14 +72,16 @@ class LossCall(NamedTuple):
     is_memory: bool = False  # ``remember``
 
 
-class Exchange(NamedTuple):
-    """Who exchanges, and who adds up the gradients."""
+@dataclass
+class Exchange:
+    """Who exchanges in one call of a loss, and who adds up the gradients."""
 
     group: ProcessGroup | None = None  # None: all ranks
     scaling: Scaling = "mean"  # of the ranks' gradients: "mean" as DDP does
     on_host: bool = False  # ``group`` exchanges memory of the host, and ranks may differ in precision
     divisor: int | None = None  # of averaged gradients; None: the number of ranks
-    options: tuple[tuple[str, str], ...] = ()  # the loss and its options in words, which all ranks must have alike
+    options: Options = ()  # the loss and its options in words, which all ranks must have alike
+    has_header: bool = False  # the ranks have sent one in this call
 
     @property
     def world(self) -> int:
@@ -88,7 +106,8 @@ class Exchange(NamedTuple):
         share.
         """
         share = total.to(mine.dtype) if isinstance(total, Tensor) else mine.new_tensor(float(total))
-        everyone = self.all_sum(torch.stack([mine.detach(), share]))
+        pair = torch.stack([mine.detach(), share])
+        everyone = self.all_sum(pair) if self.has_header else self._sum_in_header(pair)
         shown = everyone[0]
         if reduction == "mean":
             divisor = torch.where(everyone[1] > 0, everyone[1], 1)
@@ -97,6 +116,20 @@ class Exchange(NamedTuple):
             return mine
         mine = self.world * mine
         return mine + (shown - mine).detach()
+
+    def _sum_in_header(self, values: Tensor) -> Tensor:
+        """:meth:`all_sum` of the first values that a call exchanges. On an accelerator, options are read when new."""
+        sent = values.to("cpu" if self.on_host else values.device, torch.float64)
+        rows, options = _gather_headers("values", pad(sent, (0, len(_Header._fields) - len(values))), self)
+        if values_are_readable(rows) and (rows.is_cpu or options not in _read):
+            _check_options(rows.tolist(), options)
+            if not rows.is_cpu:
+                _read.add(options)
+        return rows[:, MOST_OPTIONS : MOST_OPTIONS + len(values)].sum(0).to(values)
+
+    def rows(self, targets: SoftTargets) -> int:
+        """The number of rows of all ranks."""
+        return sum(header.rows for header in _agree(targets.cpu() if self.on_host else targets, self)[0])
 
     def gather(self, targets: SoftTargets) -> tuple[SoftTargets, int]:
         """The targets of all ranks in rank order, and where this rank's begin; some may have none.
@@ -138,8 +171,7 @@ class _Header(NamedTuple):
 
 
 def _agree(targets: SoftTargets, exchange: Exchange) -> tuple[list[_Header], _Header]:
-    """The headers of all ranks, and what they have in common. They are of one length, whatever a rank's loss is."""
-    digests = [crc32(f"{name}={value}".encode()) for name, value in exchange.options]
+    """The headers of all ranks, and what they have in common."""
     background = targets.smoothing_dist
     mine = _Header(
         len(targets),
@@ -152,14 +184,10 @@ def _agree(targets: SoftTargets, exchange: Exchange) -> tuple[list[_Header], _He
         0 if background is None else _digest(background),
         targets.smoothing if isinstance(targets.smoothing, float) else math.nan,
     )
-    numbers = [*digests, *[0] * (MOST_OPTIONS - len(digests)), *mine]
-    sent = torch.tensor(numbers, dtype=torch.float64, device=targets.device)  # whole numbers up to 2⁵³ are exact
-    received = sent.new_empty(dist.get_world_size(exchange.group) * len(sent))
-    all_gather_single(received, sent, group=exchange.group)
-    rows = received.view(-1, len(sent)).tolist()
-    for i, (name, value) in enumerate(exchange.options):
-        if any(row[i] != rows[0][i] for row in rows):
-            raise ValueError(f"{name} differs between ranks, which train one loss together; this rank has {value}")
+    numbers = torch.tensor([*mine], dtype=torch.float64, device=targets.device)  # whole numbers up to 2⁵³ are exact
+    gathered, options = _gather_headers("targets", numbers, exchange)
+    rows = gathered.tolist()
+    _check_options(rows, options)
     headers = [_Header(*[*map(int, row[MOST_OPTIONS:-1]), row[-1]]) for row in rows]
     filled = [header for header in headers if header.rows] or headers
     if len({header.digest for header in filled if header.digest}) > 1:
@@ -169,6 +197,71 @@ def _agree(targets: SoftTargets, exchange: Exchange) -> tuple[list[_Header], _He
     common = _Header(*map(max, zip(*filled, strict=True)))
     is_shared = all(header.smoothing == filled[0].smoothing for header in filled)
     return headers, common._replace(smoothing=filled[0].smoothing if is_shared else math.nan)
+
+
+def _gather_headers(content: str, numbers: Tensor, exchange: Exchange) -> tuple[Tensor, Options]:
+    """What every rank sends first, digests of its options and ``numbers``, one length whatever its loss is."""
+    options = (*exchange.options, ("what the loss exchanges", content))
+    sent = torch.cat([_digests(options, numbers.device), numbers])
+    received = sent.new_empty(dist.get_world_size(exchange.group) * len(sent))
+    all_gather_single(received, sent, group=exchange.group)
+    exchange.has_header = True
+    return received.view(-1, len(sent)), options
+
+
+@lru_cache(maxsize=64)
+def _digests(options: Options, device: torch.device) -> Tensor:
+    found = [crc32(f"{name}={value}".encode()) if value else 0 for name, value in options]
+    return torch.tensor([*found, *[0] * (MOST_OPTIONS - len(found))], dtype=torch.float64, device=device)
+
+
+def _check_options(rows: list[list[float]], options: Options) -> None:
+    for i, (name, value) in enumerate(options):
+        if len({row[i] for row in rows if row[i]}) > 1:
+            raise ValueError(f"{name} differs between ranks, which train one loss together; this rank has {value}")
+
+
+def in_words(options: Mapping[str, object]) -> Options:
+    """The options of a loss in words that differ where they do; what ranks learn or hold of their own is left out.
+
+    A tensor has two entries, its size and its values; values that are learned or on an accelerator have no words.
+    """
+    found = []
+    for name, option in options.items():
+        found.append((name, _kind(option)))
+        values = option.log_eta if isinstance(option, FixedNoise) else option
+        if isinstance(values, Tensor):
+            is_read = values.is_cpu and not values.requires_grad and values_are_readable(values)
+            found.append((name, _sums(values) if is_read else ""))
+    return tuple(found)
+
+
+def _kind(option: object) -> str:
+    if isinstance(option, Tensor):
+        return f"a tensor of {option.numel()} numbers"
+    if isinstance(option, RunningNoise):
+        return f"a running estimate, decay={option.decay:g}, prior={option.prior:g}"
+    if isinstance(option, FixedNoise):
+        return f"probabilities of {option.num_classes} classes"
+    if isinstance(option, Candidates):
+        terms: Sequence[nn.Module] = getattr(option, "terms", [option])
+        return " + ".join(f"{type(term).__name__}({term.extra_repr()})" for term in terms)
+    if isinstance(option, Draw):
+        plain = [f"{name}={value}" for name, value in vars(option).items() if isinstance(value, str | float | int)]
+        return f"{type(option).__name__}({', '.join(plain)})"
+    return str(option)
+
+
+def _sums(values: Tensor) -> str:
+    """Three weighted sums of a tensor, which rounding errors do not change. Once per tensor, and change."""
+    version = 0 if values.is_inference() else values._version
+    known = _known_sums.get(values)
+    if known is None or known[0] != version:
+        places = torch.arange(values.numel(), dtype=torch.float64)
+        sums = [float((values.flatten() * (2 + (speed * places).cos())).sum()) for speed in (0, 1, 2)]
+        known = version, f"weighted sums {', '.join(f'{x:.4g}' for x in sums)}"
+        _known_sums[values] = known
+    return str(known[1])
 
 
 def _gather_rows(
