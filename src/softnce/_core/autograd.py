@@ -91,12 +91,12 @@ def _evaluate(problem: Sum, logits: Tensor) -> Tensor:
         zeros = logits[:, :0].to(at_least_float32(logits.dtype)).sum(1)  # connected to the graph
         return zeros.sum() if problem.reduced else zeros
     tensors = _tensors(problem)
-    is_plain = not is_eager() or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+    is_learned = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    is_plain = is_learned or not is_eager()
     if divisor is not None:
         is_number = not is_plain and (not isinstance(divisor, Tensor) or (divisor.is_cpu and type(divisor) is Tensor))
         problem.scale = 1 / (float(divisor) if is_number else divisor)
     if is_plain:
-        is_learned = any(t.requires_grad for t in tensors)
         if torch.compiler.is_compiling() and not is_learned and is_reverse() and cpu.can_run(problem, logits, tensors):
             return compiled.losses(problem, logits) * problem.scale
         return _plain(problem, logits)
@@ -123,10 +123,7 @@ def _run(problem: Sum, logits: Tensor, upstream: Tensor | float, wants: Wants) -
     if not problem.is_compiled:
         losses, gradients = _blocks(problem, logits, upstream, wants)
         return losses.sum() * problem.scale if problem.reduced else losses, gradients
-    weight = problem.row_weight
-    if isinstance(upstream, Tensor) and upstream.dim():
-        weight, upstream = upstream if weight is None else upstream * weight, 1.0
-    return cpu.run(problem, logits, weight, float(upstream), wants)
+    return cpu.run(problem, logits, upstream, wants)
 
 
 def _blocks(problem: Sum, logits: Tensor, upstream: Tensor | float, wants: Wants) -> tuple[Tensor, Gradients]:

@@ -57,7 +57,7 @@ def rows(
     logits: Tensor, temperature: Tensor | None, tensors: Sequence[Tensor | None], numbers: Sequence[float], kind: int
 ) -> Tensor:
     problem = _problem(kind, tensors, numbers, temperature)
-    return cpu.run(problem, logits, problem.row_weight, 1.0, (False, False))[0]
+    return cpu.run(problem, logits, 1.0, (False, False))[0]
 
 
 @torch.library.custom_op("softnce::rows_gradient", mutates_args=())
@@ -70,13 +70,7 @@ def rows_gradient(
     kind: int,
 ) -> tuple[Tensor, Tensor]:
     problem = _problem(kind, tensors, numbers, temperature)
-    weight, scale = problem.row_weight, 1.0
-    if upstream.dim():
-        weight = upstream if weight is None else upstream * weight
-    else:
-        scale = float(upstream)
-    wants = True, temperature is not None
-    gradient, of_temperature = cpu.run(problem, logits, weight, scale, wants)[1]
+    gradient, of_temperature = cpu.run(problem, logits, upstream, (True, temperature is not None))[1]
     assert gradient is not None
     return gradient, logits.new_zeros(()) if of_temperature is None else of_temperature
 

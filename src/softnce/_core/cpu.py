@@ -73,10 +73,15 @@ def can_run(problem: Sum, logits: Tensor, tensors: list[Tensor]) -> bool:
 
 
 def run(
-    problem: Sum, logits: Tensor, row_weight: Tensor | None, scale: float, wants: tuple[bool, bool]
+    problem: Sum, logits: Tensor, upstream: Tensor | float, wants: tuple[bool, bool]
 ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
-    """The losses (N,) times ``row_weight``, or their sum times ``scale``, and the gradients of that sum."""
+    """The losses (N,), or their sum for an ``upstream`` gradient of one number, and the gradients that are wanted."""
     assert library is not None
+    row_weight, scale = problem.row_weight, 1.0
+    if isinstance(upstream, Tensor) and upstream.dim():
+        row_weight = upstream if row_weight is None else upstream * row_weight
+    else:
+        scale = float(upstream)
     n, classes = logits.shape
     dtype, temperature = torch.float64 if logits.dtype is torch.float64 else torch.float32, problem.temperature
     x = logits.detach()
